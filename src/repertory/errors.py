@@ -1,0 +1,211 @@
+"""Every error that repertory raises on purpose, by whose turn it is to act.
+
+::
+
+    RepertoryError
+    ├── ConfigurationError          the caller's definition or option is wrong
+    ├── ActorError                  the actor runtime
+    │   ├── MailboxFull             busy: try again, or await send()
+    │   ├── ActorStopped            gone: the message was not handled
+    │   ├── AskTimeout              the answer did not come in time
+    │   ├── AskCycle                the ask would wait for itself
+    │   ├── UnhandledMessage        the receiver has no handler for this type
+    │   └── ActorFailed             the receiver crashed while handling it
+    ├── ModelError                  a language model call
+    │   ├── UnknownModel            no such model
+    │   ├── ModelAuthenticationError  the key is missing or refused
+    │   ├── ModelUnavailable        unreachable, overloaded or rate limited, after all retries
+    │   ├── ModelTimeout            no content for too long
+    │   ├── ModelRequestRejected    the server refused the request (a 400)
+    │   ├── PromptTooLong           the request does not fit the model's window
+    │   ├── ThinkingMismatch        an edit of the past broke a bound thinking block
+    │   └── ModelResponseInvalid    the answer cannot be read
+    ├── JournalError                the durable record
+    │   ├── JournalLocked           another process owns the file
+    │   ├── JournalSchemaTooNew     written by a newer repertory
+    │   ├── JournalUnreadable       not a journal, damaged, or no permission
+    │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
+    │   └── JournalClosed           used after close
+    ├── ContextError                what the model may be shown
+    │   ├── InvalidRequest          the projection broke a rule of the Messages API (our bug)
+    │   └── ContextOverflow         it does not fit, even at its smallest
+    ├── ToolError                   a tool call, by addressee
+    │   ├── ToolRetry               the model may try again with other arguments
+    │   ├── ToolFailed              the model is told, and goes on without
+    │   └── ToolAbort               the caller is told: the run ends
+    └── RunError                    a whole run
+        ├── RunNotFound
+        ├── RunFailed
+        ├── RunStopped
+        └── LimitExceeded           iterations, depth, number of runs, money
+
+Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
+"""
+
+from __future__ import annotations
+
+
+class RepertoryError(Exception):
+    """The root of every error that repertory raises on purpose."""
+
+
+class ConfigurationError(RepertoryError):
+    """A definition or option is wrong; the message names the field, what was expected and what came."""
+
+
+# --- actors -----------------------------------------------------------------------------------------------
+
+
+class ActorError(RepertoryError):
+    """Something about an actor or a message to it."""
+
+
+class MailboxFull(ActorError):
+    """The receiver's mailbox is at its bound; nothing was enqueued. ``await ref.send(...)`` waits instead."""
+
+
+class ActorStopped(ActorError):
+    """The receiver has stopped; the message went to dead letters and was not handled."""
+
+
+class AskTimeout(ActorError):
+    """The answer did not come before the deadline; the receiver may or may not have acted."""
+
+
+class AskCycle(ActorError):
+    """The ask would wait for an actor that is itself waiting, further up, for this answer."""
+
+
+class UnhandledMessage(ActorError):
+    """The receiver has no handler for this type of message."""
+
+
+class ActorFailed(ActorError):
+    """The receiver crashed while handling the message; ``__cause__`` holds its error."""
+
+
+# --- models -----------------------------------------------------------------------------------------------
+
+
+class ModelError(RepertoryError):
+    """A language model call that gave no usable answer."""
+
+
+class UnknownModel(ModelError):
+    """No such model at this provider."""
+
+
+class ModelAuthenticationError(ModelError):
+    """The key is missing, malformed, refused, or may not use this model."""
+
+
+class ModelUnavailable(ModelError):
+    """The server could not be reached, was overloaded or limited the rate, after all retries."""
+
+
+class ModelTimeout(ModelUnavailable):
+    """The server sent no content for too long; keep-alive pings do not count as content."""
+
+
+class ModelRequestRejected(ModelError):
+    """The server refused the request as malformed (a 400); sending it again unchanged cannot help."""
+
+
+class PromptTooLong(ModelRequestRejected):
+    """The request is larger than the model's window; send a strictly smaller one."""
+
+
+class ThinkingMismatch(ModelRequestRejected):
+    """A thinking block is bound to another history than the one it was sent with."""
+
+
+class ModelResponseInvalid(ModelError):
+    """The server's answer cannot be read: truncated stream, broken JSON, or no content at all."""
+
+
+# --- the journal ------------------------------------------------------------------------------------------
+
+
+class JournalError(RepertoryError):
+    """The durable record cannot be opened, read or written."""
+
+
+class JournalLocked(JournalError):
+    """Another process owns the file."""
+
+
+class JournalSchemaTooNew(JournalError):
+    """The file was written by a newer repertory than this one."""
+
+
+class JournalUnreadable(JournalError):
+    """The file is not a journal, is damaged, or may not be read."""
+
+
+class JournalWriteFailed(JournalError):
+    """The disk refused a write. Everything acknowledged before stands; nothing is acknowledged after."""
+
+
+class JournalClosed(JournalError):
+    """The journal was used after it was closed."""
+
+
+# --- memory and context -----------------------------------------------------------------------------------
+
+
+class MemoryStoreError(RepertoryError):
+    """A memory item or scope is missing, in conflict, or over a quota."""
+
+
+class ContextError(RepertoryError):
+    """What the model may be shown."""
+
+
+class InvalidRequest(ContextError):
+    """A request breaks a rule of the Messages API; the message names the rule and the place."""
+
+
+class ContextOverflow(ContextError):
+    """What must be shown does not fit the window, even at its smallest."""
+
+
+# --- tools ------------------------------------------------------------------------------------------------
+
+
+class ToolError(RepertoryError):
+    """A tool call that did not succeed. Raise one of its kinds: they differ in who is told."""
+
+
+class ToolRetry(ToolError):
+    """The model may try again: its arguments were wrong, or the moment was. The text is shown to it."""
+
+
+class ToolFailed(ToolError):
+    """The model is told that this did not work, and decides what to do without it."""
+
+
+class ToolAbort(ToolError):
+    """The caller is told: the run ends with this error. For what no model can repair."""
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+class RunError(RepertoryError):
+    """A whole run."""
+
+
+class RunNotFound(RunError):
+    """No run has this id, or the given prefix fits more than one."""
+
+
+class RunFailed(RunError):
+    """The run ended with an error; ``__cause__`` holds it where it happened in this process."""
+
+
+class RunStopped(RunError):
+    """The run was stopped before it had a result."""
+
+
+class LimitExceeded(RunError):
+    """A limit on iterations, depth, number of runs or money was reached."""

@@ -1,0 +1,202 @@
+"""The content of a conversation, in the shape of the Messages API.
+
+Every block is a frozen struct with the fields that repertory reads; whatever else a provider put into it rides
+along in ``extra`` and goes back out untouched, and a block of a type we have never heard of is a ``RawBlock``.
+So decoding and encoding again gives the same JSON object, today and for block types of next year.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+Role: TypeAlias = Literal["user", "assistant"]
+Json: TypeAlias = dict[str, Any]
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Words."""
+
+    text: str
+    extra: Json | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """The model's reasoning. The signature binds it to everything before it; both go back byte for byte."""
+
+    thinking: str
+    signature: str = ""
+    extra: Json | None = None
+
+
+class RedactedThinking(msgspec.Struct, frozen=True):
+    """Reasoning that only the provider can read."""
+
+    data: str
+    extra: Json | None = None
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """The model asks for a tool call."""
+
+    id: str
+    name: str
+    input: Json
+    extra: Json | None = None
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A picture; ``source`` is the API's object (``base64``, ``url`` or ``file``)."""
+
+    source: Json
+    extra: Json | None = None
+
+
+class RawBlock(msgspec.Struct, frozen=True):
+    """A block of a type that repertory does not know, kept as it came."""
+
+    raw: Json
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """The answer to a tool call; the content is a string or blocks, as the API allows."""
+
+    tool_use_id: str
+    content: str | tuple[Text | Image | RawBlock, ...] = ""
+    is_error: bool = False
+    extra: Json | None = None
+
+
+Block: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult | Image | RawBlock
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn: a role and its blocks."""
+
+    role: Role
+    content: tuple[Block, ...]
+
+
+_FIELDS: dict[str, tuple[type[Any], frozenset[str]]] = {
+    "text": (Text, frozenset({"type", "text"})),
+    "thinking": (Thinking, frozenset({"type", "thinking", "signature"})),
+    "redacted_thinking": (RedactedThinking, frozenset({"type", "data"})),
+    "tool_use": (ToolUse, frozenset({"type", "id", "name", "input"})),
+    "tool_result": (ToolResult, frozenset({"type", "tool_use_id", "content", "is_error"})),
+    "image": (Image, frozenset({"type", "source"})),
+}
+
+
+def decode_block(raw: Mapping[str, Any]) -> Block:
+    """Read one content block.
+
+    Args:
+        raw: The block as the API's JSON object.
+
+    Returns:
+        The typed block; a ``RawBlock`` where the type is unknown or a field of it is missing.
+    """
+    kind = raw.get("type")
+    known = _FIELDS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        return RawBlock(dict(raw))
+    struct, fields = known
+    values: Json = {}
+    extra: Json = {}
+    for name, value in raw.items():
+        if name == "type":
+            continue
+        # A null is how SDKs spell "not there"; an unknown field that says something is carried along.
+        if name in fields:
+            if value is not None:
+                values[name] = value
+        elif value is not None:
+            extra[name] = value
+    if struct is ToolResult and not isinstance(values.get("content", ""), str):
+        values["content"] = tuple(decode_block(inner) for inner in values["content"])
+    try:
+        block: Block = struct(**values, extra=extra or None)
+    except TypeError:
+        return RawBlock(dict(raw))
+    return block
+
+
+def encode_block(block: Block) -> Json:
+    """Write one content block as the API's JSON object, its keys in a fixed order."""
+    match block:
+        case Text():
+            out: Json = {"type": "text", "text": block.text}
+        case ToolUse():
+            out = {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
+        case ToolResult():
+            content = block.content
+            out = {
+                "type": "tool_result",
+                "tool_use_id": block.tool_use_id,
+                "content": content if isinstance(content, str) else [encode_block(b) for b in content],
+            }
+            if block.is_error:
+                out["is_error"] = True
+        case Thinking():
+            out = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+        case RedactedThinking():
+            out = {"type": "redacted_thinking", "data": block.data}
+        case Image():
+            out = {"type": "image", "source": block.source}
+        case RawBlock():
+            return block.raw
+    if block.extra:
+        out.update(block.extra)
+    return out
+
+
+def decode_content(content: str | Iterable[Mapping[str, Any]]) -> tuple[Block, ...]:
+    """Read a message's content, which the API allows to be a plain string."""
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(decode_block(raw) for raw in content)
+
+
+def decode_message(raw: Mapping[str, Any]) -> Message:
+    """Read one message of a request or a transcript.
+
+    Raises:
+        ValueError: The role is neither ``user`` nor ``assistant``.
+    """
+    role = raw.get("role")
+    if role != "user" and role != "assistant":
+        raise ValueError(f"expected role 'user' or 'assistant', got {role!r}")
+    return Message(role, decode_content(raw.get("content", "")))
+
+
+def encode_message(message: Message) -> Json:
+    """Write one message as the API's JSON object."""
+    return {"role": message.role, "content": [encode_block(block) for block in message.content]}
+
+
+def text_of(content: Block | str | Sequence[Block]) -> str:
+    """The words in a block, a content list or a tool result, joined by newlines; no thinking, no images."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Text):
+        return content.text
+    if isinstance(content, ToolResult):
+        return text_of(content.content)
+    if isinstance(content, Sequence):
+        return "\n".join(part for part in (text_of(block) for block in content) if part)
+    return ""
+
+
+def tool_uses(content: Sequence[Block]) -> tuple[ToolUse, ...]:
+    """The tool calls that a turn asks for, in order."""
+    return tuple(block for block in content if isinstance(block, ToolUse))
+
+
+_json = msgspec.json.Encoder(order="sorted")
+
+
+def canonical_json(value: object) -> bytes:
+    """Encode as JSON with sorted keys: the same value always gives the same bytes."""
+    return _json.encode(value)

@@ -1,0 +1,218 @@
+"""What a language model is to repertory: one request in, one response out, with the usage that was billed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
+from repertory.llm.profiles import ModelProfile
+
+CacheTtl: TypeAlias = Literal["5m", "1h"]
+StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
+
+
+class ToolSchema(msgspec.Struct, frozen=True):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    input_schema: Json
+
+
+class Breakpoint(msgspec.Struct, frozen=True):
+    """Where a prompt-cache entry is written. At most four stand in one request.
+
+    Attributes:
+        message: Index of the message whose last markable block carries the marker; None for the end of the
+            static head (the last system block, or the last tool where there is no system text).
+        ttl: How long the entry lives; a 1-hour breakpoint must come before any 5-minute one.
+    """
+
+    message: int | None = None
+    ttl: CacheTtl = "5m"
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a model call says. Two equal requests encode to the same bytes.
+
+    Attributes:
+        model: The model's name at its provider.
+        messages: Alternating turns, beginning with the user's.
+        system: The instructions, as text blocks.
+        tools: What the model may call.
+        max_tokens: Bound on the tokens of the answer.
+        breakpoints: Prompt-cache markers; not part of what the model reads.
+        options: Further top-level fields of the Messages API (``thinking``, ``tool_choice``, ``temperature``,
+            ``context_management``, ``compaction``, …), sent as they are.
+        betas: Values for the ``anthropic-beta`` header.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    system: tuple[Block, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
+    max_tokens: int = 8192
+    breakpoints: tuple[Breakpoint, ...] = ()
+    options: Json = msgspec.field(default_factory=dict)
+    betas: tuple[str, ...] = ()
+
+
+_UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
+
+
+def encode_request(request: ModelRequest) -> Json:
+    """Write a request as the body of ``POST /v1/messages``, its cache markers put where they belong."""
+    body: Json = {"model": request.model, "max_tokens": request.max_tokens}
+    if request.tools:
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            for tool in request.tools
+        ]
+    if request.system:
+        body["system"] = [encode_block(block) for block in request.system]
+    body["messages"] = [encode_message(message) for message in request.messages]
+    for point in request.breakpoints:
+        if point.message is None:
+            blocks: list[Json] = body.get("system") or body.get("tools") or []
+        else:
+            blocks = body["messages"][point.message]["content"]
+        _mark(blocks, point.ttl)
+    body.update(request.options)
+    return body
+
+
+def _mark(blocks: list[Json], ttl: CacheTtl) -> None:
+    for index in range(len(blocks) - 1, -1, -1):
+        block = blocks[index]
+        if block.get("type") in _UNMARKABLE or block.get("text") == "":
+            continue
+        marker: Json = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+        blocks[index] = {**block, "cache_control": marker}  # never into a block the ledger owns
+        return
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one call, as the provider billed them. The four input figures do not overlap.
+
+    Attributes:
+        input_tokens: Input that neither came from the cache nor was written to it.
+        output_tokens: What the model wrote, thinking included.
+        cache_read_tokens: Input read from the prompt cache.
+        cache_write_tokens: Input written to the 5-minute cache.
+        cache_write_1h_tokens: Input written to the 1-hour cache.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All input: fresh, read and written."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+        )
+
+
+class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's answer.
+
+    Attributes:
+        content: The assistant's turn, to be sent back as it is.
+        stop_reason: Why it ended: ``end_turn``, ``tool_use``, ``max_tokens``, ``refusal``, …
+        usage: What was billed.
+        model: The model that answered, as the provider names it.
+        response_id: The provider's id of the answer; "" where it gives none.
+        extra: Other top-level fields of the answer that a caller may need (``context_management``, …).
+    """
+
+    content: tuple[Block, ...]
+    stop_reason: StopReason = "end_turn"
+    usage: Usage = Usage()
+    model: str = ""
+    response_id: str = ""
+    extra: Json = msgspec.field(default_factory=dict)
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """A piece of the answer's text, as it streams in."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True):
+    """A piece of the model's reasoning, as it streams in."""
+
+    thinking: str
+
+
+class ToolUseStarted(msgspec.Struct, frozen=True):
+    """The model began to write a tool call; its arguments are not complete yet."""
+
+    id: str
+    name: str
+
+
+class Retrying(msgspec.Struct, frozen=True):
+    """A call failed in a way that may pass, and is about to be made again.
+
+    Attributes:
+        attempt: Which attempt comes next; the first call was 1.
+        delay: Seconds until then.
+        reason: What went wrong, in one line.
+    """
+
+    attempt: int
+    delay: float
+    reason: str
+
+
+StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A language model. Implementations are safe to call from many tasks at once."""
+
+    @property
+    def name(self) -> str:
+        """The model's name at its provider, as requests carry it."""
+        ...
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner needs to know: window, prices, cache rules, whether thinking is bound."""
+        ...
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Answer one request.
+
+        Retries what may pass by itself, and nothing else does: this is the one place that retries model calls.
+        A cancelled call may have been billed.
+
+        Args:
+            request: What to send.
+            on_event: Called with every piece as it streams in, in the caller's task. It must not raise.
+
+        Raises:
+            ModelError: One of its kinds, when there is no usable answer.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections. Safe to call twice."""
+        ...

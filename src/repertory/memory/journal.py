@@ -1,0 +1,183 @@
+"""The journal: where every record becomes durable, and where all of them can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import Json
+from repertory.memory.entries import Entry
+from repertory.memory.records import (
+    ContentStored,
+    DecisionMade,
+    EventLogged,
+    ItemWritten,
+    ModelCalled,
+    ModelReplied,
+    Record,
+    RunStarted,
+    RunState,
+    ScopeOpened,
+    SummaryStored,
+    ToolFinished,
+    ToolIntended,
+)
+
+Durability: TypeAlias = Literal["memory", "process", "power"]
+"""What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stands now."""
+
+    started: RunStarted
+    state: RunState
+    updated_at: float
+    iteration: int = 0
+    result: str | None = None
+    error: str | None = None
+
+
+class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call: its intent, and its outcome if it has one."""
+
+    intended: ToolIntended
+    finished: ToolFinished | None = None
+
+
+class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call: what was sent, and what came back if anything did."""
+
+    called: ModelCalled
+    replied: ModelReplied | None = None
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry that a full-text search found.
+
+    Attributes:
+        score: Higher is better; comparable only within one answer.
+        excerpt: The words around the best match.
+    """
+
+    run_id: str
+    position: int
+    score: float
+    excerpt: str
+
+
+class Ticket(Protocol):
+    """A batch on its way to the disk."""
+
+    async def wait(self) -> None:
+        """Wait until the batch is durable.
+
+        A cancelled wait does not take the batch back: it will still be written.
+
+        Raises:
+            JournalWriteFailed: It could not be written, and neither can anything after it.
+        """
+        ...
+
+    def wait_sync(self) -> None:
+        """The same, blocking, for plain threads."""
+        ...
+
+
+class Journal(Protocol):
+    """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process."""
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged write survives."""
+        ...
+
+    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+        """Queue a batch. Callable from any task and any OS thread; never blocks.
+
+        Batches become durable in the order of their ``submit`` calls, each wholly or not at all.
+
+        Args:
+            records: The batch, one transaction.
+            on_commit: Called once the batch is durable and before any waiter of the ticket wakes, in the order
+                of the batches, on the writer's thread. It must be quick and must not raise.
+
+        Raises:
+            JournalClosed: After ``aclose``.
+            JournalWriteFailed: An earlier batch could not be written.
+        """
+        ...
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Queue a batch and wait until it is durable."""
+        ...
+
+    async def read_run(self, run_id: str) -> RunRow:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        ...
+
+    async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
+        """Runs in the order they were started; None means all states."""
+        ...
+
+    async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
+        """The ledger from position ``start`` up to, not including, ``stop``."""
+        ...
+
+    async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
+        """Full-text search over a run's ledger, best first. The query is plain words, never a syntax error."""
+        ...
+
+    async def read_decisions(self, run_id: str) -> list[DecisionMade]:
+        """Every change of the run's plan, in order."""
+        ...
+
+    async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
+        """Every tool call of the run, in the order of intent."""
+        ...
+
+    async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
+        """Every model call of the run, in order."""
+        ...
+
+    async def read_request(self, run_id: str, call: int) -> Json:
+        """The whole request of one model call, as it was sent, put together from its parts.
+
+        Raises:
+            JournalUnreadable: The parts do not give the recorded digest.
+        """
+        ...
+
+    async def read_summaries(self, run_id: str) -> list[SummaryStored]:
+        """Every summary of the run, in the order they were stored."""
+        ...
+
+    async def read_content(self, content_id: str) -> ContentStored | None:
+        """One stored content; None where there is none, or no longer."""
+        ...
+
+    async def read_contents(self, run_id: str) -> list[ContentStored]:
+        """All stored contents of a run, their bodies left empty."""
+        ...
+
+    async def read_scopes(self) -> list[ScopeOpened]:
+        """Every memory scope."""
+        ...
+
+    async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
+        """All versions of the scopes' items up to a position of the item log, in order; None means all."""
+        ...
+
+    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one."""
+        ...
+
+    async def delete_expired_contents(self, now: float) -> int:
+        """Empty stored contents that expired before ``now``; returns how many. Their citations stay listed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Write what is queued, then close. Safe to call twice."""
+        ...
