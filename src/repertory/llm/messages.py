@@ -114,8 +114,11 @@ def decode_block(raw: Mapping[str, Any]) -> Block:
                 values[name] = value
         elif value is not None:
             extra[name] = value
-    if struct is ToolResult and not isinstance(values.get("content", ""), str):
-        values["content"] = tuple(decode_block(inner) for inner in values["content"])
+    inner = values.get("content", "")
+    if struct is ToolResult and not isinstance(inner, str):
+        if not isinstance(inner, (list, tuple)) or not all(isinstance(part, dict) for part in inner):
+            return RawBlock(dict(raw))
+        values["content"] = tuple(decode_block(part) for part in inner)
     try:
         block: Block = struct(**values, extra=extra or None)
     except TypeError:

@@ -216,3 +216,16 @@ class Model(Protocol):
     async def aclose(self) -> None:
         """Release connections. Safe to call twice."""
         ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """A model whose server can count a request's tokens before it is sent."""
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """Ask the server how many input tokens a request has. Free of charge, but a round trip.
+
+        Raises:
+            ModelError: One of its kinds; ``ModelRequestRejected`` where the server cannot count.
+        """
+        ...

@@ -1,10 +1,18 @@
-"""What the planner needs to know about a model: window, prices with their date, cache rules, binding."""
+"""What the planner needs to know about a model: window, prices with their date, cache rules, binding.
+
+The table itself is data, in ``_catalog.py``. Anything in it can be overridden: ``msgspec.structs.replace(profile,
+context_window=...)``, or ``with_prices`` for the prices alone.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import re
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from repertory.llm.model import Usage
 
 Target: TypeAlias = Literal["free", "binding"]
 
@@ -65,3 +73,141 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     chars_per_token: float = 4.0
     as_of: str = ""
     known: bool = True
+
+
+NO_CACHE = CacheRules(breakpoints=0, minimum_tokens=0, lookback_blocks=0, ttl=0.0)
+FREE_OF_CHARGE = Prices(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0, cache_write_1h=0.0)
+
+OFFLINE = ModelProfile(
+    name="offline",
+    context_window=200_000,
+    max_output=8_192,
+    # Nobody bills the offline model. These are the prices of a small model, so that a run without a key still
+    # shows what its shape would cost; there is no prompt cache, so a read or a write costs what input costs.
+    prices=(Prices(input=1.0, output=5.0, cache_read=1.0, cache_write=1.0, cache_write_1h=1.0),),
+    cache=NO_CACHE,
+    as_of="2026-11-21",
+)
+
+# Cloud and gateway spellings of one model: "us.anthropic.claude-opus-4-6-v1:0", "anthropic/claude-opus-4.6",
+# "claude-opus-4-6@20260205", "claude-opus-4-6[1m]", "claude-haiku-4-5-latest".
+_SUFFIXES = re.compile(r"(\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+(:\d+)?|:[\w.-]+)$")
+
+
+def profile_for(name: str) -> ModelProfile:
+    """Look a model up by name; provider prefixes, dates and version suffixes do not matter.
+
+    A name that is not in the table gets a cautious stand-in with ``known=False`` and no prices (every cost is 0):
+
+    - ``claude-…``: 200,000 tokens, the least that any current Claude model has, and the binding target, because
+      the newest ones refuse edits of the past while append-only is legal everywhere.
+    - Anything else is taken for a local server: no prompt cache, and 32,768 tokens. Some local servers cut a
+      longer prompt at its head without a word, which is worse than shortening a little early; where the
+      server was started with a larger window, say so with ``msgspec.structs.replace``.
+
+    Args:
+        name: The model's name as requests carry it.
+
+    Returns:
+        The profile, under the name that was asked for.
+    """
+    from repertory.llm._catalog import CATALOG
+
+    key = canonical_name(name)
+    found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
+    if found is not None:
+        return msgspec.structs.replace(found, name=name)
+    if key.startswith("claude-"):
+        return ModelProfile(
+            name=name,
+            target="binding",
+            context_window=200_000,
+            max_output=64_000,
+            prices=(FREE_OF_CHARGE,),
+            cache=NO_CACHE,
+            chars_per_token=2.8,
+            known=False,
+        )
+    return ModelProfile(
+        name=name,
+        context_window=32_768,
+        max_output=8_192,
+        prices=(FREE_OF_CHARGE,),
+        cache=NO_CACHE,
+        chars_per_token=3.5,
+        known=False,
+    )
+
+
+def canonical_name(name: str) -> str:
+    """Strip what providers add around a model's name: ``anthropic/Claude-Sonnet-4.5@20250929`` and the like."""
+    key = name.strip().lower()
+    at = key.find("claude-")
+    if at < 0:
+        return key
+    key = key[at:]
+    while (shorter := _SUFFIXES.sub("", key)) != key:
+        key = shorter
+    return key.replace(".", "-")
+
+
+def with_prices(
+    profile: ModelProfile,
+    *,
+    input: float,  # noqa: A002 - the name of the thing
+    output: float,
+    cache_read: float | None = None,
+    cache_write: float | None = None,
+    cache_write_1h: float | None = None,
+    as_of: str = "",
+) -> ModelProfile:
+    """Give a profile other prices, the same at every prompt length.
+
+    Args:
+        profile: What to start from.
+        input: Dollars per million input tokens.
+        output: Dollars per million output tokens.
+        cache_read: Dollars per million tokens read from the cache; None for the input price.
+        cache_write: Dollars per million tokens written to the 5-minute cache; None for the input price.
+        cache_write_1h: The same for the 1-hour cache; None for the 5-minute price.
+        as_of: ISO date on which these prices held; "" if nobody noted it.
+
+    Returns:
+        A copy with those prices, marked as known.
+    """
+    write = input if cache_write is None else cache_write
+    prices = Prices(
+        input=input,
+        output=output,
+        cache_read=input if cache_read is None else cache_read,
+        cache_write=write,
+        cache_write_1h=write if cache_write_1h is None else cache_write_1h,
+    )
+    return msgspec.structs.replace(profile, prices=(prices,), as_of=as_of, known=True)
+
+
+def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
+    """The prices that hold for a request whose whole prompt, cached parts included, has this many tokens."""
+    held = profile.prices[0]
+    for prices in profile.prices:
+        if prompt_tokens > prices.above:
+            held = prices
+    return held
+
+
+def cost_of(profile: ModelProfile, usage: Usage) -> float:
+    """What one call costs, in US dollars.
+
+    Args:
+        profile: The model's profile; where it has no prices (``known=False``) the cost is 0.
+        usage: The tokens of ONE call. A price that depends on the prompt's length depends on each request's
+            own, so add up costs, not usages.
+    """
+    prices = prices_at(profile, usage.prompt_tokens)
+    return (
+        usage.input_tokens * prices.input
+        + usage.output_tokens * prices.output
+        + usage.cache_read_tokens * prices.cache_read
+        + usage.cache_write_tokens * prices.cache_write
+        + usage.cache_write_1h_tokens * prices.cache_write_1h
+    ) / 1_000_000

@@ -1,0 +1,27 @@
+"""Fakes for tests: scripted models, and a strict local server that speaks the Messages API."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from repertory.testing.models import FunctionModel, ScriptedModel, call
+    from repertory.testing.server import MessagesServer, open_messages_server
+
+__all__ = ["FunctionModel", "MessagesServer", "ScriptedModel", "call", "open_messages_server"]
+
+# Where each public name lives; loaded when first named, so that a test pays for what it uses.
+_HOMES = {
+    "FunctionModel": "repertory.testing.models",
+    "MessagesServer": "repertory.testing.server",
+    "ScriptedModel": "repertory.testing.models",
+    "call": "repertory.testing.models",
+    "open_messages_server": "repertory.testing.server",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,216 @@
+"""Models whose answers a test decides.
+
+==============  ========================================  =========================================
+model           the answer comes from                     use it when
+==============  ========================================  =========================================
+ScriptedModel   a list, one step per call, in order       the test knows the course of the run
+FunctionModel   a function of the request                 the answer depends on what is asked,
+                                                          or several runs share one model
+==============  ========================================  =========================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import anyio.lowlevel
+import msgspec
+
+from repertory.llm._digest import request_digest
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Block, Text, Thinking, ToolUse, text_of
+from repertory.llm.model import (
+    ModelRequest,
+    ModelResponse,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolUseStarted,
+    Usage,
+)
+from repertory.llm.profiles import OFFLINE, ModelProfile
+
+Answer: TypeAlias = ModelResponse | str | Block | Sequence[Block]
+Step: TypeAlias = Answer | BaseException | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
+
+
+def call(tool: str, /, *, call_id: str = "", **arguments: Any) -> ToolUse:
+    """Write a tool call for a script: ``call("search", query="tides")``.
+
+    Args:
+        tool: The tool's name.
+        call_id: The call's id; "" lets the model number it.
+        arguments: What the tool is called with.
+    """
+    return ToolUse(call_id, tool, arguments)
+
+
+class ScriptedModel:
+    """Answers with the steps of a script, one per call, whoever asks.
+
+    A step is a text, a ``ToolUse`` (see ``call``), a sequence of blocks, a whole ``ModelResponse``, an exception to
+    raise, or a function of the request (async or not) that returns any of these. What a step leaves open is filled in:
+    call ids, the stop reason, and usage by ``estimate_tokens``.
+
+    ::
+
+        model = ScriptedModel([call("search", query="tides"), "Twice a day."])
+        ...
+        model.assert_complete()
+
+    Args:
+        steps: The script.
+        name: The model's name.
+        profile: What the planner is told; None for the offline model's profile under this name.
+
+    Attributes:
+        requests: Every request so far, in order.
+    """
+
+    def __init__(self, steps: Iterable[Step], *, name: str = "scripted", profile: ModelProfile | None = None) -> None:
+        self._steps = tuple(steps)
+        self._name = name
+        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self.requests: list[ModelRequest] = []
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner is told."""
+        return self._profile
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Answer with the next step.
+
+        Raises:
+            AssertionError: The script is over.
+        """
+        self.requests.append(request)
+        number = len(self.requests)  # taken before the first await: two calls at once get two steps
+        if number > len(self._steps):
+            raise AssertionError(
+                f"the script of model {self._name!r} has {len(self._steps)} steps, and was asked for step {number}; "
+                f"the request ends with: {text_of(request.messages[-1].content)[-200:]!r}"
+            )
+        await anyio.lowlevel.checkpoint()
+        return await _play(self._steps[number - 1], request, on_event)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+    def assert_complete(self) -> None:
+        """Fail unless every step of the script was played."""
+        left = len(self._steps) - len(self.requests)
+        assert left <= 0, f"{left} of {len(self._steps)} steps of model {self._name!r} were never asked for"
+
+
+class FunctionModel:
+    """Answers with what a function of the request returns, in the forms that a ``ScriptedModel`` step has.
+
+    Args:
+        function: Called with each request; may be async.
+        name: The model's name.
+        profile: What the planner is told; None for the offline model's profile under this name.
+
+    Attributes:
+        requests: Every request so far, in order.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[ModelRequest], Answer | Awaitable[Answer]],
+        *,
+        name: str = "function",
+        profile: ModelProfile | None = None,
+    ) -> None:
+        self._function = function
+        self._name = name
+        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self.requests: list[ModelRequest] = []
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner is told."""
+        return self._profile
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Answer with the function's result; what it raises passes through."""
+        self.requests.append(request)
+        await anyio.lowlevel.checkpoint()
+        return await _play(self._function, request, on_event)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+async def _play(step: Step, request: ModelRequest, on_event: Callable[[StreamEvent], Any] | None) -> ModelResponse:
+    if isinstance(step, BaseException):
+        raise step
+    if callable(step):
+        result = step(request)
+        step = await result if inspect.isawaitable(result) else result
+        if isinstance(step, BaseException):
+            raise step
+    response = as_response(step, request)
+    if on_event is not None:
+        for event in events_of(response):
+            on_event(event)
+    return response
+
+
+def as_response(answer: Answer, request: ModelRequest) -> ModelResponse:
+    """Make a whole response of an answer: number its calls, settle its stop reason, estimate its usage."""
+    if isinstance(answer, ModelResponse):
+        response = answer
+    else:
+        blocks: Sequence[Block]
+        if isinstance(answer, str):
+            blocks = (Text(answer),)
+        elif isinstance(answer, Sequence):
+            blocks = answer
+        else:
+            blocks = (answer,)
+        stop_reason = "tool_use" if any(isinstance(block, ToolUse) for block in blocks) else "end_turn"
+        response = ModelResponse(content=tuple(blocks), stop_reason=stop_reason)
+    digest = request_digest(request)  # not a counter: a model made anew for a resumed run must not reuse an id
+    content = tuple(
+        msgspec.structs.replace(block, id=f"call_{digest}_{index}")
+        if isinstance(block, ToolUse) and not block.id
+        else block
+        for index, block in enumerate(response.content)
+    )
+    usage = response.usage
+    if usage == Usage():
+        usage = Usage(input_tokens=estimate_tokens(request), output_tokens=estimate_tokens(content))
+    return msgspec.structs.replace(response, content=content, usage=usage, model=response.model or request.model)
+
+
+def events_of(response: ModelResponse) -> list[StreamEvent]:
+    """The events that a server which streams this answer would send."""
+    events: list[StreamEvent] = []
+    for block in response.content:
+        match block:
+            case Text(text):
+                events.append(TextDelta(text))
+            case Thinking(thinking):
+                events.append(ThinkingDelta(thinking))
+            case ToolUse(id=call_id, name=name):
+                events.append(ToolUseStarted(call_id, name))
+            case _:
+                pass
+    return events
