@@ -1,0 +1,65 @@
+"""Which model to use when a name, or nothing, is all that was said."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from repertory.errors import ConfigurationError
+from repertory.llm.model import Model
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,199}")
+_FOREIGN = re.compile(
+    r"^(openai|google|gemini|mistral|groq|cohere|azure|bedrock|vertex)[:/]|^(gpt-|o[134](-|$)|gemini-)"
+)
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
+_POSSIBLE = (
+    "possible are 'offline' (no key, no network), the name of a Claude model such as "
+    f"{DEFAULT_MODEL!r} (set ANTHROPIC_API_KEY), or any model of a server that speaks the Messages API "
+    "(set ANTHROPIC_BASE_URL; Ollama, llama.cpp and vLLM do)"
+)
+
+
+def open_model(name: str | None = None, *, environment: Mapping[str, str] | None = None) -> Model:
+    """Make the model that a name stands for. Nothing is sent yet, and no SDK is imported.
+
+    Args:
+        name: ``offline``, or a model's name, optionally as ``anthropic:NAME``. None takes ``REPERTORY_MODEL``; where
+            that is not set, ``claude-sonnet-5-5`` if ``ANTHROPIC_API_KEY``, ``ANTHROPIC_AUTH_TOKEN`` or
+            ``ANTHROPIC_BASE_URL`` is set, else ``offline``.
+        environment: Where to look these up; None for the process's environment.
+
+    Raises:
+        ConfigurationError: The name is malformed, belongs to another provider, or needs a server that is not set.
+    """
+    variables = os.environ if environment is None else environment
+    chosen = (variables.get("REPERTORY_MODEL") or None) if name is None else name
+    reachable = any(variables.get(key) for key in _KEYS)
+    if chosen is None:
+        chosen = DEFAULT_MODEL if reachable else "offline"
+    bare = chosen.removeprefix("anthropic:").removeprefix("anthropic/")
+    if not _NAME.fullmatch(bare):
+        raise ConfigurationError(f"malformed model name {chosen!r}; {_POSSIBLE}")
+    if bare == "offline":
+        from repertory.llm.offline import OfflineModel
+
+        return OfflineModel()
+    if not variables.get("ANTHROPIC_BASE_URL"):
+        # With a base URL any name may be right: a local server or a gateway names its models as it likes.
+        if _FOREIGN.match(bare):
+            raise ConfigurationError(
+                f"model {chosen!r} belongs to a provider that repertory does not speak to; {_POSSIBLE}"
+            )
+        if "claude" not in bare.lower():
+            raise ConfigurationError(f"unknown model {chosen!r}; {_POSSIBLE}")
+    from repertory.llm.anthropic import AnthropicModel
+
+    return AnthropicModel(
+        bare,
+        api_key=variables.get("ANTHROPIC_API_KEY"),
+        auth_token=variables.get("ANTHROPIC_AUTH_TOKEN"),
+        base_url=variables.get("ANTHROPIC_BASE_URL"),
+    )
