@@ -1,0 +1,189 @@
+"""Policies: what an application asks for. Nothing here decides anything; the planner does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+
+Rhythm: TypeAlias = Literal["thrifty", "strict"]
+ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
+CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
+
+MOST_TOKENS = 10_000_000
+
+
+def _fields(struct: msgspec.Struct) -> list[tuple[str, Any]]:
+    return [(name, getattr(struct, name)) for name in struct.__struct_fields__]
+
+
+def _check_types(struct: msgspec.Struct) -> None:
+    # Structs do not check what Python code puts into them, and a wrong type would surface far from here.
+    for field in msgspec.structs.fields(type(struct)):
+        value = getattr(struct, field.name)
+        try:
+            msgspec.convert(msgspec.to_builtins(value), type=field.type)
+        except (msgspec.ValidationError, TypeError) as error:
+            where = f"{type(struct).__name__}.{field.name}"
+            raise ConfigurationError(f"{where} is {value!r}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def _check_range(struct: msgspec.Struct, least: float, most: float, *names: str) -> None:
+    for name in names:
+        value = getattr(struct, name)
+        if value is not None and not least <= value <= most:
+            where = f"{type(struct).__name__}.{name}"
+            raise ConfigurationError(f"{where} is {value!r}; expected a number from {least:,} to {most:,}")
+
+
+class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How the results of one tool are treated: a ``ResultPolicy`` with nothing left unsaid.
+
+    Attributes:
+        cap_tokens: A result is shown whole on arrival up to this many tokens, head and tail beyond; 0 for no cap.
+        cap_chars: The same in characters, where it is the smaller; 0 for no cap.
+        cite_over: Results of more characters than this go whole to the content store on arrival; 0 for none.
+        cite_on_arrival: Show a cited result as its excerpt only, from the first call on.
+        excerpt_chars: Length of a citation's excerpt.
+        expiration_turns: Iterations after which a result expires; 0 for never.
+        expiration_mode: What becomes of an expired result.
+        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its
+            first characters, or a model's summary (the stub until there is one).
+        compact_length: Characters that remain of a compacted result, about.
+        compact_prompt: What a model is told when ``compact_mode`` is ``summary``; "" for the built-in prompt.
+        compactor: Name of the plug-in that compacts this tool's results; "" detects it from the content.
+        pin: Keep the results in view verbatim for the whole run.
+        importance: Below 1 they are compacted sooner, above 1 later; it multiplies how many are kept.
+    """
+
+    cap_tokens: int = 8_000
+    cap_chars: int = 0
+    cite_over: int = 1_000
+    cite_on_arrival: bool = False
+    excerpt_chars: int = 500
+    expiration_turns: int = 0
+    expiration_mode: ExpirationMode = "none"
+    compact_mode: CompactMode = "stub"
+    compact_length: int = 400
+    compact_prompt: str = ""
+    compactor: str = ""
+    pin: bool = False
+    importance: float = 1.0
+
+
+class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer says about a tool's results. None leaves the matter to the layer below.
+
+    The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, the
+    built-in ``ResultRules``. The fields are those of ``ResultRules``.
+
+    Raises:
+        ConfigurationError: A value makes no sense; the message names the field.
+    """
+
+    cap_tokens: int | None = None
+    cap_chars: int | None = None
+    cite_over: int | None = None
+    cite_on_arrival: bool | None = None
+    excerpt_chars: int | None = None
+    expiration_turns: int | None = None
+    expiration_mode: ExpirationMode | None = None
+    compact_mode: CompactMode | None = None
+    compact_length: int | None = None
+    compact_prompt: str | None = None
+    compactor: str | None = None
+    pin: bool | None = None
+    importance: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_range(self, 0, MOST_TOKENS, "cap_tokens", "cap_chars", "cite_over", "expiration_turns")
+        _check_range(self, 20, MOST_TOKENS, "excerpt_chars", "compact_length")
+        _check_range(self, 0, 100, "importance")
+
+
+def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
+    """Lay policies over one another, the strongest first: each field is what the first layer that says it says."""
+    said: dict[str, Any] = {}
+    for layer in reversed(layers):
+        if layer is not None:
+            said.update((name, value) for name, value in _fields(layer) if value is not None)
+    return ResultPolicy(**said)
+
+
+class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the view of an agent is kept small. ``context=None`` on an agent means a plain loop instead.
+
+    Attributes:
+        rhythm: ``thrifty`` edits the past when the arithmetic says that it pays; ``strict`` applies every
+            policy at every iteration, whatever that costs.
+        window: Iterations that stay as they arrived in strict rhythm.
+        keep_recent: Newest tool results that are never compacted, but by force.
+        strict_chars: Characters that strict rhythm shows of a result on arrival; 0 shows it whole.
+        stubs: Whether old tool results may become stubs.
+        summaries: Whether summaries may stand for what is old.
+        summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
+        summary_tokens: Bound on one summary.
+        budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
+        keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
+        expiration: Whether results expire at all, whatever their policies say.
+        patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
+        venture: Thrifty rhythm spends ahead of its savings on an edit that pays back within this fraction of
+            the calls made so far; 0 never risks to be dearer than leaving the past alone.
+        results: For the results of all tools of this agent or run; the strongest layer.
+        tools: By the tool's name.
+    """
+
+    rhythm: Rhythm = "thrifty"
+    window: int = 5
+    keep_recent: int = 6
+    strict_chars: int = 500
+    stubs: bool = True
+    summaries: bool = True
+    summarize_every: int = 10
+    summary_tokens: int = 500
+    budget_tokens: int | None = None
+    keep_user_input: bool = True
+    expiration: bool = True
+    patience: float = 1.0
+    venture: float = 0.25
+    results: ResultPolicy = ResultPolicy()
+    tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_range(self, 1, 100_000, "window")
+        _check_range(self, 0, 100_000, "keep_recent", "summarize_every")
+        _check_range(self, 0, MOST_TOKENS, "strict_chars")
+        _check_range(self, 50, 100_000, "summary_tokens")
+        _check_range(self, 500, MOST_TOKENS, "budget_tokens")
+        _check_range(self, 0, 1_000, "patience", "venture")
+
+    def rules(self, tool: str | None) -> ResultRules:
+        """What holds for one tool's results, all layers merged."""
+        policy = merge_policies(self.results, self.tools.get(tool or ""))
+        said = {name: value for name, value in _fields(policy) if value is not None}
+        if self.rhythm == "strict" and self.strict_chars and not {"cap_tokens", "cap_chars"} & said.keys():
+            said["cap_chars"] = self.strict_chars
+        if not self.expiration:
+            said["expiration_mode"] = "none"
+        return ResultRules(**said)
+
+    def with_layers(
+        self, *, tools: Mapping[str, ResultPolicy] | None = None, run: ResultPolicy | None = None
+    ) -> ContextPolicy:
+        """Put the tools' own defaults below this policy and a run's overrides on top of it.
+
+        Args:
+            tools: What each tool says about its own results.
+            run: What the caller says for one run; it beats everything.
+
+        Returns:
+            The policy that ``rules`` reads from then on.
+        """
+        below = dict(tools or {})
+        merged = {name: merge_policies(self.tools.get(name), below.get(name)) for name in {*below, *self.tools}}
+        return msgspec.structs.replace(self, results=merge_policies(run, self.results), tools=merged)

@@ -1,0 +1,218 @@
+"""Projection: from a snapshot and a plan to the request. Pure, deterministic, byte-stable.
+
+The first user message is the task, then the summaries with what is kept of the entries they cover, then
+whatever the user's turn goes on with. After it the entries that no summary covers follow, neighbours of one
+role as one message, each as the plan shows it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.context.plan import EMPTY, Expanded, Plan, Removed, Stub
+from repertory.llm.messages import (
+    Block,
+    Json,
+    Message,
+    RedactedThinking,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    canonical_json,
+    text_of,
+)
+from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
+from repertory.llm.profiles import ModelProfile
+from repertory.memory.entries import Entry
+
+_NEVER_LAST = (Thinking, RedactedThinking)
+
+
+def project(
+    snapshot: Sequence[Entry],
+    plan: Plan = EMPTY,
+    *,
+    profile: ModelProfile,
+    system: Sequence[Block] = (),
+    tools: Sequence[ToolSchema] = (),
+    max_tokens: int = 8192,
+    options: Json | None = None,
+    betas: Sequence[str] = (),
+) -> ModelRequest:
+    """Make the request that a plan shows of a snapshot.
+
+    The same arguments always give the same bytes. A tool call whose result is missing at the end of the
+    snapshot is the caller's to complete first; ``validate`` refuses such a request.
+
+    Args:
+        snapshot: The ledger, from position 0.
+        plan: How its entries are shown.
+        profile: The model's; its name goes into the request, its cache rules say where breakpoints stand.
+        system: The instructions.
+        tools: What the model may call.
+        max_tokens: Bound on the tokens of the answer.
+        options: Further fields of the request, see ``ModelRequest``.
+        betas: See ``ModelRequest``.
+    """
+    view = View(plan)
+    view.add_covered(snapshot)
+    view.add(snapshot, plan.start)
+    messages = view.messages()
+    return ModelRequest(
+        model=profile.name,
+        messages=messages,
+        system=tuple(system),
+        tools=tuple(tools),
+        max_tokens=max_tokens,
+        breakpoints=view.breakpoints(messages, profile, head=bool(system or tools)),
+        options=options or {},
+        betas=tuple(betas),
+    )
+
+
+class View:
+    """The messages of one plan, grown entry by entry. ``project`` and ``Projector`` both build with it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.position = 0  # entries below are in the view
+        self._done: list[Message] = []  # messages that no later entry can change
+        self._last: list[int] = []  # for each of them, and for the open one, the last position in it
+        self._role: Role | None = None
+        self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
+        self._others: list[Block] = []
+
+    def add_covered(self, snapshot: Sequence[Entry]) -> None:
+        """Open the first message with the summaries and what is kept of what they cover."""
+        for cover in self.plan.covers:
+            for position in self.plan.kept(cover):
+                self._others.extend(self._kept(snapshot[position]))
+            self._others.extend(cover.content)
+        if self._others:
+            self._role = "user"
+            self._last.append(self.plan.start - 1)
+        self.position = self.plan.start
+
+    def add(self, snapshot: Sequence[Entry], start: int) -> None:
+        """Add the entries from a position on."""
+        for entry in snapshot[start:]:
+            blocks = self._shown(entry)
+            if blocks:
+                self._append(entry, blocks)
+        self.position = len(snapshot)
+
+    def _append(self, entry: Entry, blocks: Sequence[Block]) -> None:
+        if entry.role != self._role:
+            self._close()
+            self._role = entry.role
+            self._last.append(entry.position)
+        self._last[-1] = entry.position
+        for block in blocks:
+            (self._results if isinstance(block, ToolResult) else self._others).append(block)
+
+    def _close(self) -> None:
+        if self._role is not None:
+            self._done.append(self._open())
+            self._results, self._others = [], []
+
+    def _open(self) -> Message:
+        assert self._role is not None
+        return Message(self._role, (*self._results, *self._others))
+
+    def messages(self) -> tuple[Message, ...]:
+        """All messages so far; the last may still grow."""
+        return (*self._done, self._open()) if self._role is not None else tuple(self._done)
+
+    def breakpoints(
+        self, messages: Sequence[Message], profile: ModelProfile, *, head: bool, ttl: CacheTtl = "5m"
+    ) -> tuple[Breakpoint, ...]:
+        """Where cache entries are written, the most valuable first while there is room for them.
+
+        The last message, so that the next request finds this one. The plan's edge, so that the next edit behind
+        it finds what stands before. The static head, which other runs share. On the first request after an
+        edit the edge before it, which is where the cache still holds the prefix; later, where a request adds
+        more blocks than a lookup goes back, the message on which the request before it ended.
+        """
+        room = profile.cache.breakpoints
+        last = len(messages) - 1
+        if not room or last < 0:
+            return ()
+        wanted: list[int | None] = [last]
+        if self.plan.edges:
+            wanted.append(self._message_before(self.plan.edges[-1]))
+        if head:
+            wanted.append(None)
+        if self.position == self.plan.decided_at and len(self.plan.edges) > 1:
+            wanted.append(self._message_before(self.plan.edges[-2]))
+        elif last >= 2 and len(messages[-1].content) + len(messages[-2].content) >= profile.cache.lookback_blocks - 1:
+            wanted.append(last - 2)
+        places = list(dict.fromkeys(place for place in wanted if place is None or place >= 0))[:room]
+        return tuple(Breakpoint(place, ttl) for place in sorted(places, key=lambda p: -1 if p is None else p))
+
+    def _message_before(self, edge: int) -> int:
+        """Index of the last message that ends before a position; -1 for none."""
+        index = bisect_left(self._last, edge) - 1
+        return 0 if index < 0 and self.plan.covers else index
+
+    def _shown(self, entry: Entry) -> Sequence[Block]:
+        plan = self.plan
+        shown = plan.shown.get(entry.position)
+        if shown is not None:
+            match shown:
+                case Stub():
+                    return [_with_content(block, shown.text) for block in entry.content]
+                case Removed():
+                    return (Text(shown.text),)
+                case Expanded(content=tuple() as content):
+                    return [_with_content(block, content) for block in entry.content]
+        blocks: Sequence[Block] = entry.content
+        if entry.role == "assistant":
+            return _speakable(blocks, plan.removed_calls)
+        if any(isinstance(block, Text) and not block.text.strip() for block in blocks):
+            blocks = [block for block in blocks if not (isinstance(block, Text) and not block.text.strip())]
+        return blocks
+
+    def _kept(self, entry: Entry) -> list[Block]:
+        """A covered entry that stays in view: its call, or its answer, is gone, so it becomes plain blocks."""
+        shown = self.plan.shown.get(entry.position)
+        content: Sequence[Block] = entry.content
+        if isinstance(shown, Expanded) and shown.content is not None:
+            content = [_with_content(block, shown.content) for block in content]
+        out: list[Block] = []
+        for block in content:
+            if isinstance(block, ToolResult):
+                out.append(Text(f"[result of {entry.tool or 'a tool'}, iteration {entry.iteration}, kept in full]"))
+                inner = (Text(block.content),) if isinstance(block.content, str) else block.content
+                out.extend(part for part in inner if not isinstance(part, Text) or part.text.strip())
+            elif isinstance(block, ToolUse):
+                out.append(Text(f"[you called {block.name}: {canonical_json(block.input).decode()}]"))
+            elif entry.role == "assistant" and isinstance(block, Text):
+                out.append(Text(f"[you said in iteration {entry.iteration}] {block.text}"))
+            elif not isinstance(block, _NEVER_LAST) and (not isinstance(block, Text) or block.text.strip()):
+                out.append(block)
+        return out
+
+
+def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
+    """A result block with other content; it keeps its call id, its error flag and whatever else it carries."""
+    if not isinstance(block, ToolResult):
+        return Text(content if isinstance(content, str) else text_of(content))
+    return msgspec.structs.replace(block, content=content)
+
+
+def _speakable(blocks: Sequence[Block], removed_calls: frozenset[str]) -> Sequence[Block]:
+    """What may be sent back of an assistant's turn: no removed calls, no blank text, no thinking at its end."""
+    out = [
+        block
+        for block in blocks
+        if not (isinstance(block, Text) and not block.text.strip())
+        and not (isinstance(block, ToolUse) and block.id in removed_calls)
+    ]
+    while out and isinstance(out[-1], _NEVER_LAST):
+        out.pop()
+    return out if len(out) != len(blocks) else blocks

@@ -1,0 +1,181 @@
+"""The incremental projector: the same requests as ``project``, at a cost that follows what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from repertory.context.plan import EMPTY, Plan
+from repertory.context.projection import View
+from repertory.llm.messages import Block, Json, Message, canonical_json, encode_message
+from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
+from repertory.llm.profiles import ModelProfile
+from repertory.memory.entries import Entry
+from repertory.memory.records import ModelCalled
+
+BREAKPOINTS = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
+
+
+class Projector:
+    """Projects one run, call after call. Not for several tasks at once; one per run.
+
+    As long as the plan is the same object, only the entries that are new since the last call are looked at.
+    A changed plan rebuilds the view, which costs what the view is long, never what the record is.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: ModelProfile,
+        system: Sequence[Block] = (),
+        tools: Sequence[ToolSchema] = (),
+        max_tokens: int = 8192,
+        options: Json | None = None,
+        betas: Sequence[str] = (),
+    ) -> None:
+        self._profile = profile
+        self._head = bool(system or tools)
+        self._frame = ModelRequest(
+            model=profile.name,
+            messages=(),
+            system=tuple(system),
+            tools=tuple(tools),
+            max_tokens=max_tokens,
+            options=options or {},
+            betas=tuple(betas),
+        )
+        self._view: View | None = None
+        self._recorder = _Recorder(self._frame)
+
+    def project(self, snapshot: Sequence[Entry], plan: Plan = EMPTY) -> ModelRequest:
+        """Make the request that the plan shows of the snapshot; equal to ``project``'s, byte for byte.
+
+        Args:
+            snapshot: The ledger; not shorter than at the last call with the same plan.
+            plan: How its entries are shown.
+        """
+        view = self._view
+        if view is None or view.plan is not plan or view.position > len(snapshot):
+            view = self._view = View(plan)
+            view.add_covered(snapshot)
+        if view.position < len(snapshot):
+            view.add(snapshot, view.position)
+        messages = view.messages()
+        points = view.breakpoints(messages, self._profile, head=self._head)
+        return msgspec.structs.replace(self._frame, messages=messages, breakpoints=points)
+
+    def record(
+        self,
+        request: ModelRequest,
+        *,
+        run_id: str,
+        call: int,
+        iteration: int,
+        position: int,
+        at: float,
+        prompt_estimate: int = 0,
+    ) -> ModelCalled:
+        """Write a request that is about to be sent as a record, without repeating what the last one said.
+
+        The record's body is the request without cache markers in it; where they stood is listed under
+        ``prompt_cache``. ``sent_body`` puts them back.
+
+        Args:
+            request: One of this projector's requests.
+            run_id: The run.
+            call: Number of the model call within the run, from 1; the next record refers to it.
+            iteration: The iteration.
+            position: Length of the ledger that the request was projected from.
+            at: Seconds since 1970.
+            prompt_estimate: Tokens that the prompt is expected to have.
+        """
+        base, shared, digest, body = self._recorder.record(request, call)
+        return ModelCalled(
+            run_id=run_id,
+            call=call,
+            iteration=iteration,
+            model=request.model,
+            position=position,
+            digest=digest,
+            body=body,
+            at=at,
+            base_call=base,
+            shared_messages=shared,
+            prompt_estimate=prompt_estimate,
+        )
+
+
+class _Recorder:
+    """Keeps the last recorded request, its messages' bytes, and a running hash of those that will not change."""
+
+    def __init__(self, frame: ModelRequest) -> None:
+        outer = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
+        if frame.betas:
+            outer["betas"] = list(frame.betas)
+        self._outer = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
+        before = {name: value for name, value in self._outer.items() if name < "messages"}
+        self._opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
+        self._base: int | None = None
+        self._messages: tuple[Message, ...] = ()
+        self._hash = blake2b(self._opening, digest_size=16)  # over the opening and ``_hashed`` messages
+        self._hashed = 0
+
+    def record(self, request: ModelRequest, call: int) -> tuple[int | None, int, str, Json]:
+        messages = request.messages
+        shared = _shared(self._messages, messages)
+        if shared < self._hashed:
+            self._hash, self._hashed = blake2b(self._opening, digest_size=16), 0
+        # All but the last message are settled: only an edit of the plan changes them, and that starts over.
+        for message in messages[self._hashed : -1]:
+            self._hash.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
+            self._hashed += 1
+        points = [_encode_point(point) for point in request.breakpoints]
+        after = {name: value for name, value in self._outer.items() if name > "messages"}
+        tail = self._hash.copy()
+        for message in messages[-1:]:
+            tail.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
+        tail.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
+        base = self._base if shared else None
+        body = {**self._outer, "messages": [encode_message(message) for message in messages[shared:]]}
+        body[BREAKPOINTS] = points
+        self._base, self._messages = call, messages
+        return base, shared if base is not None else 0, tail.hexdigest(), body
+
+
+def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
+    """How many leading messages are equal; identical objects cost nothing to compare."""
+    count = 0
+    for one, other in zip(old, new, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
+
+
+def _encode_point(point: Breakpoint) -> Json:
+    return {"message": point.message, "ttl": point.ttl}
+
+
+def sent_body(recorded: Json) -> Json:
+    """Make the body of ``POST /v1/messages`` out of a recorded request, its cache markers put back.
+
+    Args:
+        recorded: The whole request, as ``Journal.read_request`` gives it.
+    """
+    body = {name: value for name, value in recorded.items() if name not in (BREAKPOINTS, "betas")}
+    body["messages"] = [{**message, "content": list(message["content"])} for message in body["messages"]]
+    for point in recorded.get(BREAKPOINTS, ()):
+        index = point["message"]
+        marker = {"type": "ephemeral"} if point["ttl"] == "5m" else {"type": "ephemeral", "ttl": point["ttl"]}
+        if index is None:
+            place = "system" if body.get("system") else "tools"
+            body[place] = blocks = list(body[place])
+        else:
+            blocks = body["messages"][index]["content"]
+        for at in range(len(blocks) - 1, -1, -1):
+            if blocks[at].get("type") not in ("thinking", "redacted_thinking"):
+                blocks[at] = {**blocks[at], "cache_control": marker}
+                break
+    return body
