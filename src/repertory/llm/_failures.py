@@ -1,0 +1,189 @@
+"""What a failed call means: the one place where a server's or the SDK's errors become ours."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from repertory.errors import (
+    ModelAuthenticationError,
+    ModelError,
+    ModelRequestRejected,
+    ModelResponseInvalid,
+    ModelTimeout,
+    ModelUnavailable,
+    PromptTooLong,
+    ThinkingMismatch,
+    UnknownModel,
+)
+from repertory.llm.retry import asked_delay
+
+# The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama.
+_TOO_LONG = re.compile(
+    r"prompt is too long|exceed_context_size|context[_ ]length[_ ]exceeded|maximum context length"
+    r"|exceeds? context limit"
+    r"|exceeds? the (?:available |model'?s? )?context|context (?:size|length|window) (?:has been )?exceeded"
+    r"|(?:longer|greater|more) than the (?:model'?s )?(?:maximum )?context|model_context_window_exceeded"
+    r"|exceed(?:s|ed)? (?:the )?context (?:window|length|size)|model context window is \d+",
+    re.IGNORECASE,
+)
+_THINKING = re.compile(
+    r"bound to a different conversation|invalid `?signature`? in `?thinking`? block"
+    r"|`?redacted_thinking`? blocks in the latest|blocks must match the parameters",
+    re.IGNORECASE,
+)
+# An error inside a stream has a type but no status of its own.
+_STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_PASSING = frozenset({408, 409, 425, 429})
+_SECRET = re.compile(r"sk-ant-[\w-]{8,}")
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failed attempt.
+
+    Attributes:
+        error: What the caller would be told.
+        passing: Whether another attempt may succeed.
+        asked: Seconds that the server asked us to wait; None where it did not.
+    """
+
+    error: ModelError
+    passing: bool
+    asked: float | None = None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a call went, for the messages; and what must never stand in them."""
+
+    url: str
+    model: str
+    local: bool
+    secrets: tuple[str, ...] = ()
+
+    def scrub(self, text: str) -> str:
+        """Take keys out of a text that a server may have echoed them into."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return _SECRET.sub("***", text)
+
+
+def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]) -> Failure:
+    """What an HTTP status and an error body mean."""
+    said = place.scrub(_message_in(body)) or "no explanation"
+    request_id = headers.get("request-id")
+    told = f"{place.url} answered {status}: {said}" + (f" (request {request_id})" if request_id else "")
+    wants = headers.get("x-should-retry")
+    error, passing = _meaning(place, status, said, told)
+    if wants in ("true", "false") and status >= 400:
+        passing = wants == "true"
+    return Failure(error, passing, asked_delay(headers, now=time.time()))
+
+
+def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelError, bool]:
+    if _TOO_LONG.search(said) or status == 413:
+        return PromptTooLong(
+            f"the prompt does not fit model {place.model!r}: {told}; send a strictly smaller one"
+        ), False
+    if status == 400 and _THINKING.search(said):
+        return ThinkingMismatch(
+            f"a thinking block no longer fits its history: {told}; send the history unchanged, or drop the thinking"
+        ), False
+    if status in (401, 402, 403):
+        todo = {
+            401: "set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to a valid key",
+            402: "the account behind the key has a billing problem",
+            403: f"the key may not use model {place.model!r} or this endpoint",
+        }[status]
+        return ModelAuthenticationError(f"{told}; {todo}"), False
+    if status == 404:
+        return UnknownModel(
+            f"no model {place.model!r}, or no Messages API, at {place.url}: {told}; check the model's name"
+            + (", that the server has loaded it, and that ANTHROPIC_BASE_URL ends without /v1" if place.local else "")
+        ), False
+    if status in _PASSING or status >= 500:
+        todo = {429: "the rate limit of the key is used up", 529: "the service is overloaded"}.get(
+            status, "the server failed"
+        )
+        return ModelUnavailable(f"{told}; {todo}, try again later"), status != 501
+    return ModelRequestRejected(told), False
+
+
+def from_stream_error(place: Place, event: Any) -> Failure:
+    """What an ``error`` event in the middle of a stream means."""
+    error = event.get("error") if isinstance(event, dict) else None
+    kind = error.get("type") if isinstance(error, dict) else None
+    return from_status(place, _STATUS_OF_TYPE.get(str(kind), 500), event, {})
+
+
+def unreadable(place: Place, error: Exception | str) -> Failure:
+    """The answer came, and made no sense. A second one may."""
+    return Failure(ModelResponseInvalid(place.scrub(f"cannot read the answer of {place.url}: {error}")), True)
+
+
+def unreachable(place: Place, error: BaseException) -> Failure:
+    """The connection could not be made, or broke."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    why = place.scrub(f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
+    todo = (
+        f"is the server at {place.url} running?"
+        if place.local
+        else "check the network, the proxy and ANTHROPIC_BASE_URL"
+    )
+    return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
+
+
+def silent(place: Place, seconds: float) -> Failure:
+    """Nothing but pings came for too long."""
+    return Failure(
+        ModelTimeout(
+            f"{place.url} sent no content for {seconds:g} s; a slow local server needs a longer content_idle_timeout"
+        ),
+        True,
+    )
+
+
+def endless(place: Place, seconds: float) -> Failure:
+    """The answer was not complete in time. Another attempt would take as long, so there is none."""
+    return Failure(
+        ModelTimeout(f"the answer of {place.url} was not complete after request_timeout={seconds:g} s"), False
+    )
+
+
+def no_key(place: Place) -> Failure:
+    """There is nothing to authenticate with."""
+    return Failure(
+        ModelAuthenticationError(
+            f"no key for {place.url}: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a local server that needs none, "
+            "or use the model 'offline'"
+        ),
+        False,
+    )
+
+
+def _message_in(body: Any) -> str:
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            message = error.get("message") or error.get("detail")
+            # Local servers sometimes say what happened in the type alone.
+            return f"{message or ''} [{error['type']}]" if error.get("type") else str(message or "")
+        return str(error)
+    text = str(body or "")
+    return text if len(text) <= 300 else f"{text[:300]}…"

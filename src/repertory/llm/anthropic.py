@@ -1,0 +1,322 @@
+"""The Messages API through Anthropic's SDK: Claude, and every server that speaks the same protocol."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+
+from repertory.errors import ConfigurationError, ModelResponseInvalid
+from repertory.llm import _failures
+from repertory.llm._failures import Failure, Place
+from repertory.llm._stream import Assembler, response_of
+from repertory.llm.messages import Json
+from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
+from repertory.llm.profiles import ModelProfile, profile_for
+from repertory.llm.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    import anthropic
+    import httpx2
+
+T = TypeVar("T")
+_API = "https://api.anthropic.com"
+_Listener: TypeAlias = Callable[[StreamEvent], Any]
+
+
+class _Call(NamedTuple):
+    """What every attempt of one call has in common."""
+
+    client: anthropic.AsyncAnthropic
+    place: Place
+    body: Json
+    betas: tuple[str, ...]
+
+
+class AnthropicModel:
+    """A model behind the Messages API. Runs on trio and asyncio; safe to call from many tasks at once.
+
+    ::
+
+        model = AnthropicModel("claude-sonnet-5-5")                          # the key from ANTHROPIC_API_KEY
+        local = AnthropicModel("qwen3", base_url="http://localhost:11434")   # Ollama; no key needed
+
+    Every request is streamed, so that a silent server is noticed early. This class alone retries: the SDK's own
+    retries are off. When an attempt fails after it has streamed something, ``on_event`` gets ``Retrying`` and then the
+    new attempt's events from the start; what came before is void.
+
+    Args:
+        name: The model's name, as the server knows it.
+        api_key: The key; None for ``ANTHROPIC_API_KEY``, or what the SDK finds by itself.
+        auth_token: A bearer token instead of a key; None for ``ANTHROPIC_AUTH_TOKEN``.
+        base_url: The server, without ``/v1``; None for ``ANTHROPIC_BASE_URL``, or Anthropic's own.
+        profile: What the planner is told; None looks the name up.
+        retry: When failed calls are made again.
+        content_idle_timeout: Seconds without content after which an attempt is given up (and made again); pings do
+            not count as content. A model may think for minutes before it shows anything. None waits for ever.
+        request_timeout: Seconds that one attempt may take in all, the answer included; None for no bound.
+        thinking: The ``thinking`` field of requests that have none in their ``options``; None leaves it out.
+        http_client: Something else than the SDK's own HTTP client: proxies, certificates, a transport for tests.
+            It is not closed by ``aclose``.
+        chance: Gives the random numbers from 0 to 1 that spread out retries.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        auth_token: str | None = None,
+        base_url: str | None = None,
+        profile: ModelProfile | None = None,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        content_idle_timeout: float | None = 300.0,
+        request_timeout: float | None = 1800.0,
+        thinking: Json | None = None,
+        http_client: httpx2.AsyncClient | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        if api_key is not None and auth_token is not None:
+            raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
+        if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
+            raise ConfigurationError(f"base_url must be an http or https URL, got {base_url!r}")
+        self._name = name
+        self._api_key = api_key
+        self._auth_token = auth_token
+        self._base_url = base_url
+        self._profile = profile or profile_for(name)
+        self._retry = retry
+        self._content_idle_timeout = content_idle_timeout
+        self._request_timeout = request_timeout
+        self._thinking = thinking
+        self._http_client = http_client
+        self._chance = chance
+        self._client: anthropic.AsyncAnthropic | None = None
+        self._client_loop: object = None
+        self._opening = anyio.Lock()
+
+    @property
+    def name(self) -> str:
+        """The model's name, as the server knows it."""
+        return self._name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner is told."""
+        return self._profile
+
+    def __repr__(self) -> str:
+        return f"AnthropicModel({self._name!r})"  # never the key
+
+    async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
+        """Answer one request.
+
+        A cancelled call may have been billed. A tool call that ``max_tokens`` cut in half is left out of the answer.
+
+        Args:
+            request: What to send.
+            on_event: Called with every piece as it streams in, in the caller's task. It must not raise.
+
+        Raises:
+            ModelError: One of its kinds, when there is no usable answer after all retries.
+        """
+        body = encode_request(request)
+        body["stream"] = True
+        if self._thinking is not None:
+            body.setdefault("thinking", self._thinking)
+        call = await self._open(request, body)
+        started = anyio.current_time()
+        attempt = 1
+        while True:
+            outcome = await self._attempt(call, on_event)
+            if isinstance(outcome, ModelResponse):
+                return outcome
+            if not outcome.passing:
+                raise outcome.error
+            attempt += 1
+            delay = self._retry.delay(attempt, asked=outcome.asked, chance=self._chance())
+            too_late = anyio.current_time() + delay - started > self._retry.total_time
+            if attempt > self._retry.attempts or too_late:
+                asked = f", and asks to wait {outcome.asked:g} s" if outcome.asked else ""
+                raise type(outcome.error)(f"{outcome.error}{asked} (after {_times(attempt - 1)})")
+            if on_event is not None:
+                on_event(Retrying(attempt, delay, str(outcome.error)))
+            await anyio.sleep(delay)
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """Ask the server how many input tokens a request has. Not retried.
+
+        Raises:
+            ModelError: One of its kinds; ``ModelRequestRejected`` or ``UnknownModel`` where the server cannot count.
+        """
+        body = encode_request(request)
+        for field in ("max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "metadata"):
+            body.pop(field, None)  # the endpoint refuses what does not bear on the count
+        call = await self._open(request, body)
+        outcome = await _guarded(call.place, lambda: _count(call))
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outcome
+
+    async def aclose(self) -> None:
+        """Release connections. Safe to call twice; a call after it opens them anew."""
+        client, self._client = self._client, None
+        if client is not None and self._http_client is None and self._client_loop == _current_loop():
+            await client.close()
+
+    # --- one attempt ------------------------------------------------------------------------------------------
+
+    async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse | Failure:
+        idle = self._content_idle_timeout
+        with anyio.move_on_after(self._request_timeout):
+            with anyio.move_on_after(idle) as silence:
+
+                def heard() -> None:
+                    if idle is not None:
+                        silence.deadline = anyio.current_time() + idle
+
+                outcome = await _guarded(call.place, lambda: self._stream(call, on_event, heard))
+                if isinstance(outcome, ModelResponse) and outcome.stop_reason == "model_context_window_exceeded":
+                    said = {"type": outcome.stop_reason, "message": "the answer ran into the end of the window"}
+                    return _failures.from_status(call.place, 400, {"error": said}, {})
+                return outcome
+            return _failures.silent(call.place, idle or 0.0)
+        return _failures.endless(call.place, self._request_timeout or 0.0)
+
+    async def _stream(
+        self, call: _Call, on_event: _Listener | None, heard: Callable[[], None]
+    ) -> ModelResponse | Failure:
+        import anthropic
+
+        stream = await call.client.post(
+            _path("/v1/messages", call.betas),
+            body=call.body,
+            cast_to=object,
+            options=_options(call.betas, self._request_timeout),
+            stream=True,
+            stream_cls=anthropic.AsyncStream[object],
+        )
+        response = stream.response
+        try:
+            if "event-stream" not in response.headers.get("content-type", ""):
+                return response_of(msgspec.json.decode(await response.aread(), type=dict))
+            answer = Assembler()
+            # Raw events, not the SDK's models: those would have to know every block and field.
+            async with aclosing(anthropic.AsyncStream.raw_events(response)) as events:  # type: ignore[type-var]
+                async for raw in events:
+                    event: Json = msgspec.json.decode(raw.data, type=dict) if raw.data else {}
+                    if raw.event == "ping" or event.get("type", "ping") == "ping":
+                        continue
+                    if raw.event == "error" or event["type"] == "error":
+                        return _failures.from_stream_error(call.place, event)
+                    heard()
+                    for piece in answer.feed(event):
+                        if on_event is not None:
+                            on_event(piece)
+                    if answer.complete:
+                        break
+                # The connection can be used again only when its last bytes are read; but nobody waits long for them.
+                with anyio.move_on_after(0.5):
+                    async for _ in events:
+                        pass
+            return answer.finish()
+        finally:
+            with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
+                await response.aclose()
+
+    # --- the SDK's client -------------------------------------------------------------------------------------
+
+    async def _open(self, request: ModelRequest, body: Json) -> _Call:
+        loop = _current_loop()
+        async with self._opening:
+            # A connection pool belongs to one event loop; the model itself may outlive it.
+            if self._client is None or self._client_loop != loop:
+                if "anthropic" in sys.modules and self._http_client is not None:
+                    self._client = self._make_client()
+                else:
+                    # The import takes over a second and TLS certificates some more: not on the loop's thread.
+                    self._client = await anyio.to_thread.run_sync(self._make_client)
+                self._client_loop = loop
+        client = self._client
+        url = str(client.base_url).rstrip("/")
+        secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
+        return _Call(client, Place(url, request.model, url != _API, secrets), body, request.betas)
+
+    def _make_client(self) -> anthropic.AsyncAnthropic:
+        sdk = import_module("anthropic")
+        client: anthropic.AsyncAnthropic = sdk.AsyncAnthropic(
+            api_key=self._api_key,
+            auth_token=self._auth_token,
+            base_url=self._base_url,
+            max_retries=0,  # one owner of retries: this class
+            http_client=self._http_client,
+        )
+        has_key = client.api_key or client.auth_token or client.credentials
+        if not has_key and str(client.base_url).rstrip("/") != _API:
+            # A local server needs no key, but the SDK will not send a request without saying so explicitly.
+            client = client.with_options(default_headers={"Authorization": sdk.Omit()})
+        return client
+
+
+async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
+    """Make a call, and turn every foreign error into a ``Failure``."""
+    import anthropic
+    import httpx2
+
+    try:
+        return await call()
+    except anthropic.APIStatusError as error:
+        return _failures.from_status(place, error.status_code, error.body, error.response.headers)
+    except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
+        return _failures.unreadable(place, f"the stream broke off ({error})")
+    except (anthropic.APIConnectionError, httpx2.TransportError) as error:
+        return _failures.unreachable(place, error)
+    except (ModelResponseInvalid, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _failures.unreadable(place, error)
+    except TypeError as error:
+        # The SDK reports missing credentials by a bare TypeError, before anything is sent.
+        if "authentication method" in str(error):
+            return _failures.no_key(place)
+        raise
+
+
+async def _count(call: _Call) -> int:
+    answer = await call.client.post(
+        _path("/v1/messages/count_tokens", call.betas),
+        body=call.body,
+        cast_to=object,
+        options=_options(call.betas, 60.0),
+    )
+    if not isinstance(answer, dict) or not isinstance(answer.get("input_tokens"), int):
+        raise ModelResponseInvalid(f"expected input_tokens in the count, got {str(answer)[:200]}")
+    return int(answer["input_tokens"])
+
+
+def _path(path: str, betas: tuple[str, ...]) -> str:
+    return f"{path}?beta=true" if betas else path
+
+
+def _options(betas: tuple[str, ...], timeout: float | None) -> Any:
+    import httpx2
+
+    headers = {"anthropic-beta": ",".join(betas)} if betas else {}
+    # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
+    bounds = httpx2.Timeout(timeout, connect=10.0)
+    return {"headers": headers, "timeout": bounds, "max_retries": 0}
+
+
+def _current_loop() -> object:
+    return anyio.lowlevel.current_token()
+
+
+def _times(count: int) -> str:
+    return "one attempt" if count == 1 else f"{count} attempts"

@@ -1,0 +1,74 @@
+"""When to call a server again: the one place that decides it."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and how patiently, a call that failed in passing is made again.
+
+    Attributes:
+        attempts: Calls in all, the first included; 1 means never again.
+        first_delay: Seconds before the second call, where the server does not say. Doubles with every further one.
+        longest_delay: Bound on one such delay, in seconds.
+        total_time: Seconds since the first call after which none is begun any more. A server that asks for a longer
+            wait than what is left is taken for unavailable at once.
+        jitter: Share of a delay that chance may take off, from 0 to 1, so that many callers do not come back in step.
+    """
+
+    attempts: int = 5
+    first_delay: float = 0.5
+    longest_delay: float = 30.0
+    total_time: float = 300.0
+    jitter: float = 0.25
+
+    def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
+        """Seconds to wait before a call.
+
+        Args:
+            attempt: Which call comes next; the second is 2.
+            asked: Seconds that the server asked for; None where it did not. Never undercut.
+            chance: A random number from 0 up to 1.
+        """
+        # The exponent is capped only so that a very long series cannot overflow.
+        own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)
+        if asked is not None:
+            # Spread out upwards: coming back early is what the server asked us not to do.
+            return asked + own * self.jitter * chance
+        return own * (1 - self.jitter * chance)
+
+
+def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
+    """The wait that a response's headers ask for.
+
+    Args:
+        headers: Of the response; looked up in lower case.
+        now: Seconds since 1970, to turn a date into a wait.
+
+    Returns:
+        Seconds, never negative; None where the headers ask for nothing that can be read.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(0.0, milliseconds / 1000)
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None:
+        return max(0.0, seconds)
+    date = email.utils.parsedate_tz(value) if value else None
+    return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
+
+
+def _number(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
