@@ -22,6 +22,7 @@ from repertory.actors.lifecycle import (
 )
 from repertory.actors.mailbox import Overflow
 from repertory.actors.messages import Askable, Request
+from repertory.actors.options import SpawnOptions
 from repertory.actors.refs import ActorRef
 from repertory.actors.statistics import ActorState, ActorStatistics, ActorTree, SystemStatistics
 from repertory.actors.supervision import Restart, Strategy, Supervision
@@ -48,6 +49,7 @@ __all__ = [
     "Overflow",
     "Request",
     "Restart",
+    "SpawnOptions",
     "StopReason",
     "Strategy",
     "Supervision",

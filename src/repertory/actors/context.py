@@ -3,115 +3,132 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from repertory.actors.lifecycle import Actor
-from repertory.actors.mailbox import Overflow
+from repertory.actors.options import SpawnOptions
 from repertory.actors.refs import ActorRef
-from repertory.actors.supervision import Restart, Supervision
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVarTuple, Unpack
-
+    from repertory.actors.cell import Cell
     from repertory.actors.system import ActorSystem
 
-    ArgsT = TypeVarTuple("ArgsT")
-
 MessageT = TypeVar("MessageT")
+ArgsT = TypeVarTuple("ArgsT")
 
 
 class ActorContext:
-    """Given to hooks, and to handlers that take it; valid for one incarnation.
+    """Given to hooks, and to handlers that take it; valid for one incarnation of the actor.
 
-    Attributes are read-only views of the runtime; the methods are for this actor's own tasks only.
+    For this actor's own code, in the scheduler's thread.
     """
 
     __slots__ = ("_cell",)
 
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
     @property
     def ref(self) -> ActorRef[Any]:
         """This actor's own reference."""
-        raise NotImplementedError
+        return self._cell.ref
 
     @property
     def parent(self) -> ActorRef[Any] | None:
         """The actor that spawned this one; None at the top of the tree."""
-        raise NotImplementedError
+        parent = self._cell.family.parent
+        return None if parent is None else parent.ref
 
     @property
     def name(self) -> str:
         """The last part of the path."""
-        raise NotImplementedError
+        return self._cell.name
 
     @property
     def path(self) -> str:
-        """The actor's place in the tree."""
-        raise NotImplementedError
+        """The actor's place in the tree, such as ``/lead/researcher``."""
+        return self._cell.path
 
     @property
     def logger_name(self) -> str:
         """A dotted name for loggers, such as ``repertory.actors.lead.researcher``."""
-        raise NotImplementedError
+        return "repertory.actors" + self._cell.path.replace("/", ".")
 
     @property
     def system(self) -> ActorSystem:
         """The system this actor lives in."""
-        raise NotImplementedError
+        return self._cell.system
 
     @property
     def children(self) -> tuple[ActorRef[Any], ...]:
         """The living children in the order they were started."""
-        raise NotImplementedError
+        children = self._cell.children
+        return () if children is None else tuple(child.ref for child in children.members.values())
 
     @property
     def time_left(self) -> float:
         """Seconds until the asker gives up on the message being handled; infinite if it has no deadline."""
-        raise NotImplementedError
+        deadline = self._cell.current_deadline
+        return deadline - self._cell.system.backend.now() if deadline != float("inf") else deadline
 
     @overload
     def spawn(
-        self,
-        factory: Callable[[], Actor[MessageT]],
-        name: str | None = None,
-        *,
-        restart: Restart = "transient",
-        supervision: Supervision | None = None,
-        capacity: int = 10_000,
-        overflow: Overflow = "wait",
-        attempts: int = 1,
-        lazy: bool = False,
+        self, factory: Callable[[], Actor[MessageT]], name: str | None = None, **options: Unpack[SpawnOptions]
     ) -> ActorRef[MessageT]: ...
 
     @overload
     def spawn(
-        self,
-        factory: Callable[[], object],
-        name: str | None = None,
-        *,
-        restart: Restart = "transient",
-        supervision: Supervision | None = None,
-        capacity: int = 10_000,
-        overflow: Overflow = "wait",
-        attempts: int = 1,
-        lazy: bool = False,
+        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
     ) -> ActorRef[Any]: ...
 
-    def spawn(self, factory: Callable[[], object], name: str | None = None, **options: Any) -> ActorRef[Any]:
-        """Start a child."""
-        raise NotImplementedError
+    def spawn(
+        self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
+    ) -> ActorRef[Any]:
+        """Start a child. It lives no longer than this incarnation.
 
-    def start_soon(self, function: Callable[[Unpack[ArgsT]], Awaitable[object]], *args: Unpack[ArgsT]) -> None:
-        """Run a background task owned by this incarnation: its crash is the actor's, its end comes with the stop."""
-        raise NotImplementedError
+        Args:
+            factory: Makes the actor: a class, or a function that returns a fresh object, for each restart anew.
+            name: Its name among its living siblings; None makes one up.
+            options: See ``SpawnOptions``.
+
+        Returns:
+            Its reference, typed by what the actor declares in ``receives``. Messages may be sent at once.
+
+        Raises:
+            ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
+            ActorStopped: This actor is stopping or has stopped.
+        """
+        return self._cell.family_of_its_own(self).spawn(factory, name, options)
+
+    def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
+        """Start a background task that this incarnation owns.
+
+        The mailbox is served meanwhile. A crash of the task is a crash of the actor; the task is cancelled when the
+        actor stops or restarts. Asks made in it belong to no chain and inherit no deadline.
+
+        Args:
+            function: An async function.
+            args: Its arguments.
+
+        Raises:
+            ActorStopped: This incarnation has ended.
+        """
+        self._cell.start_task(self, function, *args)
 
     def watch(self, ref: ActorRef[Any]) -> None:
-        """Have ``terminated`` called when ``ref`` stops, or soon if it has."""
-        raise NotImplementedError
+        """Have ``terminated`` called once when ``ref`` has stopped for good, soon if it has already.
+
+        The call overtakes the messages in the mailbox. Watches end with the incarnation.
+
+        Raises:
+            ConfigurationError: This actor has no ``terminated`` hook.
+        """
+        self._cell.watch(ref._cell)
 
     def unwatch(self, ref: ActorRef[Any]) -> None:
-        """Undo ``watch``."""
-        raise NotImplementedError
+        """Undo ``watch``, also for a death that has not been told yet."""
+        self._cell.unwatch(ref._cell)
 
-    def stop(self) -> None:
-        """Stop after the current message and those already accepted."""
-        raise NotImplementedError
+    def stop(self, *, drain_timeout: float | None = None) -> None:
+        """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""
+        self._cell.stop(drain_timeout, by_itself=True)

@@ -56,7 +56,7 @@ class DeadLetters:
         if self._observer is not None:
             try:
                 self._observer(letter)
-            except Exception:  # noqa: BLE001 - an observer must not break the actor that is just stopping
+            except Exception:  # an observer must not break the actor that is just stopping
                 logger.exception("actors.dead_letter.observer_failed", extra={"recipient": letter.recipient})
 
     @property

@@ -5,35 +5,23 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import msgspec
 
+from repertory.errors import ConfigurationError
+
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+Expected: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 _MARK = "__repertory_handler__"
+_HOOKS = ("started", "stopping", "stopped", "restarting", "terminated")
 
 
 class _Mark(msgspec.Struct, frozen=True):
     types: tuple[type, ...]
-    expected: tuple[type[Exception], ...]
-
-
-class HandlerSpec(msgspec.Struct, frozen=True):
-    """One handler as found on a class.
-
-    Attributes:
-        name: The method's name.
-        is_async: Whether it is an ``async def``; only a plain ``def`` may run inline in the asker.
-        wants_context: Whether it takes the ``ActorContext`` as a second argument.
-        expected: Errors that are an answer to the asker, not a crash.
-    """
-
-    name: str
-    is_async: bool
-    wants_context: bool
     expected: tuple[type[Exception], ...]
 
 
@@ -42,12 +30,10 @@ def handler(method: MethodT, /) -> MethodT: ...
 
 
 @overload
-def handler(
-    *types: type, expected: type[Exception] | tuple[type[Exception], ...] = ()
-) -> Callable[[MethodT], MethodT]: ...
+def handler(*types: type, expected: Expected = ()) -> Callable[[MethodT], MethodT]: ...
 
 
-def handler(*types: Any, expected: type[Exception] | tuple[type[Exception], ...] = ()) -> Any:
+def handler(*types: Any, expected: Expected = ()) -> Any:
     """Mark a method as the handler of the messages its first parameter is annotated with.
 
     The annotation may be a union. A message goes to the handler of its own type, or else of the nearest base
@@ -72,44 +58,55 @@ def handler(*types: Any, expected: type[Exception] | tuple[type[Exception], ...]
     return mark
 
 
-def _members(annotation: Any) -> tuple[type, ...]:
-    """The classes in an annotation: of a union, of an alias, of a parametrized generic."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Union or origin is types.UnionType:
-        return tuple(cls for member in typing.get_args(annotation) for cls in _members(member))
-    if annotation is Any:
-        return (object,)
-    found = origin if origin is not None else annotation
-    if not isinstance(found, type):
-        raise TypeError(f"cannot dispatch on {annotation!r}: it is not a class")
-    return (found,)
+class Entry(NamedTuple):
+    """One handler as found on a class; a tuple because the actor's loop unpacks one per message.
+
+    Attributes:
+        function: The plain function: called with the actor, the message, and perhaps the context.
+        is_async: Whether it is an ``async def``; only a plain ``def`` may run inline in the asker.
+        wants_context: Whether it takes the ``ActorContext``.
+        expected: Errors that are an answer to the asker, not a crash.
+    """
+
+    function: Callable[..., Any]
+    is_async: bool
+    wants_context: bool
+    expected: tuple[type[Exception], ...]
 
 
-def _hints(owner: Any, where: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(owner)
-    except NameError as error:
-        raise TypeError(
-            f"cannot resolve an annotation of {where}: {error}; import the name at run time, or name the "
-            "types in the decorator: @handler(Store, Load)"
-        ) from error
+class Blueprint(msgspec.Struct):
+    """What the runtime knows of a class of actors.
+
+    Attributes:
+        table: Handlers by the exact type of the message. Subclasses found on the way are added to it.
+        hooks: Lifecycle hooks by name.
+    """
+
+    table: dict[type, Entry]
+    hooks: dict[str, Callable[..., Any]]
+
+    def find(self, kind: type) -> Entry | None:
+        """Find the handler of the nearest base class and remember it."""
+        for base in kind.__mro__:
+            entry = self.table.get(base)
+            if entry is not None:
+                self.table[kind] = entry
+                return entry
+        return None
 
 
 @lru_cache(maxsize=1024)
-def handlers_of(cls: type) -> dict[type, HandlerSpec]:
-    """Find the handlers of a class by message type.
+def blueprint(cls: type) -> Blueprint:
+    """Read the handlers and hooks of a class.
 
     Args:
         cls: The class of an actor.
 
-    Returns:
-        One entry per handled type.
-
     Raises:
-        TypeError: There is no handler, two for one type, an annotation is missing or cannot be resolved, or a
-            type declared in ``receives`` has no handler.
+        ConfigurationError: There is no handler, two for one type, an annotation is missing or cannot be resolved,
+            or a type declared in ``receives`` has no handler.
     """
-    table: dict[type, HandlerSpec] = {}
+    table: dict[type, Entry] = {}
     for name in dir(cls):
         method = inspect.getattr_static(cls, name)
         mark: _Mark | None = getattr(method, _MARK, None)
@@ -118,27 +115,60 @@ def handlers_of(cls: type) -> dict[type, HandlerSpec]:
         where = f"{cls.__qualname__}.{name}"
         parameters = list(inspect.signature(method).parameters.values())[1:]
         if not 1 <= len(parameters) <= 2:
-            raise TypeError(f"{where} must take a message and at most a context, not {len(parameters)} arguments")
+            raise ConfigurationError(f"{where} must take a message and at most a context, not {len(parameters)} values")
         kinds = mark.types
         if not kinds:
             annotation = _hints(method, where).get(parameters[0].name)
             if annotation is None:
-                raise TypeError(f"{where} does not say which messages it handles: annotate its first parameter")
-            kinds = _members(annotation)
-        spec = HandlerSpec(name, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
+                raise ConfigurationError(f"{where} does not say what it handles: annotate its first parameter")
+            kinds = _members(annotation, where)
+        entry = Entry(method, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
         for kind in kinds:
             if kind in table:
-                raise TypeError(f"{where} and {cls.__qualname__}.{table[kind].name} both handle {kind.__qualname__}")
-            table[kind] = spec
+                raise ConfigurationError(f"{where} and {table[kind].function.__name__} both handle {kind.__qualname__}")
+            table[kind] = entry
     if not table:
-        raise TypeError(f"{cls.__qualname__} has no handlers: decorate its methods with @handler")
+        raise ConfigurationError(f"{cls.__qualname__} has no handlers: decorate its methods with @handler")
     _check_declared(cls, table)
-    return table
+    # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not taken for one.
+    hooks = {name: hook for name in _HOOKS if callable(hook := getattr(cls, name, None))}
+    return Blueprint(table, hooks)
 
 
-def _check_declared(cls: type, table: dict[type, HandlerSpec]) -> None:
-    if not any("receives" in vars(base).get("__annotations__", {}) for base in cls.__mro__):
+def blueprint_of(actor: object) -> Blueprint:
+    """Read the handlers and hooks of an actor's class."""
+    cls: Hashable = type(actor)
+    return blueprint(cls)
+
+
+def _members(annotation: Any, where: str) -> tuple[type, ...]:
+    """The classes in an annotation: of a union, of an alias, of a parametrized generic."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Union or origin is types.UnionType:
+        return tuple(cls for member in typing.get_args(annotation) for cls in _members(member, where))
+    found = object if annotation is Any else annotation if origin is None else origin
+    if not isinstance(found, type):
+        raise ConfigurationError(f"{where} cannot dispatch on {annotation!r}: it is not a class")
+    return (found,)
+
+
+def _hints(owner: Any, where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(owner)
+    except NameError as error:
+        raise ConfigurationError(
+            f"cannot resolve an annotation of {where}: {error}; import the name at run time, or name the "
+            "types in the decorator: @handler(Store, Load)"
+        ) from error
+
+
+def _check_declared(cls: type, table: dict[type, Entry]) -> None:
+    if not any("receives" in inspect.get_annotations(base) for base in cls.__mro__):
         return
-    for declared in _members(typing.get_args(_hints(cls, cls.__qualname__)["receives"])[0]):
-        if not any(base in table for base in declared.__mro__):
-            raise TypeError(f"{cls.__qualname__} declares that it receives {declared.__qualname__} but has no handler")
+    try:
+        declared = typing.get_args(typing.get_type_hints(cls)["receives"])
+    except NameError:  # a class local to a function: its handlers name their types in the decorator
+        return
+    for kind in _members(declared[0], cls.__qualname__) if declared else ():
+        if not any(base in table for base in kind.__mro__):
+            raise ConfigurationError(f"{cls.__qualname__} receives {kind.__qualname__} but has no handler for it")

@@ -7,7 +7,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-ActorState: TypeAlias = Literal["new", "running", "paused", "stopping", "restarting", "stopped"]
+from repertory.actors.deadletters import DeadReason
+
+ActorState: TypeAlias = Literal["new", "starting", "running", "paused", "stopping", "restarting", "stopped"]
 
 
 class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     asks_timed_out: int
     asks_with_deadline: int
-    dead_letters: Mapping[str, int]
+    dead_letters: Mapping[DeadReason, int]
 
 
 class ActorTree(msgspec.Struct, frozen=True):
