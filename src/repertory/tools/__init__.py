@@ -1,0 +1,25 @@
+"""The ``@tool`` decorator, the contract under which tools run, and the tools that come along."""
+
+from repertory.tools.context import ContentReader, RunRecord, ToolContext
+from repertory.tools.execute import call_tool, execute, unknown_tool
+from repertory.tools.output import ErrorDetail, ToolOutput
+from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
+from repertory.tools.threads import is_left_behind
+from repertory.tools.tool import Tool, tool
+
+__all__ = [
+    "ContentReader",
+    "EarlierCall",
+    "ErrorDetail",
+    "RunRecord",
+    "Tool",
+    "ToolCallCache",
+    "ToolContext",
+    "ToolOutput",
+    "arguments_digest",
+    "call_tool",
+    "execute",
+    "is_left_behind",
+    "tool",
+    "unknown_tool",
+]

@@ -1,0 +1,108 @@
+"""What a running tool may know and use: one explicit object, filled by whoever runs the tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+from repertory.memory.entries import Entry
+from repertory.memory.journal import SearchHit
+from repertory.memory.records import ContentStored, Record
+from repertory.tools.threads import current_time
+
+
+class RunRecord(Protocol):
+    """The record of the run that the tool is called in, to read."""
+
+    def snapshot(self) -> Sequence[Entry]:
+        """The ledger as it stands; later appends do not show."""
+        ...
+
+    async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
+        """Full-text search over the ledger, best first; the query is plain words."""
+        ...
+
+
+class ContentReader(Protocol):
+    """The content store, to read."""
+
+    async def read_content(self, content_id: str) -> ContentStored | None:
+        """One stored content, whole; None where there is none, or no longer."""
+        ...
+
+
+def _say_nothing(text: str) -> None:
+    """Nobody listens to progress."""
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a tool gets when one of its parameters is annotated ``ToolContext``. The model never sees it.
+
+    Every field has a default, so a test writes ``ToolContext()`` or names only what its tool uses.
+
+    Attributes:
+        run_id: The run.
+        agent: The name of its agent.
+        iteration: The iteration that asked for this call; 0 outside a run.
+        call_id: The id of this call.
+        idempotency_key: The same for every attempt at this call, over restarts too. Hand it to services that
+            take one.
+        arguments_digest: Hash of the tool's name and arguments; ``execute`` fills it in where it is "".
+        expires_at: When the tool's deadline is, on the event loop's clock; None for no deadline.
+        progress: Tells whoever watches the run how far the tool is. Callable from any thread; never raises.
+        record: The run's record; None outside a run.
+        contents: The content store; None where there is none.
+        staged: Records given to ``commit``; ``execute`` takes them from here.
+    """
+
+    run_id: str = ""
+    agent: str = ""
+    iteration: int = 0
+    call_id: str = ""
+    idempotency_key: str = ""
+    arguments_digest: str = ""
+    expires_at: float | None = None
+    progress: Callable[[str], None] = _say_nothing
+    record: RunRecord | None = None
+    contents: ContentReader | None = None
+    staged: list[Record] = msgspec.field(default_factory=list)
+
+    def remaining(self) -> float | None:
+        """Seconds until the tool is cancelled; None where it has no deadline."""
+        if self.expires_at is None:
+            return None
+        return max(0.0, self.expires_at - current_time())
+
+    def commit(self, records: Iterable[Record]) -> None:
+        """Have records written in the same transaction as this call's outcome, or not at all.
+
+        They are dropped where the call ends in an error.
+        """
+        self.staged.extend(records)
+
+    def need_record(self) -> RunRecord:
+        """The run's record.
+
+        Raises:
+            ConfigurationError: The tool was called outside a run.
+        """
+        if self.record is None:
+            raise ConfigurationError(
+                "this tool reads the run's record, and was called without one: set ToolContext.record"
+            )
+        return self.record
+
+    def need_contents(self) -> ContentReader:
+        """The content store.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        if self.contents is None:
+            raise ConfigurationError(
+                "this tool reads the content store, and was called without one: set ToolContext.contents"
+            )
+        return self.contents

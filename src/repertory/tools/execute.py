@@ -1,0 +1,165 @@
+"""Running one tool call: arguments checked, time and output bounded, every failure told to whom it concerns."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from repertory.errors import ToolAbort, ToolFailed, ToolRetry
+from repertory.memory.records import OutcomeStatus
+from repertory.tools.arguments import read_arguments
+from repertory.tools.context import ToolContext
+from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
+from repertory.tools.repeats import arguments_digest
+from repertory.tools.threads import run_in_thread
+from repertory.tools.tool import Tool
+
+
+async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
+    """Run one call of a tool to its outcome.
+
+    Whatever the tool does becomes an outcome: wrong arguments, an error, a hang until the deadline, a result that
+    cannot be shown. A cancelled call may have had its effect; a plain function may still be having it.
+
+    Args:
+        tool: What to run.
+        arguments: What the model sent.
+        context: Handed to the tool if it asks for it.
+
+    Raises:
+        ToolAbort: The tool ends the run. Apart from it only what is no ``Exception`` gets out: cancellation,
+            ``KeyboardInterrupt`` and the like.
+    """
+    begun = anyio.current_time()
+    try:
+        values = read_arguments(tool, arguments)
+    except ToolRetry as error:
+        return _failure(tool, str(error), "arguments", error)
+    context = msgspec.structs.replace(
+        context,
+        staged=[],
+        arguments_digest=context.arguments_digest or arguments_digest(tool.name, arguments),
+        expires_at=None if tool.deadline is None else begun + tool.deadline,
+    )
+    if tool.definition.context_parameter is not None:
+        values[tool.definition.context_parameter] = context
+    output = await _run(tool, values, context)
+    return msgspec.structs.replace(output, duration=anyio.current_time() - begun)
+
+
+async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext | None = None) -> ToolOutput:
+    """Run a tool the way an agent would, for tests and scripts.
+
+    Args:
+        tool: What to run.
+        arguments: What a model would send; None for no arguments.
+        context: What the tool may know; None for one with nothing in it.
+
+    Raises:
+        ToolAbort: As ``execute``.
+    """
+    return await execute(tool, {} if arguments is None else arguments, ToolContext() if context is None else context)
+
+
+def unknown_tool(name: str, available: Iterable[str]) -> ToolOutput:
+    """The outcome of a call to a tool that does not exist: what the model is told, with names close to it."""
+    names = sorted(available)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    text = f"there is no tool named {name[:128]!r}.{hint} Available: {', '.join(names) or 'none'}."
+    return ToolOutput(text, status="error", error=ErrorDetail(cause="unknown-tool", message=text))
+
+
+async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> ToolOutput:
+    finished, value = False, None
+    scope = anyio.CancelScope(deadline=math.inf if context.expires_at is None else context.expires_at)
+    # The handlers stand outside the scope, so that a crash while the tool was being cancelled arrives here alone.
+    try:
+        with scope:
+            value = await _call(tool, values)
+            finished = True
+    except BaseExceptionGroup as group:
+        beyond, _ = group.split(lambda part: not isinstance(part, Exception | BaseExceptionGroup))
+        if beyond is not None:
+            raise beyond from None
+        output = _explain(tool, group, timed_out=scope.cancel_called)
+    except Exception as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
+        output = _explain(tool, error, timed_out=scope.cancel_called)
+    else:
+        return _present(tool, value, context) if finished else _out_of_time(tool, None)
+    # A crash during cancellation hides the cancellation on asyncio; it must win, as it does on trio.
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    return output
+
+
+async def _call(tool: Tool, values: dict[str, Any]) -> object:
+    function = tool.function
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return await function(**values)
+    value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
+    return await value if inspect.isawaitable(value) else value  # a plain wrapper around an async function
+
+
+def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
+    try:
+        output = to_output(value, name=tool.name, cap=tool.output_cap)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
+        return _failure(tool, text, "result", error)
+    records = () if output.is_error else (*output.records, *context.staged)
+    return msgspec.structs.replace(output, records=records)
+
+
+def _explain(tool: Tool, error: Exception | BaseExceptionGroup[Any], *, timed_out: bool) -> ToolOutput:
+    """Turn an error into what the model is told. Of errors that came together the most telling one speaks."""
+    for kind in (ToolAbort, ToolRetry, ToolFailed, Exception):
+        spoken = _first(error, kind)
+        if spoken is not None:
+            break
+    else:
+        raise error
+    if isinstance(spoken, ToolAbort):
+        raise spoken
+    if timed_out:
+        return _out_of_time(tool, error)
+    text = safe_str(spoken)
+    if isinstance(spoken, ToolRetry):
+        return _failure(tool, f"{text or tool.name + ' did not work'}\nYou may call it again, changed.", "retry", error)
+    if isinstance(spoken, ToolFailed):
+        return _failure(
+            tool, f"{text or tool.name + ' failed'}\nDo not call it again for this; go on without.", "failed", error
+        )
+    return _failure(tool, one_line(spoken), "crash", error)
+
+
+def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The first error of a kind in a tree of groups."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error if isinstance(error, kind) else None
+    return next((found for part in error.exceptions if (found := _first(part, kind)) is not None), None)
+
+
+def _out_of_time(tool: Tool, error: BaseException | None) -> ToolOutput:
+    text = f"{tool.name} gave no result within {tool.deadline:g} seconds and was stopped."
+    status: OutcomeStatus = "error"
+    if tool.effect in ("unsafe", "idempotent"):
+        status, text = "interrupted", f"{text} It may have had its effect: find out before you call it again."
+    return _failure(tool, text, "deadline", error, status=status)
+
+
+def _failure(
+    tool: Tool, text: str, cause: Cause, error: BaseException | None, *, status: OutcomeStatus = "error"
+) -> ToolOutput:
+    detail = ErrorDetail(cause=cause, message=text)
+    if error is not None:
+        trace = "".join(traceback.format_exception(error))
+        detail = ErrorDetail(cause=cause, type=type(error).__name__, message=safe_str(error), traceback=trace)
+    return to_output(ToolOutput(text, status=status, error=detail), name=tool.name, cap=tool.output_cap)

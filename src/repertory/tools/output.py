@@ -1,0 +1,220 @@
+"""What a tool call comes to: its content made safe and bounded, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.memory.records import OutcomeStatus, Record
+
+Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
+Cause: TypeAlias = Literal["arguments", "unknown-tool", "retry", "failed", "deadline", "crash", "result"]
+
+NO_OUTPUT: Final = "(no output)"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a call failed, for logs and metrics; the model is shown ``ToolOutput.content`` instead.
+
+    Attributes:
+        cause: ``arguments`` did not fit, ``unknown-tool``, ``retry`` and ``failed`` as the tool raised them,
+            ``deadline`` passed, ``crash`` by any other error, or a ``result`` that cannot be shown.
+        type: The error's class; "" where there was none.
+        message: Its whole text.
+        traceback: Where it happened, with the errors that led to it; "" where there was none.
+    """
+
+    cause: Cause
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class ToolOutput(msgspec.Struct, frozen=True):
+    """The outcome of a tool call. A tool returns one itself where a plain value does not say enough.
+
+    Attributes:
+        content: What the model is shown.
+        status: ``ok``; ``error``; or ``interrupted`` where nobody knows what the call did.
+        source_type: What the content store files it under: ``web``, ``database``, ``file``, ``search``, ``tool``.
+        url: Where the content came from; "" where it has no address.
+        format: ``text``, ``markdown``, ``json``, ``code``, …
+        metadata: Small facts about the result that stay visible when the content is cited or shortened.
+        records: Durable records that commit in one transaction with the outcome; none of them if it is an error.
+        truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
+            was not.
+        error: Why it failed; None if it did not.
+        duration: Seconds that the tool's body took.
+    """
+
+    content: Content
+    status: OutcomeStatus = "ok"
+    source_type: str = "tool"
+    url: str = ""
+    format: str = "text"
+    metadata: Json = msgspec.field(default_factory=dict)
+    records: tuple[Record, ...] = ()
+    truncated_from: int | None = None
+    error: ErrorDetail | None = None
+    duration: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the model is told that the call failed."""
+        return self.status != "ok"
+
+    @property
+    def text(self) -> str:
+        """The words of the content; images left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+
+_UNSAFE = re.compile("[\ud800-\udfff\x00]")  # lone surrogates cannot be UTF-8; NUL ends text in many a store
+
+
+def clean_text(text: str) -> tuple[str, int]:
+    """Replace what cannot be sent or stored as text by U+FFFD.
+
+    Returns:
+        The text, and how many characters of it were replaced.
+    """
+    if text.isascii() and "\0" not in text:
+        return text, 0
+    return _UNSAFE.subn("\N{REPLACEMENT CHARACTER}", text)
+
+
+def cut_middle(text: str, limit: int, *, name: str) -> str:
+    """Keep the head and the tail of a text that is longer than ``limit`` characters, and say what is missing."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit - limit // 3, limit // 3
+    note = (
+        f"\n[… {len(text) - limit:,} of {len(text):,} characters are missing here: "
+        f"{name} may return {limit:,}. Ask it for less …]\n"
+    )
+    return text[:head] + note + text[len(text) - tail :]
+
+
+def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
+    """Turn whatever a tool returned into an outcome that is safe to show, store and send.
+
+    Args:
+        value: Text, bytes, blocks, a ``ToolOutput``, None, or anything msgspec can write as JSON.
+        name: The tool's, for the note where something is missing.
+        cap: Characters to keep; None keeps all.
+
+    Raises:
+        TypeError: The value cannot be written as JSON.
+        ValueError: The same, for its content.
+        RecursionError: It contains itself.
+    """
+    output = value if isinstance(value, ToolOutput) else _convert(value)
+    replaced = 0
+    if isinstance(output.content, str):
+        content, replaced = clean_text(output.content)
+        length, shown = len(content), content if cap is None else cut_middle(content, cap, name=name)
+        bounded: Content = shown + _note(replaced, output.format) if content else NO_OUTPUT
+    else:
+        bounded, length = _bound_blocks(output.content, name=name, cap=cap)
+    return msgspec.structs.replace(
+        output,
+        content=bounded,
+        truncated_from=length if cap is not None and length > cap else output.truncated_from,
+    )
+
+
+def _convert(value: object) -> ToolOutput:
+    if value is None:
+        return ToolOutput("")
+    if isinstance(value, str):
+        return ToolOutput(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        # surrogateescape keeps one mark per bad byte, so that clean_text can count them
+        return ToolOutput(bytes(value).decode("utf-8", "surrogateescape"))
+    if isinstance(value, Text | Image | RawBlock):
+        return ToolOutput((value,))
+    if isinstance(value, list | tuple) and any(isinstance(item, Text | Image | RawBlock) for item in value):
+        return ToolOutput(tuple(_block(item) for item in value))
+    return ToolOutput(_json_text(value), format="json")
+
+
+def _block(item: object) -> Text | Image | RawBlock:
+    if isinstance(item, Text | Image | RawBlock):
+        return item
+    return Text(item if isinstance(item, str) else _json_text(item))
+
+
+def _json_text(value: object) -> str:
+    try:
+        return msgspec.json.encode(value, order="deterministic").decode()
+    except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
+        return json.dumps(msgspec.to_builtins(value, str_keys=True), sort_keys=True)
+
+
+def _note(replaced: int, kind: str) -> str:
+    if not replaced or kind == "json":
+        return ""
+    return f"\n[{replaced:,} bytes or characters that are not valid text were replaced by \N{REPLACEMENT CHARACTER}]"
+
+
+def _bound_blocks(blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap: int | None) -> tuple[Content, int]:
+    """Clean the text of blocks, and cut or leave out what exceeds the room that is left, in order."""
+    out: list[Text | Image | RawBlock] = []
+    length, room = 0, cap
+    for block in blocks:
+        if isinstance(block, Text):
+            text, replaced = clean_text(block.text)
+            size = len(text)
+            if not text:  # the API refuses empty text blocks
+                continue
+            shown = text if room is None else cut_middle(text, room, name=name)
+            out.append(Text(shown + _note(replaced, "text"), block.extra))
+        else:
+            size = len(canonical_json(encode_block(block)))
+            fits = room is None or size <= room
+            out.append(
+                block if fits else Text(f"[a block of {size:,} characters is left out: {name} may return {cap:,}]")
+            )
+        length += size
+        room = None if room is None else max(0, room - size)
+    return tuple(out) or NO_OUTPUT, length
+
+
+_SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r"(://[^/\s:@]*:)[^@/\s]+(@)"), r"\1[redacted]\2"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 [redacted]"),
+    (re.compile(r"\b(?:sk|pk|ghp|gho|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}"), "[redacted]"),
+    (
+        re.compile(
+            r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key)[\w-]*[\"']?\s*[=:]\s*)[\"']?[^\s\"',;&]+"
+        ),
+        r"\1[redacted]",
+    ),
+)
+
+
+def redact(text: str) -> str:
+    """Blank out what looks like a credential. A safety net for foreign error texts, not a guarantee."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def one_line(error: BaseException, *, limit: int = 500) -> str:
+    """``TypeName: message`` in one line, without a traceback, bounded and with credentials blanked out."""
+    message = redact(" ".join(clean_text(safe_str(error))[0].split()))
+    return f"{type(error).__name__}: {message}"[:limit] if message else type(error).__name__
+
+
+def safe_str(error: Any) -> str:
+    """An error's text, even where its ``__str__`` is broken."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - foreign code: an error whose text fails must not hide the error itself
+        return f"<{type(error).__name__} without a readable text>"

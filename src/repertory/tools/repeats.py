@@ -1,0 +1,101 @@
+"""Which tool calls were already made, and whether their results still hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from repertory.llm.messages import canonical_json
+
+if TYPE_CHECKING:
+    from repertory.tools.tool import Tool
+
+
+def arguments_digest(name: str, arguments: Any) -> str:
+    """Hash of a tool's name and its arguments; the order of keys does not matter.
+
+    Returns:
+        BLAKE2b-128 of the canonical JSON, as 32 hexadecimal digits.
+    """
+    try:
+        data = canonical_json([name, arguments])
+    except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry
+        data = json.dumps([name, arguments], sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class EarlierCall(msgspec.Struct, frozen=True):
+    """A call whose result still answers the same question."""
+
+    call_id: str
+    iteration: int
+
+    @property
+    def note(self) -> str:
+        """What the repeated result is marked with."""
+        return f"[already called in iteration {self.iteration} with the same arguments; this is that result]"
+
+
+class ToolCallCache:
+    """Knows the calls of one run that need not be made again. It holds no results: the ledger does.
+
+    Only calls of ``repeatable`` tools that succeeded are known, and only until a tool that is not pure runs: it
+    may have changed what they saw. A call that ran at the same time as one that is not pure is not known either.
+
+    Usage: ``find`` before a call; if it finds nothing, ``begin`` when it starts and ``finish`` when it ended.
+    """
+
+    def __init__(self, *, max_calls: int = 1_000) -> None:
+        """Args: max_calls: How many calls are known at most; the longest unused is forgotten first. 0 turns it off."""
+        self._max_calls = max_calls
+        self._calls: OrderedDict[str, EarlierCall] = OrderedDict()
+        self._changes = 0  # how often something began or finished that may change what pure tools see
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def find(self, tool: Tool, digest: str) -> EarlierCall | None:
+        """The earlier call that answers this one; None where the tool must run.
+
+        Args:
+            tool: The tool.
+            digest: ``arguments_digest`` of its name and arguments.
+        """
+        if not tool.repeatable or digest not in self._calls:
+            return None
+        self._calls.move_to_end(digest)
+        return self._calls[digest]
+
+    def begin(self, tool: Tool) -> int:
+        """Say that a call of a tool starts.
+
+        Returns:
+            A mark to hand to ``finish``.
+        """
+        if tool.effect != "pure":
+            self.clear()
+        return self._changes
+
+    def finish(self, tool: Tool, digest: str, mark: int, *, call_id: str, iteration: int, ok: bool) -> None:
+        """Say that a call ended.
+
+        Args:
+            mark: What ``begin`` returned.
+            ok: Whether it succeeded.
+        """
+        if tool.effect != "pure":
+            self.clear()
+        elif ok and tool.repeatable and mark == self._changes and self._max_calls > 0:
+            self._calls[digest] = EarlierCall(call_id, iteration)
+            self._calls.move_to_end(digest)
+            if len(self._calls) > self._max_calls:
+                self._calls.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all calls, those under way too."""
+        self._calls.clear()
+        self._changes += 1

@@ -1,0 +1,203 @@
+"""From a function's signature and docstring to what the model is told, and what its arguments are checked against."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Json
+from repertory.tools.context import ToolContext
+
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")  # what the Messages API takes
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a function's signature says.
+
+    Attributes:
+        description: The docstring without its ``Args``, ``Returns``, ``Raises`` and ``Yields`` sections.
+        input_schema: JSON schema of the arguments.
+        arguments: Struct type with one field per argument; fields that were not given are ``UNSET``.
+        context_parameter: The parameter that receives the ``ToolContext``; None where there is none.
+        signature: ``name(argument: type = default, …)`` in the words of JSON schema.
+    """
+
+    description: str
+    input_schema: Json
+    arguments: type[msgspec.Struct]
+    context_parameter: str | None
+    signature: str
+
+
+def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str, Any]) -> Definition:
+    """Read a function's parameters and docstring.
+
+    Args:
+        function: Plain or async; a method must be bound.
+        name: The tool's name.
+        scope: Names visible where the function was decorated, to resolve annotations that are strings.
+
+    Raises:
+        ConfigurationError: Something in it cannot become a tool; the message names function and parameter.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"tool name {name!r} must be 1 to 128 of the characters a-z A-Z 0-9 _ -")
+    if not callable(function):
+        raise ConfigurationError(f"tool {name!r} is made of {function!r}, which cannot be called")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigurationError(f"tool {name!r} is a generator; return the whole result instead")
+    names = {**_globals(function), **scope}
+    fields: list[tuple[str, Any, Any]] = []
+    defaults: dict[str, object] = {}
+    context_parameter: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        kind = _resolve(name, parameter, names)
+        if kind is ToolContext:
+            context_parameter = parameter.name
+            continue
+        _check(name, parameter, kind)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, kind, msgspec.NODEFAULT))
+        else:  # the function keeps its own default: only whether it was given is recorded
+            fields.append((parameter.name, kind | msgspec.UnsetType, msgspec.UNSET))
+            defaults[parameter.name] = parameter.default
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, frozen=True, forbid_unknown_fields=True, eq=False)
+    description, notes = read_docstring(inspect.getdoc(function) or "")
+    schema = _build_schema(arguments, defaults, notes)
+    return Definition(
+        description=description,
+        input_schema=schema,
+        arguments=arguments,
+        context_parameter=context_parameter,
+        signature=_render(name, schema),
+    )
+
+
+def _globals(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The names that a function's own module gives it."""
+    inner: Any = inspect.unwrap(function)
+    inner = getattr(inner, "func", inner)  # functools.partial
+    return getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
+
+
+def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) -> Any:
+    """The parameter's type."""
+    where = f"tool {name!r}: parameter {parameter.name!r}"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        raise ConfigurationError(f"{where} is {parameter.kind.description}; the model names every argument")
+    if parameter.annotation is parameter.empty:
+        hint = "; make a tool of the bound method: tool(instance.method)" if parameter.name in ("self", "cls") else ""
+        raise ConfigurationError(f"{where} has no annotation{hint}")
+
+    def probe() -> None:
+        """Stands in for the function, so that one annotation is resolved at a time."""
+
+    probe.__annotations__ = {parameter.name: parameter.annotation}
+    try:
+        return typing.get_type_hints(probe, dict(names), include_extras=True)[parameter.name]
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{where} has an annotation that cannot be resolved: {error}; "
+            f"import its names outside `if TYPE_CHECKING` and define them before the tool"
+        ) from error
+
+
+def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
+    """Refuse a type that JSON schema or the converter does not know."""
+    where = f"tool {name!r}: parameter {parameter.name!r}"
+    if parameter.name.startswith("__"):
+        raise ConfigurationError(f"{where} begins with two underscores; choose another name")
+    try:
+        msgspec.json.schema(kind)
+        msgspec.json.Decoder(kind)
+    except (TypeError, ValueError, NameError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigurationError(f"{where} has a type that cannot be described as JSON: {reason}") from error
+
+
+def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object], notes: Mapping[str, str]) -> Json:
+    _, components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    root = dict(components.pop("Arguments"))
+    properties: Json = {}
+    for name, described in root["properties"].items():
+        entry = dict(described)
+        if name in notes and "description" not in entry:
+            entry["description"] = notes[name]
+        if defaults.get(name) is not None:
+            # A default that JSON cannot say is the function's own affair; the argument stays optional.
+            with contextlib.suppress(TypeError, ValueError):
+                entry["default"] = msgspec.to_builtins(defaults[name], str_keys=True)
+        properties[name] = entry
+    root["properties"] = properties
+    root.setdefault("required", [])
+    root.pop("title", None)
+    if components:
+        root["$defs"] = components
+    return root
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Yields|Raises|Example|Examples|Note|Notes):\s*$")
+_ARGUMENT = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_HIDDEN = frozenset({"Args", "Arguments", "Parameters", "Returns", "Return", "Yields", "Raises"})
+
+
+def read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring.
+
+    Returns:
+        What it says about the function (notes and examples stay, what callers in Python need goes), and what
+        it says about each argument.
+    """
+    kept: list[str] = []
+    arguments: dict[str, list[str]] = {}
+    section, current, indent = "", "", 0
+    for line in text.splitlines():
+        if found := _SECTION.match(line):
+            section, current = found[1], ""
+        elif line and not line[0].isspace():
+            section = ""
+        if section not in _HIDDEN:
+            kept.append(line)
+        elif section in ("Args", "Arguments", "Parameters") and not found and line.strip():
+            depth = len(line) - len(line.lstrip())
+            indent = indent if current else depth
+            entry = _ARGUMENT.match(line.strip()) if depth <= indent else None
+            if entry:
+                current = entry[1]
+                arguments[current] = [entry[2]]
+            elif current:
+                arguments[current].append(line.strip())
+    joined = {name: " ".join(part for part in parts if part) for name, parts in arguments.items()}
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), joined
+
+
+def _render(name: str, schema: Json) -> str:
+    parts: list[str] = []
+    for argument, described in schema["properties"].items():
+        text = f"{argument}: {_kind(described)}"
+        if "default" in described:
+            text += f" = {msgspec.json.encode(described['default']).decode()}"
+        elif argument not in schema["required"]:
+            text += " (optional)"
+        parts.append(text)
+    return f"{name}({', '.join(parts)})"
+
+
+def _kind(described: Json) -> str:
+    """A JSON schema in a few words."""
+    if "enum" in described:
+        return " | ".join(msgspec.json.encode(value).decode() for value in described["enum"])
+    if "anyOf" in described:
+        return " | ".join(_kind(option) for option in described["anyOf"])
+    if "$ref" in described:
+        return str(described["$ref"]).rpartition("/")[2]
+    if described.get("type") == "array" and isinstance(described.get("items"), dict):
+        return f"array of {_kind(described['items'])}"
+    return str(described.get("type", "any"))

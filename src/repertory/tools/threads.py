@@ -1,0 +1,88 @@
+"""Plain functions in threads that may be left behind.
+
+anyio's own worker threads will not do: under asyncio they are joined when the interpreter exits, so one tool that
+blocks for ever would keep the whole process alive. These are daemon threads, the same on both backends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from typing import TypeVar
+
+import anyio
+import anyio.from_thread
+from anyio.lowlevel import EventLoopToken, RunVar, current_token
+
+T = TypeVar("T")
+
+MAX_THREADS = 64  # a tool left behind holds its place until it really ends, so a broken one cannot eat all threads
+
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
+_left_behind: ContextVar[threading.Event | None] = ContextVar("repertory.tools.left_behind", default=None)
+_loop: ContextVar[EventLoopToken | None] = ContextVar("repertory.tools.loop", default=None)
+
+
+def is_left_behind() -> bool:
+    """Whether nobody waits for the plain function that asks, because its call was cancelled or timed out.
+
+    Long loops in plain tools look here now and then, and return.
+    """
+    event = _left_behind.get()
+    return event is not None and event.is_set()
+
+
+def current_time() -> float:
+    """The event loop's clock, read from the loop or from a thread of ``run_in_thread``."""
+    loop = _loop.get()
+    return anyio.current_time() if loop is None else anyio.from_thread.run_sync(anyio.current_time, token=loop)
+
+
+async def run_in_thread(function: Callable[[], T], *, name: str = "repertory tool") -> T:
+    """Run a plain function in a daemon thread and wait for it.
+
+    A cancelled wait returns at once and leaves the function running; it may still have its effect.
+
+    Raises:
+        BaseException: Whatever the function raised.
+    """
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(MAX_THREADS)
+        _limiter.set(limiter)
+    place = object()
+    await limiter.acquire_on_behalf_of(place)
+    left_behind, finished, loop = threading.Event(), anyio.Event(), current_token()
+    context = copy_context()
+    context.run(_left_behind.set, left_behind)
+    context.run(_loop.set, loop)
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def finish() -> None:
+        limiter.release_on_behalf_of(place)
+        finished.set()
+
+    def work() -> None:
+        try:
+            results.append(context.run(function))
+        except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
+            errors.append(error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            anyio.from_thread.run_sync(finish, token=loop)
+
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:  # the system gives no more threads
+        limiter.release_on_behalf_of(place)
+        raise
+    try:
+        await finished.wait()
+    finally:
+        left_behind.set()
+    if errors:
+        raise errors[0]
+    return results[0]

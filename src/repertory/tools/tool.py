@@ -1,0 +1,175 @@
+"""The ``@tool`` decorator and what it makes."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Final, get_args, overload
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Json
+from repertory.llm.model import ToolSchema
+from repertory.memory.records import Effect
+from repertory.tools.schema import Definition, read_definition
+
+DEFAULT_DEADLINE: Final = 120.0
+DEFAULT_OUTPUT_CAP: Final = 2_000_000
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A function that a model may call. Made by ``tool``; calling it calls the function.
+
+    Attributes:
+        name: What the model calls it.
+        function: What runs: plain functions in a thread, async ones in the caller's task.
+        definition: What its signature and docstring say.
+        effect: What running it again would do: ``pure`` (nothing: it only reads), ``idempotent`` (nothing more,
+            under the same idempotency key), ``transactional`` (its records commit with its outcome, or not at
+            all) or ``unsafe`` (never run again unless the model asks).
+        deadline: Seconds for one call; None for no limit.
+        output_cap: Characters of a result that are kept at all; None keeps everything. How much of it the model
+            is shown is the context policy's choice, not this one's.
+        repeatable: Whether the same call may be answered from its earlier result.
+        policy: How its results are shaped and how long they stay, for ``repertory.context``; None for the
+            agent's own.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    definition: Definition
+    effect: Effect = "unsafe"
+    deadline: float | None = DEFAULT_DEADLINE
+    output_cap: int | None = DEFAULT_OUTPUT_CAP
+    repeatable: bool = False
+    policy: Any = None
+
+    @property
+    def description(self) -> str:
+        """What the model is told about it."""
+        return self.definition.description
+
+    @property
+    def input_schema(self) -> Json:
+        """JSON schema of its arguments."""
+        return self.definition.input_schema
+
+    @property
+    def schema(self) -> ToolSchema:
+        """The tool as a model request carries it."""
+        return ToolSchema(self.name, self.description, self.input_schema)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, without checks, deadline or bounds."""
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    function: Callable[..., Any],
+    /,
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    effect: Effect = ...,
+    deadline: float | None = ...,
+    output_cap: int | None = ...,
+    repeatable: bool | None = ...,
+    policy: Any = ...,
+) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    effect: Effect = ...,
+    deadline: float | None = ...,
+    output_cap: int | None = ...,
+    repeatable: bool | None = ...,
+    policy: Any = ...,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect = "unsafe",
+    deadline: float | None = DEFAULT_DEADLINE,
+    output_cap: int | None = DEFAULT_OUTPUT_CAP,
+    repeatable: bool | None = None,
+    policy: Any = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a plain function, an async one, or a bound method.
+
+    The model is told the docstring and a JSON schema of the annotated parameters; ``Args`` of a Google-style
+    docstring and ``Annotated[…, msgspec.Meta(…)]`` describe them. A parameter annotated ``ToolContext`` is
+    handed in and not shown. ::
+
+        @tool(effect="pure", deadline=20)
+        async def fetch(url: str) -> str:
+            \"""Fetch a page as Markdown.\"""
+
+    Args:
+        function: The function, where the decorator stands without parentheses.
+        name: What the model calls it; the function's name by default.
+        description: What the model is told about it; the docstring by default.
+        effect: What running it again would do, see ``Tool``. It decides what happens after a crash.
+        deadline: Seconds for one call; None for no limit.
+        output_cap: Characters of a result that are kept at all, head and tail; None keeps everything.
+        repeatable: Whether the same call may be answered from its earlier result as long as nothing but pure
+            tools ran in between. None means: pure tools may. Say False for a pure tool that reads something
+            that changes by itself, such as a clock or a queue.
+        policy: How its results are shaped, for ``repertory.context``; None for the agent's own.
+
+    Raises:
+        ConfigurationError: The function cannot become a tool; the message names it and the parameter.
+    """
+    # The scope of the decorated function, so that annotations may name what is local there.
+    scope = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage] - documented, only spelled like a private
+
+    def make(function: Callable[..., Any]) -> Tool:
+        title = name if name is not None else getattr(function, "__name__", None)
+        if title is None:
+            raise ConfigurationError(f"{function!r} has no name of its own: give one, tool(function, name=…)")
+        _check_options(title, effect, deadline, output_cap, repeatable)
+        definition = read_definition(function, title, scope)
+        if description is not None:
+            definition = msgspec.structs.replace(definition, description=inspect.cleandoc(description))
+        if not definition.description:
+            raise ConfigurationError(f"tool {title!r} has no docstring; the model must be told what it is for")
+        return Tool(
+            name=title,
+            function=function,
+            definition=definition,
+            effect=effect,
+            deadline=deadline,
+            output_cap=output_cap,
+            repeatable=effect == "pure" if repeatable is None else repeatable,
+            policy=policy,
+        )
+
+    return make if function is None else make(function)
+
+
+def _check_options(
+    title: str, effect: Effect, deadline: float | None, output_cap: int | None, repeatable: bool | None
+) -> None:
+    if effect not in get_args(Effect):
+        raise ConfigurationError(f"tool {title!r}: effect {effect!r} is none of {', '.join(get_args(Effect))}")
+    if deadline is not None and not deadline > 0:
+        raise ConfigurationError(f"tool {title!r}: deadline must be positive seconds or None, got {deadline!r}")
+    if output_cap is not None and output_cap < 1:
+        raise ConfigurationError(f"tool {title!r}: output_cap must be positive characters or None, got {output_cap!r}")
+    if repeatable and effect != "pure":
+        raise ConfigurationError(f"tool {title!r}: only a pure tool can be repeatable, its effect is {effect!r}")
