@@ -25,6 +25,7 @@
     │   ├── JournalSchemaTooNew     written by a newer repertory
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
+    │   ├── RecordRefused           a record cannot be kept exactly; nothing of its batch was written
     │   └── JournalClosed           used after close
     ├── ContextError                what the model may be shown
     │   ├── InvalidRequest          the projection broke a rule of the Messages API (our bug)
@@ -144,6 +145,10 @@ class JournalUnreadable(JournalError):
 
 class JournalWriteFailed(JournalError):
     """The disk refused a write. Everything acknowledged before stands; nothing is acknowledged after."""
+
+
+class RecordRefused(JournalError):
+    """A record holds something that cannot be kept exactly (a nan, a 65-bit number); the journal goes on without it."""
 
 
 class JournalClosed(JournalError):

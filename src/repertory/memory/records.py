@@ -192,8 +192,10 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         source: The tool or other origin.
         url: Where it came from; "" where it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        body: The whole, untouched.
-        expires_at: Seconds since 1970 after which it may be cleaned up; None keeps it.
+        body: The whole, untouched; "" in listings, and once it was cleaned up.
+        length: Characters of the whole.
+        expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
+        retention: Seconds that it is kept after the end of its run; None keeps it for good.
     """
 
     content_id: str
@@ -204,7 +206,9 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
     at: float
     url: str = ""
     format: str = "text"
+    length: int = 0
     expires_at: float | None = None
+    retention: float | None = None
     metadata: Json = msgspec.field(default_factory=dict)
 
 

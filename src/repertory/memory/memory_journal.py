@@ -1,0 +1,227 @@
+"""A journal that lives in this process alone: for tests on virtual time, and for runs nobody will want back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio.lowlevel
+import msgspec
+
+from repertory.errors import JournalClosed, JournalWriteFailed
+from repertory.llm.messages import Json
+from repertory.memory.entries import Entry
+from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.pairing import choose_run, is_expired, pair_model_calls, pair_tool_calls, run_row, whole_request
+from repertory.memory.records import (
+    FINAL_STATES,
+    ContentStored,
+    DecisionMade,
+    EventLogged,
+    ItemWritten,
+    Record,
+    RunState,
+    ScopeOpened,
+    SummaryStored,
+)
+from repertory.memory.rows import (
+    CONTENTS,
+    DECISIONS,
+    ENTRIES,
+    EVENTS,
+    ITEMS,
+    MODEL_CALLS,
+    MODEL_REPLIES,
+    RUN_STATES,
+    RUNS,
+    SCOPES,
+    SUMMARIES,
+    TABLES,
+    TOOL_INTENTS,
+    TOOL_OUTCOMES,
+    EncodedRecord,
+    Row,
+    Table,
+    Value,
+    encode_plain,
+    encode_records,
+)
+from repertory.memory.search import EntryIndex
+
+
+class _Written:
+    """The ticket of a batch that is as durable as it will ever be."""
+
+    async def wait(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    def wait_sync(self) -> None:
+        return
+
+
+_WRITTEN = _Written()
+
+
+class MemoryJournal:
+    """The in-memory twin of ``SqliteJournal``: the same answers, no file, no thread, gone with the process.
+
+    Records are kept as the same rows, so what one journal refuses or restores the other does too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._rows: dict[str, list[tuple[int, Row]]] = {table.name: [] for table in TABLES.values()}
+        self._sides: dict[str, dict[int, Row]] = {table.side: {} for table in TABLES.values() if table.side}
+        self._positions: set[tuple[Value, Value]] = set()  # (run, position) of every entry
+        self._index: EntryIndex | None = None  # made by the first search
+        self._closed = False
+        self._failure: str | None = None
+
+    @property
+    def durability(self) -> Durability:
+        """``"memory"``."""
+        return "memory"
+
+    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+        """Keep a batch; see ``Journal.submit``. ``on_commit`` runs before this returns."""
+        encoded = encode_records(records)
+        with self._lock:
+            if self._closed:
+                raise JournalClosed("the journal is closed; nothing was written")
+            if self._failure is not None:
+                raise JournalWriteFailed(self._failure)
+            self._check_positions(encoded)
+            for rows in encoded:
+                self._sequence += 1
+                for name, row in rows:
+                    if name in self._sides:
+                        self._sides[name][self._sequence] = row
+                    else:
+                        self._rows[name].append((self._sequence, row))
+            if on_commit is not None:
+                on_commit()
+        return _WRITTEN
+
+    def _check_positions(self, encoded: Sequence[EncodedRecord]) -> None:
+        # What the unique index does in the file: two ledgers of one run must not both be believed.
+        places = [(row[0], row[1]) for (name, row), *_ in encoded if name == ENTRIES.name]
+        new = set(places)
+        if len(new) < len(places) or not new.isdisjoint(self._positions):
+            self._failure = "a position of a ledger was written twice: are there two ledgers for one run?"
+            raise JournalWriteFailed(self._failure)
+        self._positions |= new
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Keep a batch."""
+        await self.submit(records).wait()
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _read(self, table: Table, key: str = "", *values: str) -> list[tuple[int, Any]]:
+        """The records of one table, with their sequence numbers, whose ``key`` is one of the values."""
+        await anyio.lowlevel.checkpoint()
+        if self._closed:
+            raise JournalClosed("the journal is closed; nothing was read")
+        column = table.columns.index(key) if key else 0
+        wanted = {encode_plain(value) for value in values}
+        side = self._sides[table.side] if table.side else None
+        return [
+            (sequence, table.decode(row if side is None else (*row, *side.get(sequence, ("",)))))
+            for sequence, row in list(self._rows[table.name])
+            if not key or row[column] in wanted
+        ]
+
+    async def read_run(self, run_id: str) -> RunRow:
+        """One run, by its id or an unambiguous beginning of it."""
+        return choose_run(run_id, await self.read_runs())
+
+    async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
+        """Runs in the order they were started."""
+        changed = {record.run_id: record for _, record in await self._read(RUN_STATES)}
+        rows = [run_row(record, changed.get(record.run_id)) for _, record in await self._read(RUNS)]
+        return [row for row in rows if states is None or row.state in states]
+
+    async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
+        """The ledger from position ``start`` up to, not including, ``stop``."""
+        entries = [record.entry for _, record in await self._read(ENTRIES, "run_id", run_id)]
+        entries.sort(key=lambda entry: entry.position)
+        return [entry for entry in entries if entry.position >= start and (stop is None or entry.position < stop)]
+
+    async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
+        """Full-text search over a run's ledger, best first."""
+        everything = await self._read(ENTRIES)
+        with self._lock:
+            index = self._index = self._index or EntryIndex()
+            index.add((record.run_id, record.entry) for _, record in everything[index.size :])
+            return index.search(run_id, query, limit=limit)
+
+    async def read_decisions(self, run_id: str) -> list[DecisionMade]:
+        """Every change of the run's plan, in order."""
+        return [record for _, record in await self._read(DECISIONS, "run_id", run_id)]
+
+    async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
+        """Every tool call of the run, in the order of intent."""
+        intents = await self._read(TOOL_INTENTS, "run_id", run_id)
+        return pair_tool_calls(intents, await self._read(TOOL_OUTCOMES, "run_id", run_id))
+
+    async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
+        """Every model call of the run, in order."""
+        calls = await self._read(MODEL_CALLS, "run_id", run_id)
+        return pair_model_calls(calls, await self._read(MODEL_REPLIES, "run_id", run_id))
+
+    async def read_request(self, run_id: str, call: int) -> Json:
+        """The whole request of one model call."""
+        calls = await self._read(MODEL_CALLS, "run_id", run_id)
+        return whole_request({record.call: record for _, record in calls}, call)
+
+    async def read_summaries(self, run_id: str) -> list[SummaryStored]:
+        """Every summary of the run, in the order they were stored."""
+        return [record for _, record in await self._read(SUMMARIES, "run_id", run_id)]
+
+    async def read_content(self, content_id: str) -> ContentStored | None:
+        """One stored content; None where there is none, or no longer."""
+        found = await self._read(CONTENTS, "content_id", content_id)
+        return found[-1][1] if found and found[-1][0] in self._sides[str(CONTENTS.side)] else None
+
+    async def read_contents(self, run_id: str) -> list[ContentStored]:
+        """All stored contents of a run, their bodies left empty."""
+        found = await self._read(CONTENTS, "run_id", run_id)
+        return [msgspec.structs.replace(record, body="") for _, record in found]
+
+    async def read_scopes(self) -> list[ScopeOpened]:
+        """Every memory scope."""
+        return [record for _, record in await self._read(SCOPES)]
+
+    async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
+        """All versions of the scopes' items up to a position of the item log, in order."""
+        items = [record for _, record in await self._read(ITEMS, "scope_id", *scope_ids)]
+        items.sort(key=lambda item: item.position)
+        return [item for item in items if upto is None or item.position <= upto]
+
+    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one."""
+        return [pair for pair in await self._read(EVENTS, "run_id", run_id) if pair[0] > after]
+
+    async def delete_expired_contents(self, now: float) -> int:
+        """Empty stored contents that expired before ``now``; returns how many."""
+        ended = {row.started.run_id: row.updated_at for row in await self.read_runs() if row.state in FINAL_STATES}
+        bodies = self._sides[str(CONTENTS.side)]
+        expired = [
+            sequence
+            for sequence, record in await self._read(CONTENTS)
+            if sequence in bodies and is_expired(record, ended.get(record.run_id), now)
+        ]
+        for sequence in expired:
+            bodies.pop(sequence, None)
+        return len(expired)
+
+    async def aclose(self) -> None:
+        """Refuse further use. Safe to call twice."""
+        await anyio.lowlevel.checkpoint()
+        with self._lock:
+            self._closed = True
+            if self._index is not None:
+                self._index.close()
+                self._index = None

@@ -1,0 +1,168 @@
+"""Put beginnings and ends together: calls with their outcomes, requests with their bases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from operator import itemgetter
+
+from repertory.errors import JournalUnreadable, RunNotFound
+from repertory.llm.messages import Json, canonical_json
+from repertory.memory.journal import ModelCallRow, RunRow, ToolCallRow
+from repertory.memory.records import (
+    ContentStored,
+    ModelCalled,
+    ModelReplied,
+    RunStarted,
+    RunStateChanged,
+    ToolFinished,
+    ToolIntended,
+)
+
+
+def run_row(started: RunStarted, changed: RunStateChanged | None) -> RunRow:
+    """A run and its latest change of state."""
+    if changed is None:
+        return RunRow(started=started, state="running", updated_at=started.at)
+    return RunRow(
+        started=started,
+        state=changed.state,
+        updated_at=changed.at,
+        iteration=changed.iteration,
+        result=changed.result,
+        error=changed.error,
+    )
+
+
+def choose_run(wanted: str, rows: Sequence[RunRow]) -> RunRow:
+    """The run with this id, or the only one whose id begins with it.
+
+    Raises:
+        RunNotFound: There is none, or more than one.
+    """
+    found = [row for row in rows if row.started.run_id == wanted]
+    found = found or [row for row in rows if wanted and row.started.run_id.startswith(wanted)]
+    if not found:
+        raise RunNotFound(f"no run has the id {wanted!r}")
+    if len(found) > 1:
+        names = ", ".join(row.started.run_id for row in found[:3])
+        raise RunNotFound(f"{wanted!r} fits {len(found)} runs ({names}, …); give more of the id")
+    return found[0]
+
+
+def is_expired(content: ContentStored, ended_at: float | None, now: float) -> bool:
+    """Whether a content may be cleaned up. ``ended_at`` is when its run ended, None while it has not."""
+    if content.expires_at is not None and content.expires_at <= now:
+        return True
+    return content.retention is not None and ended_at is not None and ended_at + content.retention <= now
+
+
+def pair_tool_calls(
+    intents: Iterable[tuple[int, ToolIntended]], outcomes: Iterable[tuple[int, ToolFinished]]
+) -> list[ToolCallRow]:
+    """One row for each intent. A call that was intended again after a crash has a row for each attempt."""
+    rows: list[ToolCallRow] = []
+    latest: dict[str, int] = {}  # call id -> index of its latest attempt
+    merged: list[tuple[int, ToolIntended | ToolFinished]] = [*intents, *outcomes]
+    for _, record in sorted(merged, key=itemgetter(0)):
+        if isinstance(record, ToolIntended):
+            latest[record.call_id] = len(rows)
+            rows.append(ToolCallRow(intended=record))
+        elif record.call_id in latest:
+            index = latest[record.call_id]
+            rows[index] = ToolCallRow(intended=rows[index].intended, finished=record)
+    return rows
+
+
+def pair_model_calls(
+    calls: Iterable[tuple[int, ModelCalled]], replies: Iterable[tuple[int, ModelReplied]]
+) -> list[ModelCallRow]:
+    """One row for each model call, with its reply if one came."""
+    rows: list[ModelCallRow] = []
+    latest: dict[int, int] = {}
+    merged: list[tuple[int, ModelCalled | ModelReplied]] = [*calls, *replies]
+    for _, record in sorted(merged, key=itemgetter(0)):
+        if isinstance(record, ModelCalled):
+            latest[record.call] = len(rows)
+            rows.append(ModelCallRow(called=record))
+        elif record.call in latest:
+            index = latest[record.call]
+            rows[index] = ModelCallRow(called=rows[index].called, replied=record)
+    return rows
+
+
+def request_digest(request: Json) -> str:
+    """BLAKE2b-128 of the request's canonical JSON, as ``ModelCalled.digest`` holds it."""
+    try:
+        text = canonical_json(request)
+    except UnicodeEncodeError:  # a lone surrogate
+        text = json.dumps(request, sort_keys=True, separators=(",", ":")).encode()
+    return blake2b(text, digest_size=16).hexdigest()
+
+
+def shared_messages(request: Json, base: Json) -> int:
+    """How many leading messages two requests have in common."""
+    count = 0
+    for mine, theirs in zip(request.get("messages", ()), base.get("messages", ()), strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+def request_tail(request: Json, base: Json | None) -> tuple[int, Json]:
+    """Cut a request to what its base does not hold.
+
+    Args:
+        request: The whole request.
+        base: An earlier request of the same run, whole; None for none.
+
+    Returns:
+        ``shared_messages`` and ``body`` for the ``ModelCalled`` record.
+    """
+    shared = 0 if base is None else shared_messages(request, base)
+    if shared == 0:
+        return 0, request
+    return shared, {**request, "messages": request["messages"][shared:]}
+
+
+def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
+    """Put a request together from its tail and its bases.
+
+    Args:
+        calls: The run's calls by number; those between ``call`` and its first base suffice.
+        call: Which request.
+
+    Raises:
+        JournalUnreadable: A part is missing, or the parts do not give the recorded digest.
+    """
+    wanted = calls.get(call)
+    if wanted is None:
+        raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
+    tails: list[Sequence[Json]] = []
+    current, need = wanted, None
+    while True:
+        messages = current.body.get("messages", [])
+        own_from = current.shared_messages if current.base_call is not None else 0
+        # Of a base only its first `need` messages are shared; its own tail begins at `own_from`.
+        tails.append(messages if need is None else messages[: max(0, need - own_from)])
+        need = own_from if need is None else min(need, own_from)
+        if current.base_call is None or need == 0:
+            break
+        base = calls.get(current.base_call)
+        if base is None or base.call >= current.call:
+            raise JournalUnreadable(
+                f"model call {call} of {wanted.run_id} builds on call {current.base_call}, which is not recorded "
+                "before it"
+            )
+        current = base
+    body = dict(wanted.body)
+    if "messages" in body:
+        body["messages"] = [message for tail in reversed(tails) for message in tail]
+    digest = request_digest(body)
+    if digest != wanted.digest:
+        raise JournalUnreadable(
+            f"model call {call} of {wanted.run_id} gives digest {digest} where {wanted.digest} was recorded"
+        )
+    return body

@@ -1,0 +1,284 @@
+"""Records as rows: the one mapping that every journal stores by.
+
+A row holds nothing that SQLite could refuse later: what cannot be kept exactly is refused here, in the caller's
+own call, so that one bad value never stops the journal for everybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from repertory.errors import RecordRefused
+from repertory.llm.messages import Json, decode_block, encode_block
+from repertory.llm.model import Usage
+from repertory.memory.entries import Entry
+from repertory.memory.records import (
+    ContentStored,
+    DecisionMade,
+    EntryAppended,
+    EventLogged,
+    ItemWritten,
+    ModelCalled,
+    ModelReplied,
+    Record,
+    RunStarted,
+    RunStateChanged,
+    ScopeOpened,
+    SummaryStored,
+    ToolFinished,
+    ToolIntended,
+)
+
+Value = str | bytes | int | float | None
+Row = tuple[Value, ...]
+EncodedRecord = tuple[tuple[str, Row], ...]  # (table, row): a record's row, then that of its side table
+
+MAX_TEXT: Final = 250_000_000  # characters; SQLite's own limit is a thousand million bytes
+_INT64: Final = 2**63
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any) -> str:
+    """Write a value as JSON text that ``decode_json`` restores exactly, lone surrogates included.
+
+    Raises:
+        ValueError: It holds a number that JSON does not have.
+        TypeError: It holds something that is no JSON at all.
+    """
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        # A lone surrogate, say from a tool that decoded bytes with surrogateescape: escaped it is plain ASCII.
+        return json.dumps(msgspec.to_builtins(value), allow_nan=False, separators=(",", ":"))
+    if "null" in text:  # which is also what msgspec writes for the numbers that JSON lacks
+        _check_finite(value)
+    return text
+
+
+def _check_finite(value: Any) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a JSON number")
+    elif isinstance(value, dict):
+        for inner in value.values():
+            _check_finite(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_finite(inner)
+
+
+def decode_json(text: Value) -> Any:
+    """Read what ``encode_json`` wrote."""
+    assert isinstance(text, str)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)  # the standard library's reader takes escaped lone surrogates
+
+
+def _encode_text(text: str) -> Value:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")  # kept as a blob, which tells it from text when read
+    return text
+
+
+def decode_text(value: Value) -> Value:
+    """Read one plain column."""
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def encode_plain(value: Any) -> Value:
+    """Write one plain column."""
+    if isinstance(value, str):
+        return _encode_text(str(value))
+    if isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise ValueError(f"the number {value} has more than 64 bits")
+    elif isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("nan is not a number that can be kept")
+    elif value is not None:
+        raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
+    return value
+
+
+def _encode_blocks(content: Any) -> str:
+    return encode_json([encode_block(block) for block in content])
+
+
+def _decode_blocks(text: Value) -> Any:
+    return tuple(decode_block(raw) for raw in decode_json(text))
+
+
+_Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
+_CODECS: Final[dict[str, _Codec]] = {
+    "": (encode_plain, decode_text),
+    "json": (encode_json, decode_json),
+    "blocks": (_encode_blocks, _decode_blocks),
+    "strings": (encode_json, lambda text: tuple(decode_json(text))),
+    "bool": (int, bool),
+}
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+class Table:
+    """How one type of record is kept.
+
+    Attributes:
+        name: The table's name.
+        columns: Its columns after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
+            have no column of their own, so that a new field is kept from the day it exists.
+        side: A second table for the one large field that must not swell this one's rows; None for most.
+    """
+
+    def __init__(
+        self, name: str, record: type[Any], fields: str, *, side: str | None = None, **nested: type[Any]
+    ) -> None:
+        self.name = name
+        self.side = side
+        specs = [spec.partition(":") for spec in fields.split()]
+        self._paths = [path for path, _, _ in specs]
+        self._codecs = [_CODECS[kind] for _, _, kind in specs]
+        self._encoders = [encode for encode, _ in self._codecs]
+        self._get = attrgetter(*self._paths)
+        self._record = record
+        self._nested = nested
+        self._more = [path for path in self._all_paths() if path not in self._paths]
+        names = [path.rpartition(".")[2] for path in self._paths]
+        # The side table's column comes last in every row, and is not one of this table's own.
+        self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
+        self.side_column = names[-1] if side else ""
+
+    def _all_paths(self) -> list[str]:
+        paths = []
+        for name in self._record.__struct_fields__:
+            inner = self._nested.get(name)
+            paths += [name] if inner is None else [f"{name}.{field}" for field in inner.__struct_fields__]
+        return paths
+
+    def encode(self, record: Record) -> EncodedRecord:
+        """Turn a record into its row, and the row of its side table."""
+        values = [encode(value) for encode, value in zip(self._encoders, self._get(record), strict=True)]
+        more = encode_json({path: attrgetter(path)(record) for path in self._more}) if self._more else None
+        if self.side is None:
+            return ((self.name, (*values, more)),)
+        return ((self.name, (*values[:-1], more)), (self.side, (values[-1],)))
+
+    def decode(self, row: Sequence[Value]) -> Any:
+        """Turn a row (``columns``, then the side column) back into its record."""
+        if self.side is None:
+            values, more = row[:-1], row[-1]
+        else:
+            values, more = (*row[:-2], row[-1]), row[-2]
+        fields: Json = {}
+        inner: dict[str, Json] = {name: {} for name in self._nested}
+        decoded = [decode(value) for (_, decode), value in zip(self._codecs, values, strict=True)]
+        extra = decode_json(more) if more is not None else {}
+        for path, value in (*zip(self._paths, decoded, strict=True), *extra.items()):
+            outer, _, name = path.rpartition(".")
+            (inner[outer] if outer else fields)[name] = value
+        for name, struct in self._nested.items():
+            fields[name] = struct(**inner[name])
+        return self._record(**fields)
+
+
+RUNS: Final = Table(
+    "runs",
+    RunStarted,
+    "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id at options:json",
+)
+RUN_STATES: Final = Table("run_states", RunStateChanged, "run_id state at iteration result error")
+ENTRIES: Final = Table(
+    "entries",
+    EntryAppended,
+    "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id entry.content_id "
+    "entry.original_length entry.step_id entry.created_at entry.tokens entry.metadata:json entry.content:blocks",
+    entry=Entry,
+)
+DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at body:json")
+TOOL_INTENTS: Final = Table(
+    "tool_intents",
+    ToolIntended,
+    "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments:json",
+)
+TOOL_OUTCOMES: Final = Table("tool_outcomes", ToolFinished, "run_id call_id status at duration deduplicated_from")
+MODEL_CALLS: Final = Table(
+    "model_calls",
+    ModelCalled,
+    "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate at body:json",
+    side="request_bodies",
+)
+MODEL_REPLIES: Final = Table(
+    "model_replies",
+    ModelReplied,
+    "run_id call at usage.input_tokens usage.output_tokens usage.cache_read_tokens usage.cache_write_tokens "
+    "usage.cache_write_1h_tokens cost stop_reason error duration content:blocks",
+    usage=Usage,
+)
+CONTENTS: Final = Table(
+    "contents",
+    ContentStored,
+    "content_id run_id source_type source url format length at expires_at retention metadata:json body",
+    side="content_bodies",
+)
+SUMMARIES: Final = Table(
+    "summaries",
+    SummaryStored,
+    "run_id summary_id first last strategy model tokens replaced_tokens at content:blocks",
+)
+SCOPES: Final = Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position")
+ITEMS: Final = Table(
+    "items",
+    ItemWritten,
+    "scope_id item_id position type source at deleted:bool tags:strings related_to:strings metadata:json content",
+)
+EVENTS: Final = Table("events", EventLogged, "run_id type iteration at body:json")
+
+TABLES: Final[dict[type[Any], Table]] = {
+    RunStarted: RUNS,
+    RunStateChanged: RUN_STATES,
+    EntryAppended: ENTRIES,
+    DecisionMade: DECISIONS,
+    ToolIntended: TOOL_INTENTS,
+    ToolFinished: TOOL_OUTCOMES,
+    ModelCalled: MODEL_CALLS,
+    ModelReplied: MODEL_REPLIES,
+    ContentStored: CONTENTS,
+    SummaryStored: SUMMARIES,
+    ScopeOpened: SCOPES,
+    ItemWritten: ITEMS,
+    EventLogged: EVENTS,
+}
+
+
+def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
+    """Turn a batch into rows.
+
+    Raises:
+        RecordRefused: A record cannot be kept exactly. Nothing of the batch may be written then.
+    """
+    out = []
+    for record in records:
+        try:
+            out.append(TABLES[type(record)].encode(record))
+        except KeyError:
+            raise RecordRefused(f"cannot keep a {type(record).__name__}: it is not a record") from None
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise RecordRefused(f"cannot keep this {type(record).__name__}: {error}; nothing was written") from error
+    return out
