@@ -181,10 +181,10 @@ def as_response(answer: Answer, request: ModelRequest) -> ModelResponse:
         blocks: Sequence[Block]
         if isinstance(answer, str):
             blocks = (Text(answer),)
-        elif isinstance(answer, Sequence):
-            blocks = answer
-        else:
+        elif isinstance(answer, msgspec.Struct):
             blocks = (answer,)
+        else:
+            blocks = answer
         stop_reason = "tool_use" if any(isinstance(block, ToolUse) for block in blocks) else "end_turn"
         response = ModelResponse(content=tuple(blocks), stop_reason=stop_reason)
     digest = request_digest(request)  # not a counter: a model made anew for a resumed run must not reuse an id

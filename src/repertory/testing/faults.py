@@ -1,0 +1,98 @@
+"""What can go wrong between a client and a model's server. Each fault spoils one request.
+
+::
+
+    server.inject(rate_limited(retry_after=2), overloaded(), Truncate(after=4))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Answer with an error instead of asking the responder."""
+
+    status: int
+    kind: str
+    message: str
+    headers: Mapping[str, str] = {}
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """Reset the connection, after so many events of the stream; 0 is before the response's headers."""
+
+    after: int = 0
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """End the stream properly at the HTTP level, but after so many events only."""
+
+    after: int = 3
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """Fall silent after so many events, until the client goes.
+
+    Attributes:
+        pings: Seconds between pings that are sent meanwhile; None for not even these.
+    """
+
+    after: int = 0
+    pings: float | None = None
+
+
+class Garbage(msgspec.Struct, frozen=True):
+    """Send this instead of the event after so many events."""
+
+    after: int = 2
+    data: str = '{"type": "content_block_delta", "index": 0, "del'
+
+
+class Break(msgspec.Struct, frozen=True):
+    """Send an ``error`` event after so many events, as a server does that fails in the middle of an answer."""
+
+    after: int = 2
+    kind: str = "overloaded_error"
+    message: str = "Overloaded"
+
+
+class Drip(msgspec.Struct, frozen=True):
+    """Send everything, but wait so many seconds before each event, with a ping in between."""
+
+    seconds: float
+
+
+Fault: TypeAlias = Refuse | Reset | Truncate | Stall | Garbage | Break | Drip
+
+
+def rate_limited(*, retry_after: float | str | None = None, milliseconds: int | None = None) -> Refuse:
+    """A 429, with the headers that say when to come back.
+
+    Args:
+        retry_after: Seconds, or an HTTP date; None leaves the header out.
+        milliseconds: The more exact ``retry-after-ms``; None leaves it out.
+    """
+    headers = {} if retry_after is None else {"retry-after": f"{retry_after}"}
+    if milliseconds is not None:
+        headers["retry-after-ms"] = str(milliseconds)
+    message = "This request would exceed your organization's rate limit of 50 requests per minute."
+    return Refuse(429, "rate_limit_error", message, headers)
+
+
+def overloaded() -> Refuse:
+    """A 529."""
+    return Refuse(529, "overloaded_error", "Overloaded")
+
+
+def server_error(status: int = 500) -> Refuse:
+    """A 5xx."""
+    return Refuse(status, "api_error", "Internal server error")
+
+
+def prompt_too_long(tokens: int = 210_000, limit: int = 200_000) -> Refuse:
+    """A 400, as for a prompt beyond the window."""
+    return Refuse(400, "invalid_request_error", f"prompt is too long: {tokens} tokens > {limit} maximum")

@@ -1,0 +1,29 @@
+"""How the server says no."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+
+class Refusal(Exception):
+    """A request that the server does not answer.
+
+    Attributes:
+        status: The HTTP status.
+        kind: The API's error type.
+        message: Its words.
+        headers: Further headers of the response.
+    """
+
+    def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+def refuse(message: str) -> NoReturn:
+    """Refuse a request as malformed."""
+    raise Refusal(400, "invalid_request_error", message)

@@ -1,0 +1,211 @@
+"""What the Messages API refuses, in its own words. Each check raises ``Refusal`` with the path of what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from repertory.llm.messages import Json
+from repertory.llm.profiles import ModelProfile
+from repertory.testing.refusal import Refusal, refuse
+from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
+
+_MAX_BREAKPOINTS = 4
+
+# Top-level fields, and the beta header value (a prefix of it) without which a field is unknown.
+_FIELDS: dict[str, str | None] = dict.fromkeys(
+    (
+        *("model", "messages", "max_tokens", "system", "tools", "stream", "metadata", "stop_sequences", "temperature"),
+        *("top_p", "top_k", "tool_choice", "thinking", "cache_control", "service_tier", "output_config", "container"),
+        *("inference_geo", "diagnostics", "speed"),
+    )
+) | {"context_management": "context-management-", "compaction": "compact-", "mcp_servers": "mcp-client-"}
+_COUNT_REFUSES = ("max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata")
+
+
+def check_headers(headers: Mapping[str, str], *, api_key: str | None) -> None:
+    """Check the key, where one is required, and the API's version.
+
+    Args:
+        headers: Of the request, in lower case.
+        api_key: The only key that is accepted; None where none is required.
+    """
+    if api_key is not None:
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        given = headers.get("x-api-key") or bearer
+        if not given:
+            raise Refusal(401, "authentication_error", "x-api-key header is required")
+        if given != api_key:
+            raise Refusal(401, "authentication_error", "invalid x-api-key")
+    if "anthropic-version" not in headers:
+        refuse("anthropic-version: header is required")
+    if "json" not in headers.get("content-type", ""):
+        refuse("content-type: must be application/json")
+
+
+def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], counting: bool = False) -> None:
+    """Check everything about a request but its length and its thinking signatures.
+
+    Args:
+        body: The decoded JSON body.
+        profile: Of the model that is asked.
+        betas: Values of the ``anthropic-beta`` header.
+        counting: Whether the tokens are only to be counted, which takes fewer fields.
+    """
+    for field in body:
+        needs = _FIELDS.get(field, "")
+        allowed = needs is None or (needs and any(beta.startswith(needs) for beta in betas))
+        if not allowed or (counting and field in _COUNT_REFUSES):
+            refuse(f"{field}: Extra inputs are not permitted")
+    if not counting:
+        _check_max_tokens(body, profile)
+    tools = body.get("tools", [])
+    _check_tools(tools)
+    _check_choice(body.get("tool_choice"), tools)
+    _check_thinking_option(body, betas, counting)
+    check_system(body.get("system"))
+    check_messages(body.get("messages"), profile)
+    _check_breakpoints(body)
+
+
+def _check_max_tokens(body: Json, profile: ModelProfile) -> None:
+    limit = body.get("max_tokens")
+    if limit is None:
+        refuse("max_tokens: Field required")
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        refuse("max_tokens: Input should be a valid integer")
+    if limit < 1:
+        refuse("max_tokens: Input should be greater than or equal to 1")
+    if limit > profile.max_output:
+        refuse(
+            f"max_tokens: {limit} > {profile.max_output}, which is the maximum allowed number of output tokens for "
+            f"{profile.name}"
+        )
+
+
+def _check_tools(tools: Any) -> None:
+    if not isinstance(tools, list):
+        refuse("tools: Input should be a valid list")
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        where = f"tools.{index}"
+        if not isinstance(tool, dict):
+            refuse(f"{where}: Input should be a valid dictionary")
+        if tool.get("type", "custom") != "custom":
+            continue  # a server tool: its schema is the server's business
+        where = f"{where}.custom"
+        name = tool.get("name")
+        if not isinstance(name, str):
+            refuse(f"{where}.name: Field required")
+        if not TOOL_NAME.fullmatch(name):
+            refuse(f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
+        if name in names:
+            refuse("tools: Tool names must be unique.")
+        names.add(name)
+        schema = tool.get("input_schema")
+        if schema is None:
+            refuse(f"{where}.input_schema: Field required")
+        if not isinstance(schema, dict):
+            refuse(f"{where}.input_schema: Input should be a valid dictionary")
+        if "type" not in schema:
+            refuse(f"{where}.input_schema.type: Field required")
+        if schema["type"] != "object":
+            refuse(f"{where}.input_schema.type: Input should be 'object'")
+        properties = schema.get("properties", {})
+        if not isinstance(properties, dict) or not all(isinstance(p, dict | bool) for p in properties.values()):
+            refuse(
+                f"{where}.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12 "
+                "(https://json-schema.org/draft/2020-12)."
+            )
+        if not isinstance(tool.get("description", ""), str):
+            refuse(f"{where}.description: Input should be a valid string")
+
+
+def _check_choice(choice: Any, tools: list[Json]) -> None:
+    if choice is None:
+        return
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind not in ("auto", "any", "tool", "none"):
+        refuse(
+            "tool_choice: Input tag found using 'type' does not match any of the expected tags: 'auto', 'any', "
+            "'tool', 'none'"
+        )
+    if kind in ("any", "tool") and not tools:
+        refuse("tool_choice: may only be specified while providing tools")
+    if kind == "tool" and choice.get("name") not in {tool.get("name") for tool in tools}:
+        refuse(f"Tool '{choice.get('name')}' not found in provided tools")
+
+
+def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) -> None:
+    thinking = body.get("thinking")
+    if thinking is None:
+        return
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if kind not in ("enabled", "disabled", "adaptive"):
+        refuse("thinking.type: Input should be 'enabled', 'disabled' or 'adaptive'")
+    if "block_binding" in thinking and "thinking-binding-controls-2026-08-01" not in betas:
+        refuse(
+            f"thinking.{kind}.block_binding: Extra inputs are not permitted. That setting requires the "
+            "`thinking-binding-controls-2026-08-01` value in the `anthropic-beta` header."
+        )
+    if kind == "enabled":
+        budget = thinking.get("budget_tokens")
+        if not isinstance(budget, int):
+            refuse("thinking.enabled.budget_tokens: Field required")
+        if budget < 1024:
+            refuse("thinking.enabled.budget_tokens: Input should be greater than or equal to 1024")
+        if not counting and body["max_tokens"] <= budget:
+            refuse("`max_tokens` must be greater than `thinking.budget_tokens`")
+
+
+def marked_blocks(body: Json) -> Iterator[tuple[str, Json]]:
+    """Everything that may carry a cache marker, with its path, in the order in which the API reads it."""
+    for index, tool in enumerate(body.get("tools") or ()):
+        yield f"tools.{index}", tool
+    system = body.get("system") or ()
+    if not isinstance(system, str):
+        for index, block in enumerate(system):
+            yield f"system.{index}", block
+    for number, message in enumerate(body["messages"]):
+        if isinstance(message["content"], str):
+            continue
+        for index, block in enumerate(message["content"]):
+            yield f"messages.{number}.content.{index}", block
+            inner = block.get("content") if block["type"] == "tool_result" else None
+            if isinstance(inner, list):
+                for position, part in enumerate(inner):
+                    yield f"messages.{number}.content.{index}.content.{position}", part
+
+
+def _check_breakpoints(body: Json) -> None:
+    places = [(path, block["cache_control"]) for path, block in marked_blocks(body) if block.get("cache_control")]
+    if body.get("cache_control"):
+        places.append(("cache_control", body["cache_control"]))
+    if len(places) > _MAX_BREAKPOINTS:
+        refuse(f"A maximum of {_MAX_BREAKPOINTS} blocks with cache_control may be provided. Found {len(places)}.")
+    short = False
+    for path, marker in places:
+        if not isinstance(marker, dict) or marker.get("type") != "ephemeral":
+            refuse(f"{path}.cache_control.type: Input should be 'ephemeral'")
+        ttl = marker.get("ttl", "5m")
+        if ttl not in ("5m", "1h"):
+            refuse(f"{path}.cache_control.ttl: Input should be '5m' or '1h'")
+        if ttl == "1h" and short:
+            refuse(
+                f"{path}.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m' "
+                "cache_control block. Note that blocks are processed in the following order: `tools`, `system`, "
+                "`messages`."
+            )
+        short = short or ttl == "5m"
+
+
+def check_length(prompt_tokens: int, body: Json, profile: ModelProfile) -> None:
+    """Check that prompt and answer fit the window."""
+    window = profile.context_window
+    if prompt_tokens > window:
+        refuse(f"prompt is too long: {prompt_tokens} tokens > {window} maximum")
+    if prompt_tokens + body["max_tokens"] > window:
+        refuse(
+            f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {body['max_tokens']} > {window}, "
+            "decrease input length or `max_tokens` and try again"
+        )

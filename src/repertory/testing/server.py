@@ -1,0 +1,325 @@
+"""A strict local server that speaks the Messages API, for tests without a network and without a key.
+
+It refuses what the real one refuses, in the same words; bills prompt caching by the same rules; signs thinking blocks
+and checks what they are bound to; and breaks on demand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.abc
+import msgspec
+
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Json, Thinking
+from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
+from repertory.llm.profiles import ModelProfile, canonical_name, profile_for
+from repertory.testing.binding import Binder
+from repertory.testing.cache import PromptCache, prompt_tokens
+from repertory.testing.faults import Break, Drip, Fault, Garbage, Refuse, Reset, Stall, Truncate
+from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
+from repertory.testing.models import Answer, as_response
+from repertory.testing.refusal import Refusal, refuse
+from repertory.testing.rules import check_body, check_headers, check_length
+from repertory.testing.wire import decode_request, encode_event, encode_response, error_body, events_of
+
+Responder: TypeAlias = Model | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
+
+_NOTHING = Usage()
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, and what came of it.
+
+    Attributes:
+        path: What was asked: ``/v1/messages`` or ``/v1/messages/count_tokens``.
+        headers: In lower case.
+        body: The decoded JSON; None where there was none.
+        status: The HTTP status; 0 where the connection was reset before one was sent.
+        message: The error's words; "" for an answer.
+        usage: What was billed; zeros for an error.
+        fault: What was injected.
+    """
+
+    path: str
+    headers: dict[str, str]
+    body: Any
+    status: int
+    message: str = ""
+    usage: Usage = Usage()
+    fault: Fault | None = None
+
+
+class MessagesServer:
+    """Answers ``POST /v1/messages``, streaming or not, and ``POST /v1/messages/count_tokens``.
+
+    Use ``open_messages_server``, which also listens.
+
+    Args:
+        responder: A model, or a function of the request that returns what a ``ScriptedModel`` step may be.
+        profile: The only model served; None serves every model that ``profile_for`` knows.
+        api_key: The only key accepted; None accepts requests without one.
+        seed: Makes the signing key and the ids; the same seed and requests give the same answers.
+        clock: Seconds, for the cache's TTL.
+        thinks: Whether an answer without thinking gets some, as from a model that always thinks.
+    """
+
+    def __init__(
+        self,
+        responder: Responder,
+        *,
+        profile: ModelProfile | None = None,
+        api_key: str | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        thinks: bool = False,
+    ) -> None:
+        self._responder = responder
+        self._profile = profile
+        self._api_key = api_key
+        self._seed = seed
+        self._thinks = thinks
+        self._cache = PromptCache(clock)
+        self._binder = Binder(seed)
+        self._faults: list[Fault | None] = []
+        self._count = 0
+        self.url = ""
+        self.exchanges: list[Exchange] = []
+
+    def inject(self, *faults: Fault | None) -> None:
+        """Spoil the next requests, one fault each, in order; None lets one pass."""
+        self._faults.extend(faults)
+
+    @property
+    def usage(self) -> Usage:
+        """What was billed in all."""
+        total = Usage()
+        for exchange in self.exchanges:
+            total += exchange.usage
+        return total
+
+    async def handle(self, request: HttpRequest, reply: Reply) -> None:
+        """Answer one HTTP request."""
+        self._count += 1
+        request_id = self._id("req")
+        fault = self._faults.pop(0) if self._faults else None
+        path = request.path.partition("?")[0]
+        body: Any = None
+
+        def record(status: int, message: str = "", usage: Usage = _NOTHING) -> None:
+            self.exchanges.append(
+                Exchange(
+                    path=path,
+                    headers=request.headers,
+                    body=body,
+                    status=status,
+                    message=message,
+                    usage=usage,
+                    fault=fault,
+                )
+            )
+
+        try:
+            if request.method != "POST" or path not in ("/v1/messages", "/v1/messages/count_tokens"):
+                raise Refusal(404, "not_found_error", f"Not found: {request.method} {path}")
+            try:
+                body = msgspec.json.decode(request.body, type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                refuse(f"The request body is not valid JSON: {error}")
+            if isinstance(fault, Refuse):
+                raise Refusal(fault.status, fault.kind, fault.message, fault.headers)
+            if isinstance(fault, Reset) and fault.after == 0:
+                record(0)
+                reply.reset()
+            check_headers(request.headers, api_key=self._api_key)
+            profile = self._profile_of(body)
+            betas = tuple(beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",") if beta.strip())
+            if path.endswith("count_tokens"):
+                check_body(body, profile=profile, betas=frozenset(betas), counting=True)
+                shown, _ = self._binder.check(body, profile=profile, betas=frozenset(betas))
+                record(200)
+                await reply.json(200, {"input_tokens": prompt_tokens(shown)}, {"request-id": request_id})
+                return
+            check_body(body, profile=profile, betas=frozenset(betas))
+            shown, dropped = self._binder.check(body, profile=profile, betas=frozenset(betas))
+            check_length(prompt_tokens(shown), body, profile)
+        except Refusal as refusal:
+            record(refusal.status, refusal.message)
+            said = error_body(refusal.kind, refusal.message, request_id)
+            await reply.json(refusal.status, said, {"request-id": request_id, **refusal.headers})
+            return
+
+        use = self._cache.use(shown, profile)
+        answer = await self._answer(decode_request(shown, betas))
+        extra = {"input_transformations": dropped} if _BINDING_BETA in betas else {}
+        content = answer.content
+        if self._thinks and not any(isinstance(block, Thinking) for block in content):
+            content = (Thinking(f"Request {self._count}: what is asked, and what do I know?"), *content)
+        response = msgspec.structs.replace(
+            answer,
+            content=self._binder.sign(content, body=body, model=profile.name),
+            usage=msgspec.structs.replace(use.usage, output_tokens=max(1, estimate_tokens(content))),
+            model=body["model"],
+            response_id=self._id("msg"),
+            extra={**answer.extra, **extra},
+        )
+        record(200, usage=response.usage)
+        headers = {"request-id": request_id}
+        if body.get("stream"):
+            await reply.start(200, {"content-type": "text/event-stream; charset=utf-8", **headers})
+            await _stream(reply, response, fault, use.begun)
+        else:
+            use.begun()
+            await reply.json(200, encode_response(response), headers)
+
+    def _profile_of(self, body: Json) -> ModelProfile:
+        name = body.get("model")
+        if not isinstance(name, str):
+            refuse("model: Field required")
+        profile = self._profile or profile_for(name)
+        if not profile.known or canonical_name(name) != canonical_name(profile.name):
+            raise Refusal(404, "not_found_error", f"model: {name}")
+        return profile
+
+    async def _answer(self, request: ModelRequest) -> ModelResponse:
+        responder = self._responder
+        if isinstance(responder, Model):
+            return await responder.complete(request)
+        result = responder(request)
+        answer: Answer = await result if inspect.isawaitable(result) else result
+        return as_response(answer, request)
+
+    def _id(self, prefix: str) -> str:
+        return f"{prefix}_{blake2b(f'{self._seed}/{self._count}'.encode(), digest_size=9).hexdigest()}"
+
+
+async def _stream(reply: Reply, response: ModelResponse, fault: Fault | None, begun: Callable[[], None]) -> None:
+    for number, event in enumerate(events_of(response)):
+        match fault:
+            case Reset(after=after) if number == after:
+                reply.reset()
+            case Truncate(after=after) if number == after:
+                break
+            case Garbage(after=after, data=data) if number == after:
+                await reply.send(f"event: {event['type']}\ndata: {data}\n\n".encode())
+                continue
+            case Break(after=after, kind=kind, message=message) if number == after:
+                error = {"type": kind, "message": message}
+                await reply.send(encode_event({"type": "error", "error": error}))
+                break
+            case Stall(after=after, pings=pings) if number == after:
+                await _stall(reply, pings)
+                return
+            case Drip(seconds=seconds):
+                await anyio.sleep(seconds)
+                await reply.send(encode_event({"type": "ping"}))
+            case _:
+                pass
+        await reply.send(encode_event(event))
+        if number == 0:
+            begun()
+    await reply.end()
+
+
+async def _stall(reply: Reply, pings: float | None) -> None:
+    if pings is None:
+        await reply.wait_gone()
+        return
+    while True:  # ends with Gone, when the client has had enough
+        await anyio.sleep(pings)
+        await reply.send(encode_event({"type": "ping"}))
+
+
+@asynccontextmanager
+async def open_messages_server(
+    responder: Responder,
+    *,
+    profile: ModelProfile | None = None,
+    api_key: str | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+    thinks: bool = False,
+    faults: Iterable[Fault | None] = (),
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> AsyncIterator[MessagesServer]:
+    """Listen on a local port as long as the block lasts; runs on trio and asyncio.
+
+    ::
+
+        async with open_messages_server(OfflineModel()) as server:
+            model = AnthropicModel("claude-sonnet-5-5", base_url=server.url)
+
+    Args:
+        responder: A model, or a function of the request that returns what a ``ScriptedModel`` step may be.
+        profile: The only model served; None serves every model that ``profile_for`` knows.
+        api_key: The only key accepted; None accepts requests without one.
+        seed: Makes the signing key and the ids.
+        clock: Seconds, for the cache's TTL.
+        thinks: Whether an answer without thinking gets some.
+        faults: What spoils the first requests; ``server.inject`` adds more.
+        host: Where to listen.
+        port: Where to listen; 0 for any free port.
+
+    Yields:
+        The server; its ``url`` is what ``base_url`` takes.
+    """
+    server = MessagesServer(responder, profile=profile, api_key=api_key, seed=seed, clock=clock, thinks=thinks)
+    server.inject(*faults)
+    listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
+    bound = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django's
+    server.url = f"http://{host}:{bound}"
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        try:
+            await serve_connection(stream, server.handle)
+        except Gone:
+            return
+
+    failure: Exception | None = None
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve, tasks)
+        try:
+            yield server
+        except Exception as error:  # noqa: BLE001 - raised again below, outside the group that would wrap it
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve the offline model from the command line: ``python -m repertory.testing.server``."""
+    from repertory.llm.offline import OfflineModel
+
+    parser = argparse.ArgumentParser(prog="python -m repertory.testing.server", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8082)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--thinks", action="store_true", help="give every answer a signed thinking block")
+    options = parser.parse_args(arguments)
+
+    async def serve() -> None:
+        async with open_messages_server(
+            OfflineModel(), host=options.host, port=options.port, seed=options.seed, thinks=options.thinks
+        ) as server:
+            print(f"ANTHROPIC_BASE_URL={server.url}", flush=True)  # noqa: T201
+            await anyio.sleep_forever()
+
+    try:
+        anyio.run(serve, backend="trio")
+    except KeyboardInterrupt:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What the Messages API refuses in the conversation itself: blocks, turns, and calls without their results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+from repertory.llm.messages import Json
+from repertory.llm.profiles import ModelProfile
+from repertory.testing.refusal import refuse
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_TOOL_USE_ID = re.compile(r"[a-zA-Z0-9_-]+")
+
+_CONTENT_FIELDS: dict[str, frozenset[str]] = {
+    "text": frozenset({"text", "citations", "cache_control"}),
+    "thinking": frozenset({"thinking", "signature"}),
+    "redacted_thinking": frozenset({"data"}),
+    "tool_use": frozenset({"id", "name", "input", "cache_control", "caller"}),
+    "tool_result": frozenset({"tool_use_id", "content", "is_error", "cache_control"}),
+    "image": frozenset({"source", "cache_control"}),
+}
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "image": ("source",),
+}
+_ROLE_OF = {"thinking": "assistant", "redacted_thinking": "assistant", "tool_use": "assistant", "tool_result": "user"}
+
+
+def check_system(system: Any) -> None:
+    if system is None or isinstance(system, str):
+        return
+    if not isinstance(system, list):
+        refuse("system: Input should be a valid list")
+    for index, block in enumerate(system):
+        if not isinstance(block, dict) or block.get("type") != "text":
+            refuse(f"system.{index}.type: Input should be 'text'")
+        _check_block(block, f"system.{index}", "user")
+        if not block["text"]:
+            refuse("system: text content blocks must be non-empty")
+
+
+def check_messages(messages: Any, profile: ModelProfile) -> None:
+    if messages is None:
+        refuse("messages: Field required")
+    if not isinstance(messages, list):
+        refuse("messages: Input should be a valid list")
+    if not messages:
+        refuse("messages: at least one message is required")
+    for index, message in enumerate(messages):
+        where = f"messages.{index}"
+        if not isinstance(message, dict):
+            refuse(f"{where}: Input should be a valid dictionary")
+        if message.get("role") not in ("user", "assistant"):
+            refuse(f"{where}.role: Input should be 'user' or 'assistant'")
+        for field in message:
+            if field not in ("role", "content"):
+                refuse(f"{where}.{field}: Extra inputs are not permitted")
+        _check_content(message.get("content"), where, message["role"], last=index == len(messages) - 1)
+    if messages[0]["role"] != "user":
+        refuse('messages: first message must use the "user" role')
+    if messages[-1]["role"] == "assistant" and profile.target == "binding":
+        refuse("This model does not support assistant message prefill. The conversation must end with a user message.")
+    _check_pairs(messages)
+
+
+def _check_content(content: Any, where: str, role: str, *, last: bool) -> None:
+    if content is None:
+        refuse(f"{where}.content: Field required")
+    if not isinstance(content, str | list):
+        refuse(f"{where}.content: Input should be a valid list")
+    if not content and not (last and role == "assistant"):
+        refuse(f"{where}: all messages must have non-empty content except for the optional final assistant message")
+    if isinstance(content, str):
+        if content and not content.strip():
+            refuse("messages: text content blocks must contain non-whitespace text")
+        return
+    for index, block in enumerate(content):
+        place = f"{where}.content.{index}"
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            refuse(f"{place}.type: Field required")
+        _check_block(block, place, role)
+        if block["type"] == "text" and not block["text"]:
+            refuse("messages: text content blocks must be non-empty")
+        if block["type"] == "text" and not block["text"].strip():
+            refuse("messages: text content blocks must contain non-whitespace text")
+
+
+def _check_block(block: Json, where: str, role: str) -> None:
+    kind = block["type"]
+    known = _CONTENT_FIELDS.get(kind)
+    if known is None:
+        return  # a block of a kind that this server does not speak about; the real one may
+    for field in _REQUIRED[kind]:
+        if field not in block:
+            refuse(f"{where}.{kind}.{field}: Field required")
+    for field in block:
+        if field != "type" and field not in known:
+            refuse(f"{where}.{kind}.{field}: Extra inputs are not permitted")
+    if _ROLE_OF.get(kind, role) != role:
+        refuse(f"{where}: `{kind}` blocks can only be specified in `{_ROLE_OF[kind]}` messages")
+    if kind == "text" and not isinstance(block["text"], str):
+        refuse(f"{where}.text.text: Input should be a valid string")
+    if kind == "text" and not block["text"] and block.get("cache_control"):
+        refuse(f"{where}.text: cache_control cannot be set for empty text blocks")
+    if kind == "tool_use":
+        if not isinstance(block["input"], dict):
+            refuse(f"{where}.tool_use.input: Input should be a valid dictionary")
+        if not isinstance(block["id"], str) or not _TOOL_USE_ID.fullmatch(block["id"]):
+            refuse(f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
+        if not isinstance(block["name"], str) or not TOOL_NAME.fullmatch(block["name"]):
+            refuse(f"{where}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
+    if kind == "tool_result" and not isinstance(block.get("content", ""), str):
+        if not isinstance(block["content"], list):
+            refuse(f"{where}.tool_result.content: Input should be a valid list")
+        for index, inner in enumerate(block["content"]):
+            place = f"{where}.tool_result.content.{index}"
+            if not isinstance(inner, dict) or not isinstance(inner.get("type"), str):
+                refuse(f"{place}.type: Field required")
+            if inner["type"] in _ROLE_OF:
+                refuse(f"{place}: Input tag '{inner['type']}' does not match any of the expected tags")
+            _check_block(inner, place, role)
+
+
+def _check_pairs(messages: list[Json]) -> None:
+    """Every call has exactly one result, at the beginning of the next message; every result has its call."""
+    seen: set[str] = set()
+    open_calls: list[str] = []
+    for index, message in enumerate(_merged(messages)):
+        blocks = message["content"]
+        leading = [b["tool_use_id"] for b in takewhile(lambda b: b["type"] == "tool_result", blocks)]
+        _refuse_unanswered([call for call in open_calls if call not in leading], index)
+        results = [block.get("tool_use_id") for block in blocks if block["type"] == "tool_result"]
+        for position, block in enumerate(blocks):
+            if block["type"] != "tool_result":
+                continue
+            result = block["tool_use_id"]
+            if result not in open_calls:
+                refuse(
+                    f"messages.{index}.content.{position}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                    f"{result}. Each `tool_result` block must have a corresponding `tool_use` block in the previous "
+                    "message."
+                )
+            if results.count(result) > 1:
+                refuse(
+                    f"messages.{index}.content.{position}: each tool_use must have a single result. Found multiple "
+                    f"`tool_result` blocks with id: {result}"
+                )
+        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        for position, call in enumerate(open_calls):
+            if call in seen:
+                refuse(f"messages.{index}.content.{position}: `tool_use` ids must be unique")
+            seen.add(call)
+    if messages[-1]["role"] == "assistant":
+        _refuse_unanswered(open_calls, len(messages) - 1)
+
+
+def _refuse_unanswered(calls: list[str], index: int) -> None:
+    if calls:
+        refuse(
+            f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+            f"{', '.join(calls)}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
+            "message."
+        )
+
+
+def _merged(messages: list[Json]) -> Iterator[Json]:
+    """Messages with neighbours of one role made one, as the API reads them; content always as blocks."""
+    role: str | None = None
+    blocks: list[Json] = []
+    for message in messages:
+        content = message["content"]
+        new = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if message["role"] == role:
+            blocks = [*blocks, *new]
+            continue
+        if role is not None:
+            yield {"role": role, "content": blocks}
+        role, blocks = message["role"], list(new)
+    yield {"role": role, "content": blocks}

@@ -1,0 +1,107 @@
+"""The Messages API on the wire, as a server sees it: reading a request, writing an answer as JSON or as events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from repertory.llm.messages import Json, Text, Thinking, ToolUse, decode_content, decode_message, encode_block
+from repertory.llm.model import ModelRequest, ModelResponse, ToolSchema, Usage
+
+_OWN = frozenset({"model", "messages", "max_tokens", "system", "tools", "stream"})
+_PIECE = 48  # characters of one delta: small enough that even a short answer comes in several
+
+
+def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
+    """Read the body of ``POST /v1/messages``. Cache markers stay where they are, in the blocks' ``extra``."""
+    return ModelRequest(
+        model=body["model"],
+        messages=tuple(decode_message(message) for message in body["messages"]),
+        system=decode_content(body.get("system") or ()),
+        tools=tuple(
+            ToolSchema(tool["name"], tool.get("description", ""), tool["input_schema"])
+            for tool in body.get("tools") or ()
+            if "input_schema" in tool
+        ),
+        max_tokens=body.get("max_tokens", 8192),
+        options={name: value for name, value in body.items() if name not in _OWN},
+        betas=betas,
+    )
+
+
+def encode_usage(usage: Usage) -> Json:
+    """Write usage as the API does, with the cache writes split by TTL."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "cache_read_input_tokens": usage.cache_read_tokens,
+        "cache_creation_input_tokens": usage.cache_write_tokens + usage.cache_write_1h_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write_tokens,
+            "ephemeral_1h_input_tokens": usage.cache_write_1h_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+    }
+
+
+def encode_response(response: ModelResponse) -> Json:
+    """Write an answer as one JSON object."""
+    return {
+        "id": response.response_id,
+        "type": "message",
+        "role": "assistant",
+        "model": response.model,
+        "content": [encode_block(block) for block in response.content],
+        "stop_reason": response.stop_reason,
+        "stop_sequence": None,
+        "usage": encode_usage(response.usage),
+        **response.extra,
+    }
+
+
+def events_of(response: ModelResponse) -> Iterator[Json]:
+    """Write an answer as the events of a stream, pings included."""
+    usage = encode_usage(response.usage)
+    first = {**encode_response(response), "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    yield {"type": "message_start", "message": first}
+    yield {"type": "ping"}
+    for index, block in enumerate(response.content):
+        match block:
+            case Text(text):
+                empty: Json = {**encode_block(block), "text": ""}
+                deltas: list[Json] = [{"type": "text_delta", "text": piece} for piece in _pieces(text)]
+            case Thinking(thinking, signature):
+                empty = {**encode_block(block), "thinking": "", "signature": ""}
+                deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(thinking)]
+                deltas.append({"type": "signature_delta", "signature": signature})
+            case ToolUse(input=arguments):
+                empty = {**encode_block(block), "input": {}}
+                encoded = msgspec.json.encode(arguments).decode() if arguments else ""
+                # The API too begins with an empty piece, and a call without arguments has no other.
+                deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *_pieces(encoded))]
+            case _:
+                empty, deltas = encode_block(block), []
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    end: Json = {"stop_reason": response.stop_reason, "stop_sequence": None}
+    # Without the split by TTL: the real API gives that at the start alone.
+    del usage["cache_creation"]
+    yield {"type": "message_delta", "delta": end, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def encode_event(event: Json) -> bytes:
+    """Write one server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
+
+
+def error_body(kind: str, message: str, request_id: str) -> dict[str, Any]:
+    """The body of an error."""
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
