@@ -78,8 +78,9 @@ class TrioBackend:
         import trio
 
         self.now = trio.current_time
-        self.open_nursery: Callable[[], AbstractAsyncContextManager[Nursery]] = trio.open_nursery
-        self.post = trio.lowlevel.current_trio_token().run_sync_soon
+        # trio's nurseries start tasks by ``async_fn`` where the protocol says ``function``, always by position.
+        self.open_nursery = cast("Callable[[], AbstractAsyncContextManager[Nursery]]", trio.open_nursery)
+        self._token = trio.lowlevel.current_trio_token()
         self._lowlevel = trio.lowlevel
         self._succeeded = trio.lowlevel.Abort.SUCCEEDED
 
@@ -101,6 +102,10 @@ class TrioBackend:
         if task is not None:
             spot.parked = None
             self._lowlevel.reschedule(task)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Run a function in trio's thread, soon."""
+        self._token.run_sync_soon(function)
 
 
 class AsyncioBackend:

@@ -45,18 +45,18 @@ class Call(msgspec.Struct, eq=False):
         if self.state != ENDED:
             self.state = ENDED
             self.value = value
-            self.target.system.backend.unpark(self)
+            self.target.runtime.backend.unpark(self)
 
     def fail(self, error: BaseException) -> None:
         """End with an error, unless the asker has given up."""
         if self.state != ENDED:
             self.state = ENDED
             self.error = error
-            self.target.system.backend.unpark(self)
+            self.target.runtime.backend.unpark(self)
 
     def expire(self) -> None:
         """The deadline has passed."""
-        self.target.system.asks_timed_out += 1
+        self.target.runtime.asks_timed_out += 1
         begun = "begun; it may have acted" if self.state == BEGUN else "not begun, and never will"
         self.fail(AskTimeout(f"{self.target.path} did not answer {_kind(self.message)} in time: it had {begun}"))
 
@@ -101,7 +101,7 @@ async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None) -
     Raises:
         ActorError: It did not come; see ``ActorRef.ask``.
     """
-    system = target.system
+    runtime = target.runtime
     call = Call(message, target, deadline)
     if asker is not None:
         if (path := waiting_path(target, asker)) is not None:
@@ -113,18 +113,18 @@ async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None) -
     timed = deadline != float("inf")
     try:
         if timed:
-            if system.backend.now() >= deadline:
+            if runtime.backend.now() >= deadline:
                 call.expire()
             else:
-                system.wheel.add(call)
+                runtime.wheel.add(call)
         if call.state != ENDED:
             target.mailbox.put_call(call)
-            await system.backend.park(call)
+            await runtime.backend.park(call)
     finally:
         # Reached with the call still open only when the asker is cancelled or the mailbox refuses.
         call.state = ENDED
         if timed:
-            system.wheel.discard(call)
+            runtime.wheel.discard(call)
         if asker is not None and asker.asking is not None:
             asker.asking.discard(call)
     if call.error is not None:

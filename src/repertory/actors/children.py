@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,7 @@ from repertory.actors.supervision import Comeback, RestartHistory, Supervision
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 if TYPE_CHECKING:
-    from repertory.actors.system import ActorSystem
-
-logger = logging.getLogger("repertory.actors")
+    from repertory.actors.runtime import Runtime
 
 
 class Children:
@@ -34,13 +31,13 @@ class Children:
 
     def __init__(
         self,
-        system: ActorSystem,
+        runtime: Runtime,
         parent: Cell | None,
         nursery: Nursery,
         policy: Supervision | None,
         escalate: Callable[[BaseException], None],
     ) -> None:
-        self.system = system
+        self.runtime = runtime
         self.parent = parent
         self.members: dict[str, Cell] = {}
         self.nursery = nursery
@@ -67,8 +64,8 @@ class Children:
             raise ActorStopped(f"cannot spawn {name!r}: its parent is stopping")
         cell = Cell(self, factory, name, settings)
         self.members[name] = cell
-        self.system.actors += 1
-        self.system.spawned += 1
+        self.runtime.actors += 1
+        self.runtime.spawned += 1
         if not settings.lazy:
             cell.launch()
         return cell.ref
@@ -76,14 +73,21 @@ class Children:
     def leave(self, cell: Cell) -> None:
         """A child is gone for good."""
         del self.members[cell.name]
-        self.system.actors -= 1
+        self.runtime.actors -= 1
 
-    async def stop_all(self, deadline: float) -> None:
-        """Stop the children one by one, the last started first, and spawn no more."""
+    async def stop_all(self, deadline: float | None = None) -> None:
+        """Stop the children one by one, the last started first, and spawn no more.
+
+        Args:
+            deadline: For all of them; None gives each the drain time of the system.
+        """
         self.closed = True
         while self.members:
             cell = next(reversed(self.members.values()))
-            cell.stop_at(deadline)
+            if deadline is None:
+                cell.stop(None)
+            else:
+                cell.stop_at(deadline)
             await cell.until_gone()
 
     def sweep(self) -> None:
@@ -98,8 +102,10 @@ class Children:
         if cell.settings.restart == "temporary":
             return StopReason("failed", error)
         alone = policy.strategy == "one-for-one"
-        history = cell.history if alone else self._history
-        delay = history.allow(policy, self.system.backend.now())
+        if alone and cell.history is None:
+            cell.history = RestartHistory()
+        history = cell.history if alone and cell.history is not None else self._history
+        delay = history.allow(policy, self.runtime.backend.now())
         if delay is not None:
             return Comeback(error, delay, grouped=not alone)
         if policy.when_exceeded == "escalate":

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from repertory.actors.lifecycle import Actor
 from repertory.actors.options import SpawnOptions
-from repertory.actors.refs import ActorRef
+from repertory.actors.refs import ActorRef, cell_of
 
 if TYPE_CHECKING:
     from repertory.actors.cell import Cell
+    from repertory.actors.life import Life
     from repertory.actors.system import ActorSystem
 
 MessageT = TypeVar("MessageT")
@@ -23,10 +24,11 @@ class ActorContext:
     For this actor's own code, in the scheduler's thread.
     """
 
-    __slots__ = ("_cell",)
+    __slots__ = ("_cell", "_life")
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, life: Life) -> None:
         self._cell = cell
+        self._life = life
 
     @property
     def ref(self) -> ActorRef[Any]:
@@ -57,19 +59,20 @@ class ActorContext:
     @property
     def system(self) -> ActorSystem:
         """The system this actor lives in."""
-        return self._cell.system
+        return self._cell.runtime.system
 
     @property
     def children(self) -> tuple[ActorRef[Any], ...]:
         """The living children in the order they were started."""
-        children = self._cell.children
+        children = self._life.children
         return () if children is None else tuple(child.ref for child in children.members.values())
 
     @property
     def time_left(self) -> float:
         """Seconds until the asker gives up on the message being handled; infinite if it has no deadline."""
-        deadline = self._cell.current_deadline
-        return deadline - self._cell.system.backend.now() if deadline != float("inf") else deadline
+        cell = self._cell
+        deadline = cell.inline_deadline if cell.call is None else cell.call.deadline
+        return deadline - cell.runtime.backend.now()
 
     @overload
     def spawn(
@@ -98,7 +101,7 @@ class ActorContext:
             ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
             ActorStopped: This actor is stopping or has stopped.
         """
-        return self._cell.family_of_its_own(self).spawn(factory, name, options)
+        return self._life.family().spawn(factory, name, options)
 
     def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
         """Start a background task that this incarnation owns.
@@ -113,7 +116,7 @@ class ActorContext:
         Raises:
             ActorStopped: This incarnation has ended.
         """
-        self._cell.start_task(self, function, *args)
+        self._life.start_task(function, args)
 
     def watch(self, ref: ActorRef[Any]) -> None:
         """Have ``terminated`` called once when ``ref`` has stopped for good, soon if it has already.
@@ -123,11 +126,11 @@ class ActorContext:
         Raises:
             ConfigurationError: This actor has no ``terminated`` hook.
         """
-        self._cell.watch(ref._cell)
+        self._life.watch(cell_of(ref))
 
     def unwatch(self, ref: ActorRef[Any]) -> None:
         """Undo ``watch``, also for a death that has not been told yet."""
-        self._cell.unwatch(ref._cell)
+        self._life.unwatch(cell_of(ref))
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""

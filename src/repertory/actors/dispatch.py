@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
@@ -137,7 +137,7 @@ def blueprint(cls: type) -> Blueprint:
 
 def blueprint_of(actor: object) -> Blueprint:
     """Read the handlers and hooks of an actor's class."""
-    cls: Hashable = type(actor)
+    cls: type = type(actor)
     return blueprint(cls)
 
 

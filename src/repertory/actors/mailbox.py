@@ -109,7 +109,7 @@ class Mailbox:
         sender = Sender(message)
         self._line_up(sender)
         try:
-            await self.cell.system.backend.park(sender)
+            await self.cell.runtime.backend.park(sender)
         except BaseException:
             if self.senders is not None and sender in self.senders:
                 self.senders.remove(sender)
@@ -130,7 +130,7 @@ class Mailbox:
             if isinstance(waiting, Sender):
                 waiting.admitted = True
                 self.queue.append(waiting.message)
-                self.cell.system.backend.unpark(waiting)
+                self.cell.runtime.backend.unpark(waiting)
             elif waiting.state != ENDED:
                 self.queue.append(waiting)
             else:
@@ -159,7 +159,7 @@ class Mailbox:
         senders, self.senders = self.senders, None
         for waiting in senders or ():
             if isinstance(waiting, Sender):
-                self.cell.system.backend.unpark(waiting)
+                self.cell.runtime.backend.unpark(waiting)
             elif waiting.state != ENDED:
                 waiting.fail(self.cell.stopped_error(waiting.message))
             else:
@@ -176,13 +176,13 @@ class Mailbox:
             MailboxFull: The mailbox is full as seen from here; the policies that drop decide on arrival.
             ActorStopped: The scheduler's thread has ended.
         """
-        system = self.cell.system
+        runtime = self.cell.runtime
         raises = not self.cell.settings.overflow.startswith("drop")
         # Everything under way counts against this mailbox: a little too strict, and never unbounded.
-        if raises and self.room != CLOSED and len(self.queue) + len(system.foreign) >= self.capacity:
+        if raises and self.room != CLOSED and len(self.queue) + len(runtime.foreign) >= self.capacity:
             raise self.full(message)
         try:
-            system.hand_over(self, message)
+            runtime.hand_over(self, message)
         except RuntimeError as error:
             raise ActorStopped(f"{self.cell.path} has stopped: its event loop has ended") from error
 

@@ -18,10 +18,10 @@ RefT_contra = TypeVar("RefT_contra", contravariant=True)
 class Request(msgspec.Struct, Generic[ReplyT_co], frozen=True):
     """A message that names the type of its answer::
 
-        class Store(Request[ItemId], frozen=True):
-            text: str
+    class Store(Request[ItemId], frozen=True):
+        text: str
 
-        item = await memory.ask(Store("…"))  # a type checker knows this is an ItemId
+    item = await memory.ask(Store("…"))  # a type checker knows this is an ItemId
     """
 
     def __answered_by__(self, ref: ActorRef[Self], /) -> ReplyT_co:

@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from repertory.actors.calls import ask, current_cell
 from repertory.actors.lifecycle import StopReason
 from repertory.actors.messages import Askable
+from repertory.actors.outcomes import run_inline
 from repertory.actors.statistics import ActorStatistics
 
 if TYPE_CHECKING:
@@ -88,7 +89,15 @@ class ActorRef(Generic[MessageT_contra]):
         Raises:
             ActorStopped: The receiver has stopped; the message stays with the caller.
         """
+        self._check_thread()
         await self._mailbox.send(message)
+
+    def _check_thread(self) -> None:
+        if get_ident() != self._mailbox.thread:
+            raise RuntimeError(
+                f"{self.path} lives in another thread: tell() crosses threads; for an answer use "
+                "anyio.from_thread.run(ref.ask, request)"
+            )
 
     async def ask(
         self, request: Askable[ActorRef[MessageT_contra], ReplyT], *, reply_timeout: float | None = None
@@ -116,18 +125,19 @@ class ActorRef(Generic[MessageT_contra]):
             UnhandledMessage: The receiver has no handler for this type.
             Exception: An error that the handler declares as expected comes as it is.
         """
+        self._check_thread()
         cell = self._cell
         asker = current_cell.get()
         deadline = _NEVER
         if asker is not None and (call := asker.call) is not None:
             deadline = call.deadline
         if reply_timeout is not None:
-            deadline = min(deadline, cell.system.backend.now() + reply_timeout)
+            deadline = min(deadline, cell.runtime.backend.now() + reply_timeout)
         box = self._mailbox
         if box.idle:
-            system = cell.system
-            if not system.inline_left:
-                system.inline_left = INLINE_QUOTA
+            runtime = cell.runtime
+            if not runtime.inline_left:
+                runtime.inline_left = INLINE_QUOTA
                 await checkpoint()
             entry = cell.table.get(type(request))
             if (
@@ -135,10 +145,10 @@ class ActorRef(Generic[MessageT_contra]):
                 and not entry.is_async
                 and box.idle  # still, after the checkpoint
                 and cell.settings.attempts == 1  # else a crash means waiting for the next attempt
-                and (deadline == _NEVER or system.backend.now() < deadline)
+                and (deadline == _NEVER or runtime.backend.now() < deadline)
             ):
-                system.inline_left -= 1
-                return cast("ReplyT", cell.run_inline(entry, request, deadline))
+                runtime.inline_left -= 1
+                return cast("ReplyT", run_inline(cell, entry, request, deadline))
         return cast("ReplyT", await ask(cell, request, deadline, asker))
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
@@ -176,4 +186,6 @@ class ActorRef(Generic[MessageT_contra]):
         return self._cell.statistics()
 
 
-AnyRef = ActorRef[Any]
+def cell_of(ref: ActorRef[Any]) -> Cell:
+    """The runtime's side of a reference."""
+    return ref._cell  # pyright: ignore[reportPrivateUsage] - the one way in

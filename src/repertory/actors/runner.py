@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,10 @@ from anyio.lowlevel import checkpoint
 
 from repertory.actors.calls import BEGUN, WAITING, Call, current_cell
 from repertory.actors.cell import Cell, Death
+from repertory.actors.dispatch import Blueprint
+from repertory.actors.life import Life
 from repertory.actors.lifecycle import StopReason
+from repertory.actors.outcomes import crashed_on_current, interrupted, refuse, unhandled
 from repertory.actors.supervision import Comeback
 from repertory.errors import ActorStopped
 
@@ -40,7 +42,7 @@ async def run(cell: Cell) -> None:
                 reason = StopReason("killed" if cell.doomed else "stopped")
                 break
             cell.restarts += 1
-            cell.system.restarts += 1
+            cell.runtime.restarts += 1
     finally:
         cell.finish(reason)
 
@@ -65,31 +67,36 @@ async def _incarnate(cell: Cell) -> StopReason | Comeback:
 async def _live(cell: Cell) -> None:
     """From the factory to the moment when the last child and task are gone."""
     try:
-        async with cell.system.backend.open_nursery() as nursery:
+        async with cell.runtime.backend.open_nursery() as nursery:
             try:
-                cell.begin(nursery)
+                life = cell.life = Life(cell, nursery)
+                nursery.cancel_scope.deadline = cell.stop_deadline
                 if cell.doomed or cell.halting:
                     nursery.cancel_scope.cancel()
-                await _call_hook(cell, "started")
-                if cell.state == "starting":
-                    cell.become("running")
-                await _serve(cell)
-                await _part(cell)
+                blueprint = life.begin()
+                await life.call_hook("started")
+                cell.become("stopping" if cell.closing else "running")
+                cell.actor, cell.context, cell.table = life.actor, life.context, blueprint.table
+                await _serve(cell, life, blueprint)
+                await _part(cell, life)
             except Exception as error:  # noqa: BLE001 - the supervisor decides
                 cell.failure = cell.failure or error
             finally:
-                cell.interrupted()
+                interrupted(cell)
             cell.mailbox.idle = False
             nursery.cancel_scope.cancel()
     finally:
-        cell.end()
+        cell.mailbox.idle = False
+        cell.actor = cell.context = cell.asking = None
+        cell.table = {}
+        if cell.life is not None:
+            cell.life.end()
 
 
-async def _serve(cell: Cell) -> None:
+async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
     """Handle messages until a graceful stop has emptied the mailbox."""
-    actor, context, blueprint, table = cell.actor, cell.context, cell.blueprint, cell.table
-    assert blueprint is not None
-    park = cell.system.backend.park
+    actor, context, table = life.actor, life.context, blueprint.table
+    park = cell.runtime.backend.park
     box = cell.mailbox
     queue = box.queue
     # One by one, never the whole queue at once: what is not begun must stay in the mailbox when this one crashes.
@@ -97,7 +104,7 @@ async def _serve(cell: Cell) -> None:
     quota, slice_end = QUOTA, perf_counter() + SLICE
     while True:
         if cell.control:
-            await _obey(cell)
+            await _obey(cell, life)
             continue
         if not queue:
             if cell.closing:
@@ -109,7 +116,13 @@ async def _serve(cell: Cell) -> None:
                 box.idle = False
             quota, slice_end = QUOTA, perf_counter() + SLICE
             continue
-        item = message = popleft()
+        if not quota or perf_counter() > slice_end:
+            await checkpoint()
+            quota, slice_end = QUOTA, perf_counter() + SLICE
+            continue
+        quota -= 1
+        item: Any = popleft()
+        message: Any = item
         if box.senders:
             box.admit()
         call: Call | None = None
@@ -120,10 +133,11 @@ async def _serve(cell: Cell) -> None:
             item.state = BEGUN
             cell.call = call = item
             message = item.message
-        entry = table.get(type(message)) or blueprint.find(type(message))
+        kind: type = type(message)
+        entry = table.get(kind) or blueprint.find(kind)
         if entry is None:
             cell.call = None
-            cell.unhandled(message, call)
+            unhandled(cell, message, call)
             continue
         function, is_async, wants_context, expected = entry
         cell.current = item
@@ -132,49 +146,45 @@ async def _serve(cell: Cell) -> None:
             if is_async:
                 value = await value
         except expected as error:
-            cell.refuse(message, call, error)
+            refuse(cell, message, call, error)
         except Exception as error:
-            cell.crashed_on_current(error)
+            crashed_on_current(cell, error)
             raise
         else:
             if call is not None:
                 call.answer(value)
         cell.current = cell.call = None
         cell.handled += 1
-        quota -= 1
-        if not quota or perf_counter() > slice_end:
-            await checkpoint()
-            quota, slice_end = QUOTA, perf_counter() + SLICE
 
 
-async def _obey(cell: Cell) -> None:
+async def _obey(cell: Cell, life: Life) -> None:
     """Work off the control lane, and stay here while paused."""
     while cell.control or (cell.paused and not cell.closing):
         if not cell.control:
-            await cell.system.backend.park(cell)
+            await cell.runtime.backend.park(cell)
             continue
         signal = cell.control.pop(0)
         if isinstance(signal, Death):
-            if cell.watching is not None and signal.cell in cell.watching:
-                cell.watching.discard(signal.cell)
-                await _call_hook(cell, "terminated", signal.cell.ref, signal.reason)
+            if life.watching is not None and signal.cell in life.watching:
+                life.watching.discard(signal.cell)
+                await life.call_hook("terminated", signal.cell.ref, signal.reason)
         else:
             cell.paused = signal == "pause"
 
 
-async def _part(cell: Cell) -> None:
+async def _part(cell: Cell, life: Life) -> None:
     """The orderly end of a graceful stop; bounded by the deadline of the incarnation's scope."""
     cell.state = "stopping"
     try:
-        await _call_hook(cell, "stopping")
+        await life.call_hook("stopping")
     except Exception:
         logger.exception("actors.hook_failed", extra={"actor": cell.path, "hook": "stopping"})
-    while cell.tasks:
-        for scope in cell.tasks:
+    while life.tasks:
+        for scope in life.tasks:
             scope.cancel()
-        await cell.system.backend.park(cell)
-    if cell.children is not None:
-        await cell.children.stop_all(cell.stop_deadline)
+        await cell.runtime.backend.park(cell)
+    if life.children is not None:
+        await life.children.stop_all(cell.stop_deadline)
 
 
 def _judge(cell: Cell) -> StopReason | Comeback:
@@ -182,7 +192,7 @@ def _judge(cell: Cell) -> StopReason | Comeback:
     error, cell.failure = cell.failure, None
     if error is not None:
         cell.crashes += 1
-        cell.system.crashes += 1
+        cell.runtime.crashes += 1
         logger.error("actors.crashed", exc_info=error, extra={"actor": cell.path, "crashes": cell.crashes})
     if cell.doomed:
         return StopReason("killed")
@@ -200,10 +210,10 @@ def _judge(cell: Cell) -> StopReason | Comeback:
 
 async def _wait_for_comeback(cell: Cell, comeback: Comeback) -> None:
     """Wait out the back-off, or the restart of the group; a stop or kill ends the wait."""
-    backend = cell.system.backend
+    backend = cell.runtime.backend
     if comeback.grouped:
         cell.holding = True
-        cell.notify()
+        cell.become("restarting")
         if not cell.halting:
             cell.family.restart_group(cell, comeback)
         while cell.holding and not cell.closing and not cell.doomed:
@@ -216,25 +226,16 @@ async def _wait_for_comeback(cell: Cell, comeback: Comeback) -> None:
     cell.state = "starting"
 
 
-async def _call_hook(cell: Cell, name: str, *args: Any) -> None:
-    assert cell.blueprint is not None
-    hook = cell.blueprint.hooks.get(name)
-    if hook is not None:
-        result = hook(cell.actor, cell.context, *args)
-        if inspect.isawaitable(result):
-            await result
-
-
 async def _say_farewell(cell: Cell, hook: str, *args: Any) -> None:
     """Let the incarnation release what it holds: shielded, in bounded time, and whatever it raises."""
-    if cell.actor is None:
+    life, cell.life = cell.life, None
+    if life is None or life.actor is None:
         return  # the factory failed
-    timeout = cell.system.cleanup_timeout
+    timeout = cell.runtime.cleanup_timeout
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
         try:
-            await _call_hook(cell, hook, *args)
+            await life.call_hook(hook, *args)
         except Exception:
             logger.exception("actors.hook_failed", extra={"actor": cell.path, "hook": hook})
     if scope.cancelled_caught:
         logger.error("actors.hook_timed_out", extra={"actor": cell.path, "hook": hook, "seconds": timeout})
-    cell.actor = None

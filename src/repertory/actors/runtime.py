@@ -1,0 +1,82 @@
+"""What all actors of one system share: clock, timers, dead letters, counts, the way in from other threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from repertory.actors.backend import Nursery, current_backend
+from repertory.actors.deadletters import DeadLetters
+from repertory.actors.refs import INLINE_QUOTA
+from repertory.actors.wheel import Wheel
+
+if TYPE_CHECKING:
+    from repertory.actors.cell import Cell
+    from repertory.actors.mailbox import Mailbox
+    from repertory.actors.system import ActorSystem
+
+
+class Runtime:
+    """The inside of an ``ActorSystem``.
+
+    Attributes:
+        backend: trio or asyncio.
+        thread: The scheduler's thread.
+        wheel: The timers of all asks.
+        run_cell: The task of an actor; an attribute because cells cannot import the module that drives them.
+        inline_left: How many more asks may run inline before one must be a checkpoint.
+        foreign: Messages from other OS threads on their way to their mailboxes.
+        failure: The crash at the top that ends the system.
+    """
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        run_cell: Callable[[Cell], Awaitable[None]],
+        *,
+        drain_timeout: float,
+        cleanup_timeout: float,
+        timer_resolution: float,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self.backend = current_backend()
+        self.thread = get_ident()
+        self.nursery = nursery
+        self.run_cell = run_cell
+        self.drain_timeout = drain_timeout
+        self.cleanup_timeout = cleanup_timeout
+        self.wheel = Wheel(self.backend, timer_resolution)
+        self.dead_letters = dead_letters
+        self.inline_left = INLINE_QUOTA
+        self.foreign: deque[tuple[Mailbox, Any]] = deque()
+        self.failure: BaseException | None = None
+        self.system: ActorSystem
+        self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
+        self._announced = False
+
+    def hand_over(self, mailbox: Mailbox, message: Any) -> None:
+        """Take a message from another OS thread. Appending to and popping from a deque are atomic.
+
+        Raises:
+            RuntimeError: The scheduler's thread has ended.
+        """
+        self.foreign.append((mailbox, message))
+        if not self._announced:
+            # Two threads may both announce, which is harmless; the flag only spares a burst its wake-ups.
+            self._announced = True
+            self.backend.post(self.receive_foreign)
+
+    def receive_foreign(self) -> None:
+        """Bring the messages from other threads to their mailboxes."""
+        # The flag falls before the deque is emptied: what is appended from here on is announced anew.
+        self._announced = False
+        while self.foreign:
+            mailbox, message = self.foreign.popleft()
+            mailbox.receive_foreign(message)
+
+    def fail(self, error: BaseException) -> None:
+        """An actor at the top failed beyond repair, and nobody is left to escalate to."""
+        self.failure = self.failure or error
+        self.nursery.cancel_scope.cancel()
