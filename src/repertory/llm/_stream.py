@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -10,7 +12,34 @@ from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "usage"})
+
+
+class EventReader:
+    """Cuts a response body into server-sent events.
+
+    The SDK has one too, but as nested async generators: leaving these early on trio leaks them.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[Json]:
+        """Take a piece of the body in, and give the events it completes; pings and comments are left out.
+
+        Raises:
+            msgspec.DecodeError: An event's data is not a JSON object.
+        """
+        *parts, self._rest = _BLANK_LINE.split(self._rest + chunk)
+        for part in parts:
+            lines = [line.partition(b":") for line in part.splitlines()]
+            data = b"\n".join(value.removeprefix(b" ") for field, _, value in lines if field == b"data")
+            if not data:
+                continue
+            event: Json = msgspec.json.decode(data, type=dict)
+            if event.get("type", "ping") != "ping":
+                yield event
 
 
 class Assembler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ import msgspec
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._failures import Failure, Place
-from repertory.llm._stream import Assembler, response_of
+from repertory.llm._stream import Assembler, EventReader, response_of
 from repertory.llm.messages import Json
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
 from repertory.llm.profiles import ModelProfile, profile_for
@@ -205,33 +205,13 @@ class AnthropicModel:
             stream=True,
             stream_cls=anthropic.AsyncStream[object],
         )
-        response = stream.response
         try:
-            if "event-stream" not in response.headers.get("content-type", ""):
-                return response_of(msgspec.json.decode(await response.aread(), type=dict))
-            answer = Assembler()
-            # Raw events, not the SDK's models: those would have to know every block and field.
-            async with aclosing(anthropic.AsyncStream.raw_events(response)) as events:  # type: ignore[type-var]
-                async for raw in events:
-                    event: Json = msgspec.json.decode(raw.data, type=dict) if raw.data else {}
-                    if raw.event == "ping" or event.get("type", "ping") == "ping":
-                        continue
-                    if raw.event == "error" or event["type"] == "error":
-                        return _failures.from_stream_error(call.place, event)
-                    heard()
-                    for piece in answer.feed(event):
-                        if on_event is not None:
-                            on_event(piece)
-                    if answer.complete:
-                        break
-                # The connection can be used again only when its last bytes are read; but nobody waits long for them.
-                with anyio.move_on_after(0.5):
-                    async for _ in events:
-                        pass
-            return answer.finish()
+            if "event-stream" in stream.response.headers.get("content-type", ""):
+                return await _read_events(stream.response, call.place, on_event, heard)
+            return response_of(msgspec.json.decode(await stream.response.aread(), type=dict))
         finally:
             with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
-                await response.aclose()
+                await stream.response.aclose()
 
     # --- the SDK's client -------------------------------------------------------------------------------------
 
@@ -265,6 +245,34 @@ class AnthropicModel:
             # A local server needs no key, but the SDK will not send a request without saying so explicitly.
             client = client.with_options(default_headers={"Authorization": sdk.Omit()})
         return client
+
+
+async def _read_events(
+    response: httpx2.Response, place: Place, on_event: _Listener | None, heard: Callable[[], None]
+) -> ModelResponse | Failure:
+    import httpx2
+
+    # Raw events, not the SDK's models: those would have to know every block and field.
+    reader, answer = EventReader(), Assembler()
+    chunks = response.aiter_bytes()
+    try:
+        async for chunk in chunks:
+            for event in reader.feed(chunk):
+                if event["type"] == "error":
+                    return _failures.from_stream_error(place, event)
+                heard()
+                for piece in answer.feed(event):
+                    if on_event is not None:
+                        on_event(piece)
+            if answer.complete:
+                break
+        return answer.finish()
+    finally:
+        # A connection can be used again once its last bytes are read, but nobody waits long for them. Reading on under
+        # a deadline also ends the HTTP client's nested generators, which closing the outermost would not.
+        with anyio.move_on_after(0.5 if answer.complete else 0, shield=True), suppress(httpx2.HTTPError):
+            async for _ in chunks:
+                pass
 
 
 async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
@@ -308,7 +316,8 @@ def _path(path: str, betas: tuple[str, ...]) -> str:
 def _options(betas: tuple[str, ...], timeout: float | None) -> Any:
     import httpx2
 
-    headers = {"anthropic-beta": ",".join(betas)} if betas else {}
+    # Compressed events would be held back until a block of them is full.
+    headers = {"accept-encoding": "identity"} | ({"anthropic-beta": ",".join(betas)} if betas else {})
     # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
     bounds = httpx2.Timeout(timeout, connect=10.0)
     return {"headers": headers, "timeout": bounds, "max_retries": 0}

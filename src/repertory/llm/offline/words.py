@@ -10,19 +10,20 @@ import msgspec
 
 _STOP = frozenset(
     """
-    a about above across after again against all along already also although always am among an and another answer any
-    anything are around as ask at away back based be became because been before being below between both briefly but by
-    call can cannot cite citation citations code come could describe detail details did different do does doing done
-    down during each either else enough every everything example examples explain file files find findings first for from
-    further get give given go good had has have having he help her here him his how however i if in inside instead into
-    is it its itself just keep know larger last least less let like line lines little look made main make makes many may
-    me means might more most much must my name need needs never new no nor not nothing now of off often on once one only
-    onto or other our out over own part path paths per place please point possible provide purpose put question quite
-    rather really relevant report research result results same say see seem separate set several shall she short should
-    show since so some something source sources still such take task tell than that the their them then there these they
-    thing things think this those though through thus to together too toward under understand until up upon us use used
-    uses using various very via want was way ways we well were what when where whether which while who whole whose why
-    will with within without work works would write yet you your
+    a about above across after again against all along already also although always am among an and another answer
+    any anything are around as ask at away back based be became because been before being below between both briefly
+    but by call can cannot cite citation citations code come could describe detail details did different do does
+    doing done down during each either else enough every everything example examples explain file files find
+    findings first for from further get give given go good had has have having he help her here him his how however
+    i if in inside instead into is it its itself just keep know larger last least less let like line lines little
+    look made main make makes many may me means might more most much must my name need needs never new no nor not
+    nothing now of off often on once one only onto or other our out over own part path paths per place please point
+    possible provide purpose put question quite rather really relevant report research result results same say see
+    seem separate set several shall she short should show since so some something source sources still such take
+    task tell than that the their them then there these they thing things think this those though through thus to
+    together too toward under understand until up upon us use used uses using various very via want was way ways we
+    well were what when where whether which while who whole whose why will with within without work works would
+    write yet you your
     """.split()  # noqa: SIM905 - two hundred quoted words would be worse
 )
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|\d{3,}")
