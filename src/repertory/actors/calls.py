@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 WAITING, BEGUN, ENDED = 0, 1, 2
 
+NOTHING = object()
+"""No message in hand; None could be one."""
+
 current_cell: ContextVar[Cell | None] = ContextVar("repertory_current_cell", default=None)
 """The actor whose handler or hook this task runs. Set once per task, not per message: a token costs 0.2 µs."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 import msgspec
 
-from repertory.actors.calls import ENDED, Call, stopped_error
+from repertory.actors.calls import ENDED, NOTHING, Call, stopped_error
 from repertory.actors.deadletters import DeadLetter, DeadReason
 from repertory.actors.dispatch import Entry
 from repertory.actors.lifecycle import StopReason
@@ -60,6 +60,7 @@ class Cell:
         "control",
         "crashes",
         "current",
+        "cut",
         "dead_lettered",
         "doomed",
         "factory",
@@ -110,7 +111,7 @@ class Cell:
         self.failure: BaseException | None = None
 
         # The message in hand, and what its handler waits for.
-        self.current: Any = None
+        self.current: Any = NOTHING
         self.call: Call | None = None
         self.inline_deadline = _NEVER
         self.asking: set[Call] | None = None
@@ -125,6 +126,7 @@ class Cell:
         self.by_itself = False
         self.stop_deadline = _NEVER
         self.doomed = False
+        self.cut = False
         self.halting = False
         self.halt_error: BaseException | None = None
         self.holding = False
@@ -260,6 +262,7 @@ class Cell:
 
     def _cancel(self) -> None:
         self.mailbox.idle = False  # an ask in this very pass must not run inline any more
+        self.cut = True
         if self.life is not None and self.life.nursery is not None:
             self.life.nursery.cancel_scope.cancel()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from repertory.actors.calls import ENDED, WAITING, Call, failed_error
+from repertory.actors.calls import ENDED, NOTHING, WAITING, Call, failed_error
 from repertory.actors.dispatch import Entry
 from repertory.errors import UnhandledMessage
 
@@ -48,7 +48,7 @@ def crashed_on_current(cell: Cell, error: BaseException) -> None:
 
 def interrupted(cell: Cell) -> None:
     """The incarnation ends in the middle of a message that is not to blame."""
-    if cell.current is None:
+    if cell.current is NOTHING:
         return
     item = _let_go(cell)
     cause = cell.failure or cell.halt_error
@@ -66,7 +66,7 @@ def interrupted(cell: Cell) -> None:
 
 
 def _let_go(cell: Cell) -> Any:
-    item, cell.current, cell.call = cell.current, None, None
+    item, cell.current, cell.call = cell.current, NOTHING, None
     return item
 
 

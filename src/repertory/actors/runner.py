@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.actors.calls import BEGUN, WAITING, Call, current_cell
+from repertory.actors.calls import BEGUN, NOTHING, WAITING, Call, current_cell
 from repertory.actors.cell import Cell, Death
 from repertory.actors.dispatch import Blueprint
 from repertory.actors.life import Life
@@ -49,6 +49,8 @@ async def run(cell: Cell) -> None:
 
 async def _incarnate(cell: Cell) -> StopReason | Comeback:
     """Live once, and say what comes after."""
+    if cell.halting:  # a sibling crashed before this task ran for the first time
+        return Comeback(cell.halt_error, grouped=True)
     try:
         await _live(cell)
     except BaseException:
@@ -70,9 +72,8 @@ async def _live(cell: Cell) -> None:
         async with cell.runtime.backend.open_nursery() as nursery:
             try:
                 life = cell.life = Life(cell, nursery)
+                cell.cut = False
                 nursery.cancel_scope.deadline = cell.stop_deadline
-                if cell.doomed or cell.halting:
-                    nursery.cancel_scope.cancel()
                 blueprint = life.begin()
                 await life.call_hook("started")
                 cell.become("stopping" if cell.closing else "running")
@@ -103,7 +104,7 @@ async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
     popleft = queue.popleft
     quota, slice_end = QUOTA, perf_counter() + SLICE
     while True:
-        if cell.control:
+        if cell.control or cell.cut:
             await _obey(cell, life)
             continue
         if not queue:
@@ -133,7 +134,7 @@ async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
             item.state = BEGUN
             cell.call = call = item
             message = item.message
-        kind: type = type(message)
+        kind: type[Any] = type(message)
         entry = table.get(kind) or blueprint.find(kind)
         if entry is None:
             cell.call = None
@@ -153,13 +154,17 @@ async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
         else:
             if call is not None:
                 call.answer(value)
-        cell.current = cell.call = None
+        cell.current, cell.call = NOTHING, None
         cell.handled += 1
 
 
 async def _obey(cell: Cell, life: Life) -> None:
     """Work off the control lane, and stay here while paused."""
-    while cell.control or (cell.paused and not cell.closing):
+    while cell.control or cell.cut or (cell.paused and not cell.closing):
+        if cell.cut:
+            # asyncio delivers a cancellation one pass late; no message is begun in between.
+            await cell.runtime.backend.park(cell)
+            continue
         if not cell.control:
             await cell.runtime.backend.park(cell)
             continue

@@ -84,8 +84,8 @@ async def open_system(
 ) -> AsyncGenerator[ActorSystem]:
     """Open a system of actors.
 
-    Leaving the block stops all actors gracefully, one after the other, the last started first; an error in the block, or its
-    cancellation, kills them. Either way none is left afterwards.
+    Leaving the block stops all actors gracefully, one after the other, the last started first. An error in the
+    block, or its cancellation, kills them. Either way none is left afterwards.
 
     Args:
         name: For display.
