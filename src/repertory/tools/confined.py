@@ -1,0 +1,287 @@
+"""A folder that cannot be left: walking and opening files below it, whatever the paths and the disk try.
+
+Every step opens one name relative to the folder before it, without following links, so there is no moment
+between looking and opening in which a link could be put in the way. A hard link is a file like any other: whoever
+can make one inside the folder could have copied the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from repertory.errors import ConfigurationError, ToolFailed, ToolRetry
+from repertory.tools.globs import match_glob
+from repertory.tools.output import clean_text
+from repertory.tools.threads import is_left_behind
+
+Parts: TypeAlias = tuple[str, ...]
+
+MAX_DEPTH: Final = 64
+SKIPPED_FOLDERS: Final = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".tox"}
+    | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
+)
+# SQLite's locks on a file are dropped when *anything* in the process closes it, so a database is never opened here,
+# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2.
+DATABASES: Final = tuple(
+    base + tail for base in (".db", ".db3", ".sqlite", ".sqlite3") for tail in ("", "-wal", "-shm", "-journal")
+)
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK the open of a FIFO that is swapped in would wait for a writer.
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class FoundFile(msgspec.Struct, frozen=True, eq=False):
+    """A regular file met on a walk; can be opened only until the walk goes on.
+
+    Attributes:
+        parts: The names on its path from the root.
+        folder: Descriptor of the folder that holds it.
+    """
+
+    parts: Parts
+    folder: int
+
+    @property
+    def path(self) -> str:
+        """Its path from the root, safe to print."""
+        return printable(self.parts)
+
+
+class Folder:
+    """A folder, and everything below it that may be read."""
+
+    def __init__(self, root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike[str]] = ()) -> None:
+        """Look a folder up.
+
+        Args:
+            root: The folder; a link to it is resolved now and never again.
+            deny: What may not be read: names (``.env``, ``*.pem``) at any depth, paths from the root
+                (``config/keys/``), with the wildcards of ``match_glob`` and whatever their case, and absolute
+                paths, which are recognised by what they are, under any name.
+
+        Raises:
+            ConfigurationError: There is no such folder.
+        """
+        self.root = Path(root).resolve()
+        if not self.root.is_dir():
+            raise ConfigurationError(f"file tools need a folder, got {str(root)!r}, which is none")
+        rules = [os.fspath(rule) for rule in deny]
+        self._places = tuple(rule for rule in rules if os.path.isabs(rule))
+        self._patterns = tuple(_fold(rule) for rule in rules if not os.path.isabs(rule))
+
+    def parts_of(self, path: str) -> Parts:
+        """Read a path that the model gave.
+
+        Raises:
+            ToolRetry: It is absolute, leads out of the folder, or is no path.
+        """
+        if path.startswith("/"):
+            raise ToolRetry(f"{path[:200]!r} is absolute; give a path relative to the folder, such as 'src/main.py'")
+        try:
+            encoded = os.fsencode(path)
+        except UnicodeEncodeError:
+            encoded = b"\0"
+        if b"\0" in encoded or len(encoded) > 4096:
+            raise ToolRetry(f"{clean_text(path)[0][:200]!r} is not a path")
+        parts: list[str] = []
+        for name in path.split("/"):
+            if name == "..":
+                if not parts:
+                    raise ToolRetry(f"{path[:200]!r} leads out of the folder")
+                parts.pop()
+            elif name not in ("", "."):
+                parts.append(name)
+        for end in range(1, len(parts) + 1):
+            if self._is_denied(tuple(parts[:end])):
+                raise ToolFailed(f"{printable(parts)!r} may not be read")
+        return tuple(parts)
+
+    @contextlib.contextmanager
+    def open_file(self, parts: Parts) -> Iterator[int]:
+        """Open a regular file for reading, as a descriptor.
+
+        Raises:
+            ToolRetry: There is none of this name, or it is a folder.
+            ToolFailed: It may not be read, is a link or something that is no file.
+        """
+        if not parts:
+            raise ToolRetry("'.' is a folder; list_files shows what is in it")
+        folder = self._open_folder(parts[:-1])
+        try:
+            with self.open_found(FoundFile(parts, folder)) as fd:
+                yield fd
+        except OSError as error:
+            raise _explain(error, parts, folder) from error
+        finally:
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def open_found(self, found: FoundFile) -> Iterator[int]:
+        """Open a file that a walk has met.
+
+        Raises:
+            OSError: The system refuses.
+            ToolFailed: It is not, or is no longer, a regular file that may be read.
+        """
+        name = found.parts[-1]
+        # Looked at before it is opened: opening a device or a locked database can do harm by itself.
+        self._check_file(found, os.stat(name, dir_fd=found.folder, follow_symlinks=False))
+        fd = os.open(name, _FILE_FLAGS, dir_fd=found.folder)
+        try:
+            self._check_file(found, os.fstat(fd))
+            yield fd
+        finally:
+            os.close(fd)
+
+    def walk(self, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
+        """Every regular file below a folder that may be read, by path; version control, environments and caches left out.
+
+        Args:
+            parts: Where to begin; a file is the only one met then.
+            skipped: Counts what was left out, by reason.
+
+        Raises:
+            ToolRetry: There is no such folder.
+        """
+        if parts:
+            folder = self._open_folder(parts[:-1])
+            try:
+                with contextlib.suppress(OSError):  # then opening it as a folder says what is wrong
+                    if stat.S_ISREG(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode):
+                        yield FoundFile(parts, folder)
+                        return
+            finally:
+                os.close(folder)
+        yield from self._walk(self._open_folder(parts), parts, skipped)
+
+    def _walk(self, folder: int, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
+        try:
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+            for entry in entries:
+                if is_left_behind():
+                    return
+                path = (*parts, entry.name)
+                if self._is_denied(path):
+                    continue
+                if entry.is_file(follow_symlinks=False):
+                    yield FoundFile(path, folder)
+                elif entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS:
+                    try:
+                        if len(path) > MAX_DEPTH:
+                            raise OSError(errno.ENAMETOOLONG, "too deep")
+                        inner = self._step(folder, entry.name)
+                    except OSError:
+                        skipped["unreadable folders"] += 1
+                        continue
+                    yield from self._walk(inner, path, skipped)
+        finally:
+            os.close(folder)
+
+    def _open_folder(self, parts: Parts) -> int:
+        """Descriptor of a folder below the root; the caller closes it."""
+        folder = os.open(self.root, _FOLDER_FLAGS)
+        for name in parts:
+            try:
+                inner = self._step(folder, name)
+            except OSError as error:
+                raise _explain(error, parts, folder, name=name) from error
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
+
+    def _step(self, folder: int, name: str) -> int:
+        inner = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+        if self._is_denied_place(os.fstat(inner)):
+            os.close(inner)
+            raise PermissionError(errno.EACCES, "denied", name)
+        return inner
+
+    def _check_file(self, found: FoundFile, facts: os.stat_result) -> None:
+        if stat.S_ISDIR(facts.st_mode):
+            raise ToolRetry(f"{found.path!r} is a folder; list_files shows what is in it")
+        if stat.S_ISLNK(facts.st_mode):
+            raise ToolFailed(f"{found.path!r} is a symbolic link, and links are not followed")
+        if not stat.S_ISREG(facts.st_mode):
+            raise ToolFailed(f"{found.path!r} is not a regular file")
+        if found.parts[-1].lower().endswith(DATABASES):
+            raise ToolFailed(f"{found.path!r} is a database, not text")
+        if self._is_denied_place(facts):
+            raise ToolFailed(f"{found.path!r} may not be read")
+
+    def _is_denied(self, parts: Parts) -> bool:
+        if not self._patterns:
+            return False
+        folded = tuple(_fold(name) for name in parts)
+        return any(match_glob(pattern.rstrip("/"), folded) for pattern in self._patterns)
+
+    def _is_denied_place(self, facts: os.stat_result) -> bool:
+        """Whether this is one of the absolute paths, under whatever name it was reached."""
+        for place in self._places:
+            try:
+                denied = os.stat(place)
+            except OSError:
+                continue  # what does not exist cannot be reached either
+            if os.path.samestat(facts, denied):
+                return True
+        return False
+
+
+def read_all(fd: int, limit: int) -> tuple[bytes, bool]:
+    """Read a file up to ``limit`` bytes; the second value says whether there is more."""
+    chunks: list[bytes] = []
+    left = limit + 1
+    while left > 0 and not is_left_behind():
+        chunk = os.read(fd, min(left, 1 << 20))  # sizes on the disk lie, in /proc for one
+        if not chunk:
+            break
+        chunks.append(chunk)
+        left -= len(chunk)
+    data = b"".join(chunks)
+    return data[:limit], len(data) > limit
+
+
+def printable(parts: Iterable[str]) -> str:
+    """A path for people and models: a name cannot forge a line of output."""
+    path = "/".join(parts)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path) or "."
+
+
+def _fold(name: str) -> str:
+    """The same text for names that some file system takes for the same."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _explain(error: OSError, parts: Parts, folder: int, *, name: str | None = None) -> ToolRetry | ToolFailed:
+    """Say what is wrong with a path; ``name`` is the folder on it that could not be entered."""
+    path = printable(parts)
+    if isinstance(error, FileNotFoundError):
+        return ToolRetry(f"there is no {path!r}; list_files shows what there is")
+    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
+        place = parts[-1] if name is None else name
+        if _is_link(folder, place):
+            return ToolFailed(f"{path!r} passes through a symbolic link, and links are not followed")
+        return ToolRetry(f"{path!r} does not lead anywhere: {printable([place])!r} is not a folder")
+    if error.errno == errno.ENAMETOOLONG:
+        return ToolRetry(f"{path[:200]!r} is not a path: a name in it is too long")
+    return ToolFailed(f"{path!r} cannot be read: {error.strerror}")
+
+
+def _is_link(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

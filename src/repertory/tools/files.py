@@ -1,0 +1,299 @@
+"""Tools that look at the files of one folder: list, search, view."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Final
+
+import msgspec
+
+from repertory.errors import ToolFailed, ToolRetry
+from repertory.tools.confined import Folder, FoundFile, read_all
+from repertory.tools.globs import match_glob
+from repertory.tools.output import ToolOutput
+from repertory.tools.regex import search_lines
+from repertory.tools.tool import Tool, tool
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Glob = Annotated[str, msgspec.Meta(max_length=1_000)]
+
+PAGE: Final = 30_000  # characters of one answer: some 8,000 tokens, what a result may have without being cut
+MAX_VIEW: Final = 10_000_000  # bytes
+MAX_SEARCHED: Final = 2_000_000  # bytes of one file
+MAX_LINE: Final = 2_000  # characters of one line in a view
+MAX_HIT: Final = 300  # characters of one line in a search
+SEARCH_SECONDS: Final = 20.0
+_OUT_OF_TIME: Final = f"not searched within {SEARCH_SECONDS:g} seconds: narrow path or glob"
+_BATCH: Final = 8_000_000  # characters that one regular-expression process is given
+
+
+def file_tools(root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike[str]] = ()) -> list[Tool]:
+    """Make ``list_files``, ``search_files`` and ``view_file`` for one folder.
+
+    They cannot leave it: no ``..``, no absolute path, no link. They open regular files only, and never a SQLite
+    database, because that would drop the locks of a journal that this process keeps open.
+
+    Args:
+        root: The folder.
+        deny: What in it stays hidden: names (``.env``, ``*.pem``) at any depth, paths from the root
+            (``config/keys/``), absolute paths.
+
+    Raises:
+        ConfigurationError: There is no such folder.
+    """
+    folder = Folder(root, deny=deny)
+
+    def list_files(path: str = ".", pattern: Glob = "*", limit: Positive = 200) -> ToolOutput:
+        """List files, one path a line, sorted, subfolders included. Use it to learn what there is.
+
+        Args:
+            path: The folder to look in; "." is the top.
+            pattern: Only files whose path below it fits, such as "*.py" or "tests/**/test_*.py".
+            limit: How many to show at most.
+        """
+        return _list(folder, path, pattern, limit)
+
+    def search_files(
+        pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=1_000)],
+        *,
+        path: str = ".",
+        glob: Glob = "*",
+        regex: bool = False,
+        ignore_case: bool = False,
+        context_lines: Annotated[int, msgspec.Meta(ge=0, le=20)] = 0,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50,
+    ) -> ToolOutput:
+        """Find a text in the files, line by line: "path:line: text". Search before you read: it is much cheaper.
+
+        Args:
+            pattern: The text to find, exactly as it stands in one line.
+            path: The folder or file to search; "." is everything.
+            glob: Only in files whose path below it fits, such as "*.py" or "docs/**".
+            regex: Whether the pattern is a regular expression (Python syntax).
+            ignore_case: Whether capital and small letters are the same.
+            context_lines: Lines to show before and after each match, as "path-line- text".
+            limit: How many matches to show at most.
+        """
+        wanted = _Wanted(pattern=pattern, path=path, glob=glob, regex=regex, ignore_case=ignore_case)
+        return _search(folder, wanted, context_lines, limit)
+
+    def view_file(path: str, start_line: Positive = 1, end_line: Positive | None = None) -> ToolOutput:
+        """Read a text file with line numbers. Give a range of lines where you know which part you need.
+
+        Args:
+            path: The file.
+            start_line: First line to show; the first of the file is 1.
+            end_line: Last line to show; by default as many as fit, the answer says where to go on.
+        """
+        return _view(folder, path, start_line, end_line)
+
+    functions: tuple[Callable[..., ToolOutput], ...] = (list_files, search_files, view_file)
+    return [tool(function, effect="pure", deadline=60) for function in functions]
+
+
+def _list(folder: Folder, path: str, pattern: str, limit: int) -> ToolOutput:
+    start = folder.parts_of(path)
+    skipped: Counter[str] = Counter()
+    shown: list[str] = []
+    total, size, tops = 0, 0, Counter[str]()
+    for found in folder.walk(start, skipped):
+        below = found.parts[len(start) :]
+        if not match_glob(pattern, below or found.parts[-1:]):
+            continue
+        total += 1
+        tops[f"{below[0]}/" if len(below) > 1 else "directly here"] += 1
+        size += len(found.path) + 1
+        if total <= limit and size <= PAGE:
+            shown.append(found.path)
+    head = f"{total:,} file{'s' * (total != 1)} in {path}"
+    if len(shown) < total:
+        folders = ", ".join(f"{name} {count:,}" for name, count in tops.most_common(30))
+        head += f", the first {len(shown):,} shown; narrow path or pattern for the rest. Where they are: {folders}"
+    facts = {"path": path, "total": total, "shown": len(shown)}
+    return ToolOutput("\n".join([head + _note(skipped), *shown]), source_type="file", metadata=facts)
+
+
+def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> ToolOutput:
+    parts = folder.parts_of(path)
+    if end_line is not None and end_line < start_line:
+        raise ToolRetry(f"end_line {end_line} is before start_line {start_line}")
+    with folder.open_file(parts) as fd:
+        data, more = read_all(fd, MAX_VIEW)
+    name = FoundFile(parts, -1).path
+    if _is_binary(data):
+        raise ToolFailed(f"{name!r} is a binary file of {len(data):,} bytes{' or more' * more}, not text")
+    lines = _split(data)
+    extent = f"{len(lines)}{' and more, the rest is too large to view' * more}"
+    if start_line > max(1, len(lines)):
+        raise ToolRetry(f"{name!r} has {extent} lines; start_line {start_line} is beyond them")
+    shown: list[str] = []
+    size = 0
+    for number, line in enumerate(lines[start_line - 1 : end_line], start_line):
+        cut = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} [… {len(line) - MAX_LINE:,} more characters]"
+        text = f"{number:>6}\t{cut}"
+        size += len(text) + 1
+        if size > PAGE and shown:
+            break
+        shown.append(text)
+    last = start_line + len(shown) - 1
+    head = f"{name} (lines {start_line}-{last} of {extent})" if lines else f"{name} (empty)"
+    if last < min(len(lines), end_line or len(lines)):
+        shown.append(f"[stopped at line {last} of {len(lines)}; go on with start_line={last + 1}]")
+    facts = {"path": name, "first": start_line, "last": last, "lines": len(lines)}
+    return ToolOutput("\n".join([head, *shown]), source_type="file", format="code", metadata=facts)
+
+
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What to search for, and where."""
+
+    pattern: str
+    path: str
+    glob: str
+    regex: bool
+    ignore_case: bool
+
+
+class _Hit(msgspec.Struct, frozen=True):
+    """A file with matches: its lines, and of each that matches the index and the offset."""
+
+    path: str
+    lines: list[str]
+    places: list[tuple[int, int]]
+
+
+def _search(folder: Folder, wanted: _Wanted, context_lines: int, limit: int) -> ToolOutput:
+    if "\n" in wanted.pattern:
+        raise ToolRetry("the pattern must be within one line; search for a part of it")
+    skipped: Counter[str] = Counter()
+    hits: list[_Hit] = []
+    total = files = 0
+    for hit in _find(folder, wanted, skipped):
+        if total < limit:  # what will not be shown is only counted
+            hits.append(hit)
+        total += len(hit.places)
+        files += 1
+    lines, shown = _show(hits, context_lines, limit)
+    head = f"{total:,} match{'es' * (total != 1)} in {files:,} file{'s' * (files != 1)}"
+    if shown < total:
+        head += f", the first {shown:,} shown; narrow the pattern, path or glob for the rest"
+    complete = _OUT_OF_TIME not in skipped
+    facts = {"total": total, "files": files, "shown": shown, "complete": complete}
+    return ToolOutput("\n".join([head + _note(skipped), *lines]), source_type="search", metadata=facts)
+
+
+def _find(folder: Folder, wanted: _Wanted, skipped: Counter[str]) -> Iterator[_Hit]:
+    """The files with matches, by path."""
+    start = folder.parts_of(wanted.path)
+    end = time.monotonic() + SEARCH_SECONDS
+    batch: list[tuple[str, str]] = []
+    waiting = 0
+    for found in folder.walk(start, skipped):
+        if not match_glob(wanted.glob, found.parts[len(start) :] or found.parts[-1:]):
+            continue
+        if time.monotonic() > end:
+            skipped[_OUT_OF_TIME] += 1
+            continue
+        data = _read(folder, found, skipped)
+        if data is None:
+            continue
+        if not wanted.regex:
+            hit = _search_text(wanted, found, data)
+            if hit:
+                yield hit
+            continue
+        batch.append((found.path, "\n".join(_split(data))))
+        waiting += len(data)
+        if waiting >= _BATCH:
+            yield from _search_batch(wanted, batch)
+            batch, waiting = [], 0
+    if batch:
+        yield from _search_batch(wanted, batch)
+
+
+def _read(folder: Folder, found: FoundFile, skipped: Counter[str]) -> bytes | None:
+    """A text file's bytes; None, counted, for what cannot or need not be searched."""
+    try:
+        with folder.open_found(found) as fd:
+            data, more = read_all(fd, MAX_SEARCHED)
+    except ToolFailed:
+        skipped["databases or not files"] += 1
+    except (OSError, ToolRetry):
+        skipped["unreadable files"] += 1
+    else:
+        if more:
+            skipped[f"larger than {MAX_SEARCHED // 1_000_000} MB"] += 1
+        elif _is_binary(data):
+            skipped["binary"] += 1
+        else:
+            return data
+    return None
+
+
+def _search_text(wanted: _Wanted, found: FoundFile, data: bytes) -> _Hit | None:
+    pattern = wanted.pattern
+    if wanted.ignore_case:
+        pattern, lines = pattern.lower(), _split(data)
+        compared = [line.lower() for line in lines]
+    elif pattern.encode("utf-8", "surrogatepass") in data:
+        compared = lines = _split(data)
+    else:  # most files hold no match, and their bytes tell so without being decoded
+        return None
+    places = [(index, line.index(pattern)) for index, line in enumerate(compared) if pattern in line]
+    return _Hit(found.path, lines, places) if places else None
+
+
+def _search_batch(wanted: _Wanted, batch: list[tuple[str, str]]) -> list[_Hit]:
+    answers = search_lines(wanted.pattern, [text for _, text in batch], ignore_case=wanted.ignore_case)
+    return [_Hit(path, text.split("\n"), places) for (path, text), places in zip(batch, answers, strict=True) if places]
+
+
+def _show(hits: list[_Hit], around: int, limit: int) -> tuple[list[str], int]:
+    """Lines of the answer, and how many matches they show."""
+    out: list[str] = []
+    size = shown = 0
+    for hit in hits:
+        matches = dict(hit.places)
+        done = -1  # last line of this file that is in the answer
+        for index, _ in hit.places:
+            first, last = max(done + 1, index - around), min(len(hit.lines) - 1, index + around)
+            group = ["--"] if around and out and (done < 0 or first > done + 1) else []
+            for number in range(first, last + 1):
+                mark = ":" if number in matches else "-"
+                text = _excerpt(hit.lines[number], matches.get(number, 0))
+                group.append(f"{hit.path}{mark}{number + 1}{mark} {text}")
+            size += sum(len(line) + 1 for line in group)
+            if shown == limit or (size > PAGE and out):
+                return out, shown
+            out += group
+            shown += 1
+            done = max(done, last)
+    return out, shown
+
+
+def _excerpt(line: str, offset: int) -> str:
+    """A line, or the part of a long one around the match."""
+    if len(line) <= MAX_HIT:
+        return line
+    first = max(0, min(offset - MAX_HIT // 4, len(line) - MAX_HIT))
+    return f"{'…' * (first > 0)}{line[first : first + MAX_HIT]}{'…' * (first + MAX_HIT < len(line))}"
+
+
+def _is_binary(data: bytes) -> bool:
+    return b"\0" in data[:8192]
+
+
+def _split(data: bytes) -> list[str]:
+    """The lines of a file, without their ends; bytes that are not UTF-8 become U+FFFD."""
+    lines = data.decode("utf-8-sig", "replace").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines] if b"\r" in data else lines
+
+
+def _note(skipped: Counter[str]) -> str:
+    if not skipped:
+        return ""
+    return f" (left out: {', '.join(f'{count:,} {reason}' for reason, count in sorted(skipped.items()))})"
