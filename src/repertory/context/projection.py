@@ -25,6 +25,7 @@ from repertory.llm.messages import (
     ToolUse,
     canonical_json,
     text_of,
+    tool_uses,
 )
 from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile
@@ -122,6 +123,10 @@ class View:
 
     def _open(self) -> Message:
         assert self._role is not None
+        if len(self._results) > 1 and self._done:
+            # Results are in the ledger in the order in which they came in; shown, in the order of their calls.
+            asked = {use.id: place for place, use in enumerate(tool_uses(self._done[-1].content))}
+            self._results.sort(key=lambda block: asked.get(getattr(block, "tool_use_id", ""), len(asked)))
         return Message(self._role, (*self._results, *self._others))
 
     def messages(self) -> tuple[Message, ...]:

@@ -1,0 +1,288 @@
+"""Compactors: one for each kind of result, to say in a few lines what it was. Short, general, deterministic."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from repertory.context.cutting import first_chars, kind_of_text
+from repertory.context.names import clip, trouble_lines
+
+_SNIPPET = 200  # characters of a search result's snippet, at most
+_FIRST_FIELDS = 5
+
+
+class Compactor(Protocol):
+    """Makes a few lines out of one kind of result."""
+
+    @property
+    def name(self) -> str:
+        """The name that ``ResultPolicy.compactor`` takes."""
+        ...
+
+    def matches(self, text: str, data: Any) -> bool:
+        """Whether a result is of this kind.
+
+        Args:
+            text: The whole result.
+            data: The same as JSON values; None where it is not JSON.
+        """
+        ...
+
+    def compact(self, text: str, data: Any, length: int) -> str:
+        """Say what the result was, in about ``length`` characters."""
+        ...
+
+
+class _Plain(msgspec.Struct, frozen=True):
+    """A compactor made of two functions."""
+
+    name: str
+    test: Callable[[str, Any], bool]
+    make: Callable[[str, Any, int], str]
+
+    def matches(self, text: str, data: Any) -> bool:
+        return self.test(text, data)
+
+    def compact(self, text: str, data: Any, length: int) -> str:
+        return self.make(text, data, length)
+
+
+def compact(text: str, length: int, *, tool: str = "", name: str = "") -> str:
+    """Say what a result was.
+
+    Args:
+        text: The result.
+        length: Characters that the answer may take.
+        tool: The tool's name; a compactor of that name is taken first.
+        name: Name of the compactor; "" finds one by the content.
+
+    Returns:
+        Its few lines, never longer than ``length``; the beginning of the text where no compactor fits.
+    """
+    data = _json(text)
+    wanted = COMPACTORS.get(name) or COMPACTORS.get(tool)
+    if wanted is not None:
+        return first_chars(wanted.compact(text, data, length), length)
+    for compactor in COMPACTORS.values():
+        if compactor.matches(text, data):
+            return first_chars(compactor.compact(text, data, length), length)
+    return first_chars(" ".join(text[: 4 * length].split()), length // 2)
+
+
+def register_compactor(compactor: Compactor) -> None:
+    """Add a compactor, before all others of other names; one of the same name is replaced."""
+    others = {name: other for name, other in COMPACTORS.items() if name != compactor.name}
+    COMPACTORS.clear()
+    COMPACTORS.update({compactor.name: compactor, **others})
+
+
+def _json(text: str) -> Any:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+
+
+def _fit(lines: Iterable[str], length: int) -> str:
+    """As many whole lines as fit, and how many did not."""
+    out: list[str] = []
+    every = list(lines)
+    for at, line in enumerate(every):
+        length -= len(line) + 1
+        if length < 0 and out:
+            out.append(f"… {len(every) - at} more")
+            break
+        out.append(line)
+    return "\n".join(out)
+
+
+def _rows(data: Any) -> list[dict[str, Any]]:
+    """The records of a JSON value: a list of objects, or the one such list inside an object."""
+    if isinstance(data, dict):
+        lists = [value for value in data.values() if isinstance(value, list) and value]
+        data = lists[0] if len(lists) == 1 else None
+    if isinstance(data, list) and data and all(isinstance(row, dict) for row in data):
+        return data
+    return []
+
+
+# --- search results ---------------------------------------------------------------------------------------
+
+
+def _is_search(_: str, data: Any) -> bool:
+    rows = _rows(data)
+    return bool(rows) and all(row.keys() & {"url", "link", "href"} for row in rows)
+
+
+def _search(_: str, data: Any, length: int) -> str:
+    lines = []
+    for row in _rows(data):
+        url = row.get("url") or row.get("link") or row.get("href")
+        words = row.get("snippet") or row.get("description") or row.get("text") or row.get("content") or ""
+        lines.append(f"- {clip(str(row.get('title') or ''), 100)} {url} {clip(str(words), min(_SNIPPET, length // 4))}")
+    return _fit([f"{len(lines)} search results", *lines], length)
+
+
+# --- schemas, database rows, other JSON -------------------------------------------------------------------
+
+_FIELD_KEYS = ("fields", "columns", "properties", "attributes")
+
+
+def _is_schema(_: str, data: Any) -> bool:
+    entities = _rows(data) or ([data] if isinstance(data, dict) else [])
+    return bool(entities) and all(any(entity.get(key) for key in _FIELD_KEYS) for entity in entities)
+
+
+def _schema(_: str, data: Any, length: int) -> str:
+    return _fit((_entity(entity) for entity in _rows(data) or [data]), length)
+
+
+def _entity(entity: dict[str, Any]) -> str:
+    fields = next(entity[key] for key in _FIELD_KEYS if entity.get(key))
+    names = [str(f.get("name", f)) if isinstance(f, dict) else str(f) for f in fields]
+    title = entity.get("name") or entity.get("title") or entity.get("table") or "entity"
+    key = entity.get("primary_key") or entity.get("primaryKey") or entity.get("key") or entity.get("id")
+    related = entity.get("relations") or entity.get("relationships") or entity.get("foreign_keys") or ()
+    parts = [f"{title}: {len(names)} fields ({', '.join(names[:_FIRST_FIELDS])}{', …' * (len(names) > _FIRST_FIELDS)})"]
+    if key:
+        parts.append(f"key {key}")
+    if related:
+        parts.append("relations " + ", ".join(clip(_scalar(r), 60) for r in list(related)[:_FIRST_FIELDS]))
+    return "; ".join(parts)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("name") or value.get("target") or value.get("table") or value
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _is_rows(text: str, data: Any) -> bool:
+    return bool(_rows(data)) or (data is None and kind_of_text(text) == "table")
+
+
+def _table(text: str, data: Any, length: int) -> str:
+    rows = _rows(data)
+    if rows:
+        columns = list(dict.fromkeys(name for row in rows[:50] for name in row))
+        lines = [", ".join(f"{name}={clip(_scalar(value), 40)}" for name, value in row.items()) for row in rows]
+        return _fit([f"{len(rows)} rows; columns {', '.join(columns)}", *lines], length)
+    lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]
+    return _fit([f"table of {max(0, len(lines) - 1)} rows", *(clip(line, 160) for line in lines)], length)
+
+
+def _skeleton(_: str, data: Any, length: int) -> str:
+    def lines(value: Any, path: str, depth: int) -> Iterable[str]:
+        if isinstance(value, dict) and value and depth < 3:
+            for name, inner in value.items():
+                yield from lines(inner, f"{path}.{name}" if path else str(name), depth + 1)
+        elif isinstance(value, list):
+            yield f"{path or 'list'}: {len(value)} items, first {clip(_scalar(value[0]), 80) if value else '–'}"
+        else:
+            yield f"{path}: {clip(_scalar(value), 80)}"
+
+    return _fit(lines(data, "", 0), length)
+
+
+# --- pages, files, directories, logs ----------------------------------------------------------------------
+
+_TAG = re.compile(r"<(?:!doctype html|html|head|body|title|h1|div|p)\b", re.I)
+_TITLE = re.compile(r"<title[^>]*>([^<]*)</title>|^#[ \t]+([^\n]+)|^title:[ \t]*([^\n]+)", re.I | re.M)
+_HEADING = re.compile(r"<h[1-3][^>]*>([^<]*)</h[1-3]>|^#{1,3}[ \t]+([^\n]+)", re.I | re.M)
+_MARKUP = re.compile(r"(?s)<(?:script|style)\b.*?</(?:script|style)>|<[^>]+>")
+_LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
+
+
+def _is_page(text: str, data: Any) -> bool:
+    return data is None and (bool(_TAG.search(text[:2000])) or len(re.findall(r"(?m)^#{1,3} \S", text)) >= 2)
+
+
+def _page(text: str, _: Any, length: int) -> str:
+    titled = _TITLE.search(text)
+    title = next((group for group in titled.groups() if group), "") if titled else ""
+    headings = [next(group for group in match if group) for match in _HEADING.findall(text) if any(match)]
+    names = list(dict.fromkeys(clip(_MARKUP.sub(" ", heading), 60) for heading in headings))
+    words = clip(_MARKUP.sub(" ", text[: 40 * length]), max(80, length // 3))
+    links = list(dict.fromkeys(_LINK.findall(text)))
+    lines = [f"page: {clip(title, 100)}" if title else "page", words]
+    if names:
+        lines.append("sections: " + "; ".join(names))
+    if links:
+        lines.append(f"{len(links)} links: " + " ".join(links[:3]))
+    return _fit((clip(line, max(80, length // 2)) for line in lines), length)
+
+
+_DEFINITION = re.compile(
+    r"^\s*(?:(\d+)\s*[\t|:→]\s?)?\s*((?:export |pub |async |static |public |private |default )*"
+    r"(?:def|class|func|function|fn|interface|struct|enum|impl|trait|type)\s+[\w.<>()\[\]:*&, ]+)"
+)
+
+
+def _is_file(text: str, data: Any) -> bool:
+    return data is None and kind_of_text(text) == "code"
+
+
+def _file(text: str, _: Any, length: int) -> str:
+    lines = text.split("\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        match = _DEFINITION.match(line)
+        if match:
+            found.append(f"{match[1] or number}: {clip(match[2], 80)}")
+    first = next((clip(line, 100) for line in lines if line.strip()), "")
+    return _fit([f"{len(lines)} lines; begins: {first}", *found], length)
+
+
+_PATH_LINE = re.compile(r"^[\s│├└─|`*+-]*(?:[-dl][rwx-]{9}\S*\s.*\s)?([\w@.~ -]*/?[\w@.~/-]*[\w@.~/-])/?\s*$")
+
+
+_PATH_MARK = re.compile(r"[./]\w|^[-dl]r")
+
+
+def _is_listing(text: str, data: Any) -> bool:
+    if data is not None:
+        return isinstance(data, list) and bool(data) and all(isinstance(p, str) and len(p) < 200 for p in data)
+    lines = [line for line in text.split("\n")[:60] if line.strip()]
+    paths = [line for line in lines if len(line) < 200 and _PATH_LINE.match(line) and _PATH_MARK.search(line)]
+    return len(lines) >= 3 and 10 * len(paths) >= 7 * len(lines)
+
+
+def _listing(text: str, data: Any, length: int) -> str:
+    every = data if isinstance(data, list) else [line.strip() for line in text.split("\n") if line.strip()]
+    kinds = Counter(path.rpartition(".")[2] for path in every if "." in path.rpartition("/")[2])
+    counted = ", ".join(f"{count} .{kind}" for kind, count in kinds.most_common(4))
+    return _fit([f"{len(every)} entries{': ' * bool(counted)}{counted}", *(clip(path, 120) for path in every)], length)
+
+
+def _is_log(text: str, data: Any) -> bool:
+    return data is None and kind_of_text(text) == "log"
+
+
+def _log(text: str, _: Any, length: int) -> str:
+    lines = [line for line in text.split("\n") if line.strip()]
+    trouble = trouble_lines(text, most=4, width=max(80, length // 4))
+    ends = [clip(lines[0], 120), *trouble, clip(lines[-1], 120)]
+    return _fit([f"log of {len(lines)} lines", *dict.fromkeys(ends)], length)
+
+
+COMPACTORS: dict[str, Compactor] = {
+    compactor.name: compactor
+    for compactor in (
+        _Plain("search", _is_search, _search),
+        _Plain("schema", _is_schema, _schema),
+        _Plain("listing", _is_listing, _listing),
+        _Plain("rows", _is_rows, _table),
+        _Plain("json", lambda _, data: isinstance(data, dict | list), _skeleton),
+        _Plain("log", _is_log, _log),
+        _Plain("page", _is_page, _page),
+        _Plain("file", _is_file, _file),
+    )
+}
+"""Every compactor by name, in the order in which they are tried."""

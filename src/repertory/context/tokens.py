@@ -1,0 +1,68 @@
+"""How many tokens a plan's view has: estimates by characters, calibrated by what the provider counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.context.plan import Plan
+from repertory.memory.entries import Entry
+
+_LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """How far estimates are from what the provider counts.
+
+    Attributes:
+        real: What the last prompt really had; 0 before the first call.
+        estimate: What it was estimated at, uncalibrated.
+        factor: Real tokens per estimated token, for what has changed since.
+    """
+
+    real: int = 0
+    estimate: int = 0
+    factor: float = 1.0
+
+    def observe(self, *, estimate: int, real: int) -> Calibration:
+        """Learn from one call.
+
+        Args:
+            estimate: What its prompt was estimated at, uncalibrated.
+            real: What the provider counted: ``usage.prompt_tokens``.
+
+        Returns:
+            The calibration for the next call; this one where the provider counted nothing.
+        """
+        if estimate <= 0 or real <= 0:
+            return self
+        return Calibration(real, estimate, min(_MOST, max(_LEAST, real / estimate)))
+
+    def real_tokens(self, estimate: int) -> int:
+        """What a prompt of this estimate will have: the last real count and what has changed since."""
+        return max(1, round(self.real + (estimate - self.estimate) * self.factor))
+
+
+def measure(snapshot: Sequence[Entry], plan: Plan) -> int:
+    """Estimate what the plan shows of a snapshot, in tokens; system text and tools not included."""
+    total = covered_tokens(snapshot, plan)
+    for entry in snapshot[plan.start :]:
+        total += shown_tokens(entry, plan)
+    return total
+
+
+def covered_tokens(snapshot: Sequence[Entry], plan: Plan) -> int:
+    """Estimate what the summaries cost, with what is kept of the entries they cover."""
+    total = 0
+    for cover in plan.covers:
+        total += cover.tokens
+        for position in plan.kept(cover):
+            total += shown_tokens(snapshot[position], plan)
+    return total
+
+
+def shown_tokens(entry: Entry, plan: Plan) -> int:
+    """Estimate what one entry costs as it is shown."""
+    shown = plan.shown.get(entry.position)
+    return entry.tokens if shown is None else shown.tokens
