@@ -25,6 +25,7 @@
     │   ├── JournalSchemaTooNew     written by a newer repertory
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
+    │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept exactly; nothing of its batch was written
     │   └── JournalClosed           used after close
     ├── ContextError                what the model may be shown
@@ -145,6 +146,10 @@ class JournalUnreadable(JournalError):
 
 class JournalWriteFailed(JournalError):
     """The disk refused a write. Everything acknowledged before stands; nothing is acknowledged after."""
+
+
+class JournalReadOnly(JournalError):
+    """The journal was opened with ``readonly=True``; it takes no records."""
 
 
 class RecordRefused(JournalError):

@@ -41,6 +41,7 @@ from repertory.memory.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from repertory.memory.memory_journal import MemoryJournal
+    from repertory.memory.sqlite_journal import SqliteJournal, open_journal
 
 __all__ = [
     "FINAL_STATES",
@@ -70,18 +71,22 @@ __all__ = [
     "ScopeOpened",
     "SearchHit",
     "Snapshot",
+    "SqliteJournal",
     "SummaryStored",
     "Ticket",
     "ToolCallRow",
     "ToolFinished",
     "ToolIntended",
     "estimate_entry",
+    "open_journal",
     "request_digest",
     "request_tail",
 ]
 
 _LATE = {
     "MemoryJournal": "repertory.memory.memory_journal",
+    "SqliteJournal": "repertory.memory.sqlite_journal",
+    "open_journal": "repertory.memory.sqlite_journal",
 }
 
 

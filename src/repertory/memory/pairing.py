@@ -41,8 +41,10 @@ def choose_run(wanted: str, rows: Sequence[RunRow]) -> RunRow:
     Raises:
         RunNotFound: There is none, or more than one.
     """
-    found = [row for row in rows if row.started.run_id == wanted]
-    found = found or [row for row in rows if wanted and row.started.run_id.startswith(wanted)]
+    for row in rows:
+        if row.started.run_id == wanted:
+            return row
+    found = [row for row in rows if wanted and row.started.run_id.startswith(wanted)]
     if not found:
         raise RunNotFound(f"no run has the id {wanted!r}")
     if len(found) > 1:

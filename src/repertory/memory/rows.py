@@ -101,19 +101,21 @@ def decode_text(value: Value) -> Value:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 
-def encode_plain(value: Any) -> Value:
+def encode_plain(value: object) -> Value:
     """Write one plain column."""
+    if value is None:
+        return None
     if isinstance(value, str):
         return _encode_text(str(value))
     if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
             raise ValueError(f"the number {value} has more than 64 bits")
-    elif isinstance(value, float):
+        return value
+    if isinstance(value, float):
         if math.isnan(value):
             raise ValueError("nan is not a number that can be kept")
-    elif value is not None:
-        raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
-    return value
+        return value
+    raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
 
 
 def _encode_blocks(content: Any) -> str:

@@ -1,0 +1,348 @@
+"""The journal in a file, and the one way to open a journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from repertory.errors import RunNotFound
+from repertory.llm.messages import Json
+from repertory.memory.entries import Entry
+from repertory.memory.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.memory_journal import MemoryJournal
+from repertory.memory.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row, whole_request
+from repertory.memory.records import (
+    FINAL_STATES,
+    ContentStored,
+    DecisionMade,
+    EventLogged,
+    ItemWritten,
+    Record,
+    RunState,
+    ScopeOpened,
+    SummaryStored,
+)
+from repertory.memory.rows import (
+    CONTENTS,
+    DECISIONS,
+    ENTRIES,
+    EVENTS,
+    ITEMS,
+    MODEL_CALLS,
+    MODEL_REPLIES,
+    RUN_STATES,
+    RUNS,
+    SCOPES,
+    SUMMARIES,
+    TOOL_INTENTS,
+    TOOL_OUTCOMES,
+    Table,
+    encode_json,
+    encode_plain,
+    encode_records,
+)
+from repertory.memory.search import EntryIndex, match_expression, search_hit
+from repertory.memory.sqlite_file import FileLock, check_readable, not_writable, open_to_write
+from repertory.memory.sqlite_reader import Rows, SqliteReader
+from repertory.memory.sqlite_writer import Job, SqliteWriter, WriterStatistics, delete_contents, index_slice
+
+T = TypeVar("T")
+
+
+class SqliteJournal:
+    """A journal in one SQLite file. Opened by ``open_journal``; owns the file until it is closed."""
+
+    def __init__(
+        self,
+        path: str,
+        durability: Durability,
+        *,
+        writer: SqliteWriter | None,
+        lock: FileLock | None,
+        close_timeout: float,
+    ) -> None:
+        self.path = path
+        self._durability: Durability = durability
+        self._writer = writer
+        self._lock = lock
+        self._close_timeout = close_timeout
+        self._reader = SqliteReader(path)
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledged write survives."""
+        return self._durability
+
+    def statistics(self) -> WriterStatistics | None:
+        """Counts of what was written since the journal was opened; None where it is read-only."""
+        return self._writer.statistics() if self._writer is not None else None
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+        """Queue a batch; see ``Journal.submit``."""
+        if self._writer is None:
+            raise not_writable(self.path)
+        return self._writer.submit(encode_records(records), on_commit)
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Queue a batch and wait until it is durable."""
+        await self.submit(records).wait()
+
+    def _start_job(self, work: Callable[[Any], T]) -> Job[T]:
+        if self._writer is None:
+            raise not_writable(self.path)
+        return self._writer.start_job(work)
+
+    async def delete_expired_contents(self, now: float) -> int:
+        """Empty stored contents that expired before ``now``; returns how many."""
+        states = sorted(FINAL_STATES)
+        return await self._start_job(lambda connection: delete_contents(connection, now, states)).result()
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _read(self, table: Table, rest: str, *values: object, side: str | None = None) -> list[tuple[int, Any]]:
+        """Records of one table with their sequence numbers: SELECT seq, columns FROM table ``rest``.
+
+        ``side`` replaces the side table's column by an SQL expression.
+        """
+        columns = ["t.seq", *(f"t.{column}" for column in table.columns)]
+        source = f"{table.name} t"
+        if side is not None:
+            columns.append(side)
+        elif table.side is not None:
+            columns.append(f"b.{table.side_column}")
+            source += f" JOIN {table.side} b ON b.seq = t.seq"
+
+        def decode(rows: Rows) -> list[tuple[int, Any]]:
+            return [(int(row[0] or 0), table.decode(row[1:])) for row in rows]
+
+        return await self._fetch(f"SELECT {', '.join(columns)} FROM {source} {rest}", values, decode)
+
+    async def _fetch(self, sql: str, values: Sequence[object], decode: Callable[[Rows], T]) -> T:
+        return await self._reader.fetch(sql, [encode_plain(value) for value in values], decode)
+
+    async def _of_run(self, table: Table, run_id: str, rest: str = "ORDER BY t.seq") -> list[tuple[int, Any]]:
+        return await self._read(table, f"WHERE t.run_id = ? {rest}", run_id)
+
+    async def _read_runs(self, where: str, *values: object) -> list[RunRow]:
+        runs, states = len(RUNS.columns), len(RUN_STATES.columns)
+        columns = [*(f"r.{name}" for name in RUNS.columns), *(f"s.{name}" for name in RUN_STATES.columns)]
+
+        def decode(rows: Rows) -> list[RunRow]:
+            return [
+                run_row(RUNS.decode(row[:runs]), RUN_STATES.decode(row[runs : runs + states]) if row[-1] else None)
+                for row in rows
+            ]
+
+        return await self._fetch(
+            f"""SELECT {", ".join(columns)}, s.seq FROM runs r LEFT JOIN run_states s
+                ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id) {where} ORDER BY r.seq""",
+            values,
+            decode,
+        )
+
+    async def read_run(self, run_id: str) -> RunRow:
+        """One run, by its id or an unambiguous beginning of it."""
+        if not run_id:
+            raise RunNotFound("no run has the id ''")
+        exact = await self._read_runs("WHERE r.run_id = ?", run_id)
+        return choose_run(
+            run_id, exact or await self._read_runs("WHERE substr(r.run_id, 1, ?) = ?", len(run_id), run_id)
+        )
+
+    async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
+        """Runs in the order they were started; None means all states."""
+        if states is None:
+            return await self._read_runs("")
+        return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
+
+    async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
+        """The ledger from position ``start`` up to, not including, ``stop``."""
+        bound = "" if stop is None else "AND t.position < ?"
+        found = await self._read(
+            ENTRIES,
+            f"WHERE t.run_id = ? AND t.position >= ? {bound} ORDER BY t.position",
+            *(run_id, start) if stop is None else (run_id, start, stop),
+        )
+        return [record.entry for _, record in found]
+
+    async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
+        """Full-text search over a run's ledger, best first."""
+        if not (match := match_expression(query)):
+            return []
+        if self._writer is None:
+            return await self._search_aside(run_id, query, limit)
+        indexed, upto = await self._start_job(index_slice).result()
+        while indexed < upto:
+            indexed, _ = await self._start_job(index_slice).result()
+        columns = ", ".join(f"t.{column}" for column in ENTRIES.columns)
+
+        def decode(rows: Rows) -> list[SearchHit]:
+            return [search_hit(run_id, ENTRIES.decode(row[1:]).entry, float(row[0] or 0), query) for row in rows]
+
+        return await self._fetch(
+            f"""SELECT bm25(entry_search), {columns} FROM entry_search JOIN entries t ON t.seq = entry_search.rowid
+                WHERE entry_search MATCH ? AND t.run_id = ? ORDER BY 1, t.seq LIMIT ?""",
+            (match, run_id, max(0, limit)),
+            decode,
+        )
+
+    async def _search_aside(self, run_id: str, query: str, limit: int) -> list[SearchHit]:
+        # The index in the file lags and only its owner may bring it up to date: make one of this run, in memory.
+        entries = await self.read_entries(run_id)
+
+        def search() -> list[SearchHit]:
+            index = EntryIndex()
+            try:
+                index.add((run_id, entry) for entry in entries)
+                return index.search(run_id, query, limit=limit)
+            finally:
+                index.close()
+
+        return await anyio.to_thread.run_sync(search)
+
+    async def read_decisions(self, run_id: str) -> list[DecisionMade]:
+        """Every change of the run's plan, in order."""
+        return [record for _, record in await self._of_run(DECISIONS, run_id)]
+
+    async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
+        """Every tool call of the run, in the order of intent."""
+        intents = await self._of_run(TOOL_INTENTS, run_id)
+        return pair_tool_calls(intents, await self._of_run(TOOL_OUTCOMES, run_id))
+
+    async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
+        """Every model call of the run, in order."""
+        calls = await self._of_run(MODEL_CALLS, run_id)
+        return pair_model_calls(calls, await self._of_run(MODEL_REPLIES, run_id))
+
+    async def read_request(self, run_id: str, call: int) -> Json:
+        """The whole request of one model call."""
+        calls = await self._of_run(MODEL_CALLS, run_id, "ORDER BY t.seq")
+        return whole_request({record.call: record for _, record in calls if record.call <= call}, call)
+
+    async def read_summaries(self, run_id: str) -> list[SummaryStored]:
+        """Every summary of the run, in the order they were stored."""
+        return [record for _, record in await self._of_run(SUMMARIES, run_id)]
+
+    async def read_content(self, content_id: str) -> ContentStored | None:
+        """One stored content; None where there is none, or no longer."""
+        # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
+        latest = "t.seq = (SELECT max(seq) FROM contents WHERE content_id = ?)"
+        found = await self._read(CONTENTS, f"WHERE {latest}", content_id)
+        return found[0][1] if found else None
+
+    async def read_contents(self, run_id: str) -> list[ContentStored]:
+        """All stored contents of a run, their bodies left empty."""
+        found = await self._read(CONTENTS, "WHERE t.run_id = ? ORDER BY t.seq", run_id, side="''")
+        return [record for _, record in found]
+
+    async def read_scopes(self) -> list[ScopeOpened]:
+        """Every memory scope."""
+        return [record for _, record in await self._read(SCOPES, "ORDER BY t.seq")]
+
+    async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
+        """All versions of the scopes' items up to a position of the item log, in order."""
+        bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
+        found = await self._read(
+            ITEMS,
+            f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position",
+            encode_json(list(scope_ids)),
+            *values,
+        )
+        return [record for _, record in found]
+
+    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one."""
+        return await self._read(EVENTS, "WHERE t.run_id = ? AND t.seq > ? ORDER BY t.seq", run_id, after)
+
+    async def check(self, *, deep: bool = False) -> list[str]:
+        """Look for damage in the file.
+
+        Args:
+            deep: Also compare every index with its table, which reads the whole file.
+
+        Returns:
+            What SQLite found wrong; empty where all is well.
+        """
+        pragma = "integrity_check" if deep else "quick_check"
+        found = await self._fetch(f"PRAGMA {pragma}", (), lambda rows: [str(row[0]) for row in rows])
+        return [] if found == ["ok"] else found
+
+    async def aclose(self) -> None:
+        """Write what is queued, then close, and give up the ownership of the file. Safe to call twice.
+
+        Shielded from cancellation; bounded by ``close_timeout``.
+
+        Raises:
+            JournalWriteFailed: The disk did not take everything in time.
+        """
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        try:
+            self._reader.close()  # first, so that the writer finds nobody reading when it empties the log
+            if self._writer is not None:
+                self._writer.close(self._close_timeout)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+@asynccontextmanager
+async def open_journal(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    durability: Durability = "power",
+    readonly: bool = False,
+    close_timeout: float = 30.0,
+) -> AsyncIterator[Journal]:
+    """Open a journal, and close it at the end of the block.
+
+    Args:
+        path: The file; made where there is none, readable by this user alone, as is its folder. None or
+            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``.
+        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
+            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
+        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
+        close_timeout: Seconds that closing may take to write what is queued.
+
+    Raises:
+        JournalLocked: Another process owns the file; the message names it.
+        JournalUnreadable: Not a journal, damaged, or no permission.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    journal: MemoryJournal | SqliteJournal
+    if path is None or os.fspath(path) == ":memory:":
+        journal = MemoryJournal()
+    else:
+        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+def _open(path: str, durability: Durability, readonly: bool, close_timeout: float) -> SqliteJournal:
+    path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
+    if readonly:
+        check_readable(path)
+        return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        writer = SqliteWriter(open_to_write(path, durability), path)
+    except BaseException:
+        lock.release()
+        raise
+    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout)

@@ -1,0 +1,112 @@
+"""Reading connections: aiosqlite, read-only, opened by the first read.
+
+aiosqlite needs an asyncio loop. So the journal owns a thread with one, under trio and asyncio alike, and a read
+crosses over to it; results are decoded there too, so that a large read does not stall the caller's loop.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from repertory.errors import JournalClosed
+from repertory.memory.rows import Value
+from repertory.memory.sqlite_file import explain, read_uri
+from repertory.memory.waiting import new_waiter
+
+if TYPE_CHECKING:
+    import aiosqlite
+
+T = TypeVar("T")
+Rows = Iterable[Sequence[Value]]
+
+
+class SqliteReader:
+    """Answers queries from any task of any loop, one at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()  # guards the two below
+        self._stack: ExitStack | None = None
+        self._closed = False
+        self._portal: BlockingPortal | None = None
+        self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
+        self._connection: aiosqlite.Connection | None = None
+
+    async def fetch(self, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        """Run one query and decode its rows.
+
+        A cancelled call stops waiting; the query itself runs to its end in the background.
+
+        Raises:
+            JournalClosed: After ``aclose``.
+            JournalUnreadable: SQLite cannot read the file.
+        """
+        if self._portal is None:
+            await anyio.to_thread.run_sync(self._start)
+        with self._lock:
+            if self._portal is None or self._closed:
+                raise self._is_closed()
+            future = self._portal.start_task_soon(self._query, sql, values, decode)
+        await _wait_for(future)
+        return future.result()
+
+    def _is_closed(self) -> JournalClosed:
+        return JournalClosed(f"{self._path} is closed; nothing was read")
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._stack is None and not self._closed:
+                self._stack = ExitStack()
+                self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
+
+    async def _query(self, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        async with self._turn:
+            if self._closed:
+                raise self._is_closed()
+            try:
+                connection = await self._connect()
+                async with connection.execute(sql, values) as cursor:
+                    return decode(await cursor.fetchall())
+            except sqlite3.Error as error:
+                raise explain(error, self._path, "read") from error
+
+    async def _connect(self) -> aiosqlite.Connection:
+        import aiosqlite
+
+        if self._connection is None:
+            self._connection = await aiosqlite.connect(read_uri(self._path), uri=True, timeout=30.0)
+            await self._connection.execute("PRAGMA query_only = 1")
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        async with self._turn:
+            if self._connection is not None:
+                await self._connection.close()
+
+    def close(self) -> None:
+        """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            stack, self._stack = self._stack, None
+        if stack is not None and self._portal is not None:
+            with stack:
+                self._portal.call(self._disconnect)
+
+
+async def _wait_for(future: concurrent.futures.Future[T]) -> None:
+    waiter = new_waiter()
+
+    def done(_future: object) -> None:
+        waiter.post(lambda wake: wake(), waiter.wake)
+
+    future.add_done_callback(done)
+    await waiter.wait()

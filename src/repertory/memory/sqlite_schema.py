@@ -1,0 +1,168 @@
+"""The journal's tables, and how a file comes to have them.
+
+Migrations are only ever added to the end. Each runs in one transaction with its own record, so a file is always
+at exactly one version, whenever the process died.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Final
+
+import msgspec
+
+from repertory._version import __version__
+from repertory.errors import JournalSchemaTooNew, JournalUnreadable
+from repertory.memory.search import CREATE_INDEX
+
+APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of the schema; its version is its place in ``MIGRATIONS``, from 1."""
+
+    name: str
+    statements: tuple[str, ...]
+
+
+# Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
+# edge of a table, which measures three times faster than keys scattered by run. Large bodies stand in tables of
+# their own, so that listing calls and contents never reads them.
+_FIRST = Migration(
+    "records",
+    (
+        "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT, at REAL, repertory TEXT)",
+        """CREATE TABLE runs (seq INTEGER PRIMARY KEY, run_id TEXT, agent TEXT, task TEXT, model TEXT,
+           agent_digest TEXT, agent_ref TEXT, parent_id TEXT, parent_call_id TEXT, depth INTEGER, scope_id TEXT,
+           at REAL, options TEXT, more TEXT)""",
+        "CREATE INDEX runs_by_id ON runs (run_id)",
+        """CREATE TABLE run_states (seq INTEGER PRIMARY KEY, run_id TEXT, state TEXT, at REAL, iteration INTEGER,
+           result TEXT, error TEXT, more TEXT)""",
+        "CREATE INDEX run_states_by_run ON run_states (run_id)",
+        """CREATE TABLE entries (seq INTEGER PRIMARY KEY, run_id TEXT, position INTEGER, iteration INTEGER,
+           role TEXT, kind TEXT, tool TEXT, tool_call_id TEXT, content_id TEXT, original_length INTEGER,
+           step_id TEXT, created_at REAL, tokens INTEGER, metadata TEXT, content TEXT, more TEXT)""",
+        # Unique, so that two ledgers of one run can never both be believed.
+        "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
+        """CREATE TABLE decisions (seq INTEGER PRIMARY KEY, run_id TEXT, iteration INTEGER, kind TEXT, at REAL,
+           body TEXT, more TEXT)""",
+        "CREATE INDEX decisions_by_run ON decisions (run_id)",
+        """CREATE TABLE tool_intents (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT, effect TEXT,
+           arguments_digest TEXT, idempotency_key TEXT, iteration INTEGER, at REAL, arguments TEXT, more TEXT)""",
+        "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
+        """CREATE TABLE tool_outcomes (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, status TEXT, at REAL,
+           duration REAL, deduplicated_from TEXT, more TEXT)""",
+        "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
+        """CREATE TABLE model_calls (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, iteration INTEGER,
+           model TEXT, purpose TEXT, position INTEGER, digest TEXT, base_call INTEGER, shared_messages INTEGER,
+           prompt_estimate INTEGER, at REAL, more TEXT)""",
+        "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
+        "CREATE TABLE request_bodies (seq INTEGER PRIMARY KEY, body TEXT)",
+        """CREATE TABLE model_replies (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, at REAL,
+           input_tokens INTEGER, output_tokens INTEGER, cache_read_tokens INTEGER, cache_write_tokens INTEGER,
+           cache_write_1h_tokens INTEGER, cost REAL, stop_reason TEXT, error TEXT, duration REAL, content TEXT,
+           more TEXT)""",
+        "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
+        """CREATE TABLE contents (seq INTEGER PRIMARY KEY, content_id TEXT, run_id TEXT, source_type TEXT,
+           source TEXT, url TEXT, format TEXT, length INTEGER, at REAL, expires_at REAL, retention REAL,
+           metadata TEXT, more TEXT)""",
+        "CREATE INDEX contents_by_id ON contents (content_id)",
+        "CREATE INDEX contents_by_run ON contents (run_id)",
+        "CREATE TABLE content_bodies (seq INTEGER PRIMARY KEY, body TEXT)",
+        """CREATE TABLE summaries (seq INTEGER PRIMARY KEY, run_id TEXT, summary_id TEXT, first INTEGER,
+           last INTEGER, strategy TEXT, model TEXT, tokens INTEGER, replaced_tokens INTEGER, at REAL, content TEXT,
+           more TEXT)""",
+        "CREATE INDEX summaries_by_run ON summaries (run_id)",
+        """CREATE TABLE scopes (seq INTEGER PRIMARY KEY, scope_id TEXT, owner TEXT, mode TEXT, at REAL,
+           parent_id TEXT, position INTEGER, more TEXT)""",
+        """CREATE TABLE items (seq INTEGER PRIMARY KEY, scope_id TEXT, item_id TEXT, position INTEGER, type TEXT,
+           source TEXT, at REAL, deleted INTEGER, tags TEXT, related_to TEXT, metadata TEXT, content TEXT,
+           more TEXT)""",
+        "CREATE INDEX items_by_scope ON items (scope_id, position)",
+        """CREATE TABLE events (seq INTEGER PRIMARY KEY, run_id TEXT, type TEXT, iteration INTEGER, at REAL,
+           body TEXT, more TEXT)""",
+        "CREATE INDEX events_by_run ON events (run_id)",
+        # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
+        # is brought up to date, in slices, when somebody searches; this row says how far it is.
+        CREATE_INDEX,
+        "CREATE TABLE search_progress (indexed INTEGER)",
+        "INSERT INTO search_progress VALUES (0)",
+        """CREATE VIEW run_status AS
+           SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
+                  coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
+                  coalesce(s.iteration, 0) AS iteration, s.result, s.error
+           FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)""",
+        """CREATE VIEW tool_calls AS
+           SELECT i.run_id, i.iteration, i.call_id, i.tool, i.effect, i.arguments, i.at AS intended_at, o.status,
+                  o.at AS finished_at, o.duration, o.deduplicated_from
+           FROM tool_intents i LEFT JOIN tool_outcomes o ON o.seq = (
+               SELECT max(seq) FROM tool_outcomes WHERE run_id = i.run_id AND call_id = i.call_id)""",
+        """CREATE VIEW context_growth AS
+           SELECT c.run_id, c.iteration, c.call, c.purpose, c.model, c.position AS entries, c.prompt_estimate,
+                  r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens
+                      AS prompt_tokens,
+                  r.input_tokens, r.cache_read_tokens,
+                  r.cache_write_tokens + r.cache_write_1h_tokens AS cache_write_tokens,
+                  r.output_tokens, r.cost, r.duration, r.stop_reason, r.error, c.at
+           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
+           ORDER BY c.seq""",
+        """CREATE VIEW cost_by_run AS
+           SELECT r.run_id, r.parent_id, r.agent, r.model, count(g.call) AS model_calls,
+                  coalesce(sum(g.prompt_tokens), 0) AS prompt_tokens,
+                  coalesce(sum(g.cache_read_tokens), 0) AS cache_read_tokens,
+                  coalesce(sum(g.cache_write_tokens), 0) AS cache_write_tokens,
+                  coalesce(sum(g.output_tokens), 0) AS output_tokens,
+                  coalesce(max(g.prompt_tokens), 0) AS largest_prompt,
+                  coalesce(sum(g.cost), 0.0) AS cost
+           FROM runs r LEFT JOIN context_growth g ON g.run_id = r.run_id
+           GROUP BY r.run_id""",
+    ),
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST,)
+
+
+def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = len(MIGRATIONS)) -> int:
+    """Read which version a file is at; 0 for an empty one.
+
+    Raises:
+        JournalUnreadable: It is an SQLite file of somebody else.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == 0 and version == 0 and tables == 0:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
+    if version > latest:
+        raise JournalSchemaTooNew(
+            f"{path} has schema {version} and repertory {__version__} reads up to {latest}; "
+            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
+        )
+    return int(version)
+
+
+def migrate(
+    connection: sqlite3.Connection, path: str, *, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> tuple[int, int]:
+    """Bring a file to the latest schema; returns its version before and after."""
+    before = schema_version(connection, path, latest=len(migrations))
+    for version, migration in enumerate(migrations[before:], before + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO migrations VALUES (?, ?, ?, ?)", (version, migration.name, time.time(), __version__)
+            )
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return before, len(migrations)
