@@ -2,8 +2,10 @@
 
 from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.execute import call_tool, execute, unknown_tool
+from repertory.tools.files import file_tools
 from repertory.tools.output import ErrorDetail, ToolOutput
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
+from repertory.tools.retrieval import context_tools
 from repertory.tools.threads import is_left_behind
 from repertory.tools.tool import Tool, tool
 
@@ -18,7 +20,9 @@ __all__ = [
     "ToolOutput",
     "arguments_digest",
     "call_tool",
+    "context_tools",
     "execute",
+    "file_tools",
     "is_left_behind",
     "tool",
     "unknown_tool",

@@ -146,7 +146,9 @@ class Folder:
             os.close(fd)
 
     def walk(self, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
-        """Every regular file below a folder that may be read, by path; version control, environments and caches left out.
+        """Every regular file below a folder that may be read, by path.
+
+        Version control, environments and caches are left out.
 
         Args:
             parts: Where to begin; a file is the only one met then.

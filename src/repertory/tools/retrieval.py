@@ -1,0 +1,262 @@
+"""Tools that bring back what is no longer in view: earlier messages of the run, and stored contents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from repertory.context import ResultPolicy
+from repertory.errors import ToolFailed, ToolRetry
+from repertory.llm.messages import Image, RawBlock, ToolUse, text_of
+from repertory.memory.entries import Entry
+from repertory.memory.records import ContentStored
+from repertory.tools.context import ContentReader, ToolContext
+from repertory.tools.output import ToolOutput
+from repertory.tools.pages import page_note, take_page
+from repertory.tools.passages import best_passages, find_terms, line_starts, split_terms
+from repertory.tools.regex import search_lines
+from repertory.tools.repeats import arguments_digest
+from repertory.tools.threads import run_in_thread
+from repertory.tools.tool import Tool, tool
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+CONTEXT_RETRIEVE: Final = "context_retrieve"
+RETRIEVE_CONTENT: Final = "retrieve_content"
+RETRIEVALS: Final = frozenset({CONTEXT_RETRIEVE, RETRIEVE_CONTENT})
+
+# A page has its bound already, and storing what comes out of the store would only double it.
+_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
+
+
+def context_tools(*, max_repeats: int = 5) -> list[Tool]:
+    """Make ``context_retrieve`` and ``retrieve_content``. They keep no state and serve any number of runs.
+
+    Args:
+        max_repeats: How often the very same retrieval is answered again before it is refused.
+    """
+
+    async def context_retrieve(
+        context: ToolContext,
+        *,
+        iteration: Annotated[int, msgspec.Meta(ge=0)] | None = None,
+        tool_call_id: str | None = None,
+        tool_name: str | None = None,
+        topic: str | None = None,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 5,
+        page: Positive = 1,
+    ) -> ToolOutput:
+        """Get earlier messages of this conversation back, whole and exact.
+
+        Use it when a result above is shortened, left out or summarised and you need its exact words again. Give at
+        least one of iteration, tool_call_id, tool_name and topic; together they narrow each other down.
+
+        Args:
+            iteration: Everything said and done in this iteration.
+            tool_call_id: The result of this call.
+            tool_name: Results of this tool, the newest first to be kept.
+            topic: Messages about these words, the best first to be kept.
+            limit: How many messages at most.
+            page: Which page of a long answer.
+        """
+        repeated = _check_repeats(context, max_repeats)
+        if iteration is None and not tool_call_id and not tool_name and not topic:
+            raise ToolRetry("give at least one of iteration, tool_call_id, tool_name and topic")
+        entries = _earlier(context)
+        matching = [
+            entry
+            for entry in entries
+            if (iteration is None or entry.iteration == iteration)
+            and (not tool_call_id or _is_about_call(entry, tool_call_id))
+            and (not tool_name or entry.tool == tool_name)
+            # what a retrieval brought back stands in the record once more, where it came from
+            and (entry.tool not in RETRIEVALS or entry.tool == tool_name or bool(tool_call_id))
+        ]
+        if topic:
+            hits = await context.need_record().search(topic, limit=max(200, limit))
+            rank = {hit.position: place for place, hit in enumerate(hits)}
+            matching = sorted((e for e in matching if e.position in rank), key=lambda e: rank[e.position])
+        else:
+            matching.reverse()
+        if not matching:
+            return _retrieved(f"{repeated}no earlier message fits. {_contents_of(entries)}", {"found": 0})
+        chosen = sorted(matching[:limit], key=lambda entry: entry.position)
+        text = "\n\n".join([await _render(entry, context.contents) for entry in chosen])
+        start, end, pages = take_page(text, page)
+        head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
+        if len(chosen) < len(matching):
+            head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
+        facts = {
+            "found": len(matching),
+            "positions": [entry.position for entry in chosen],
+            "page": page,
+            "pages": pages,
+        }
+        return _retrieved(f"{head}\n\n{text[start:end]}{page_note(page, pages)}", facts)
+
+    async def retrieve_content(
+        content_id: str,
+        context: ToolContext,
+        *,
+        start_line: Positive = 1,
+        end_line: Positive | None = None,
+        search: str | None = None,
+        regex: bool = False,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=20)] = 5,
+        page: Positive = 1,
+    ) -> ToolOutput:
+        """Read a stored content by its citation id: all of it, some lines, or the passages about some words.
+
+        Search first: it costs a fraction of reading everything.
+
+        Args:
+            content_id: The citation id, as the shortened result names it.
+            start_line: First line to read.
+            end_line: Last line to read; by default the last there is.
+            search: Words to look for, or phrases between commas; the answer is the best passages instead of lines.
+            regex: Whether search is one regular expression (Python syntax), matched line by line.
+            limit: How many passages at most.
+            page: Which page of a long answer.
+        """
+        repeated = _check_repeats(context, max_repeats)
+        stored = await context.need_contents().read_content(content_id)
+        if stored is None:
+            raise ToolRetry(f"there is no content {content_id!r}; take the citation id from a result above")
+        if not stored.body and stored.length:
+            raise ToolFailed(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
+        if search:
+            text, facts = await _passages(stored, search, regex, limit)
+        else:
+            text, facts = _lines(stored, start_line, end_line, page)
+        return _retrieved(repeated + text, {"content_id": content_id, **facts}, stored)
+
+    functions = (context_retrieve, retrieve_content)
+    return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
+
+
+def _retrieved(text: str, facts: dict[str, object], stored: ContentStored | None = None) -> ToolOutput:
+    metadata = {"retrieval": True, **facts}
+    if stored is None:
+        return ToolOutput(text, source_type="retrieval", metadata=metadata)
+    return ToolOutput(text, source_type="retrieval", url=stored.url, format=stored.format, metadata=metadata)
+
+
+def _check_repeats(context: ToolContext, max_repeats: int) -> str:
+    """Say how often the very same retrieval was made before; "" for never.
+
+    The record itself is asked, so that the answer is right after a restart too.
+
+    Raises:
+        ToolFailed: More than ``max_repeats`` times.
+    """
+    iterations: list[int] = []
+    for entry in () if context.record is None else context.record.snapshot():
+        for block in entry.content if entry.role == "assistant" else ():
+            if not isinstance(block, ToolUse) or block.name not in RETRIEVALS:
+                continue
+            if block.id == context.call_id:
+                break
+            if arguments_digest(block.name, block.input) == context.arguments_digest:
+                iterations.append(entry.iteration)
+    if not iterations:
+        return ""
+    times, when = len(iterations), ", ".join(str(number) for number in iterations[-5:])
+    if times > max_repeats:
+        raise ToolFailed(f"the very same was retrieved {times} times already (iterations {when}), and has not changed")
+    return f"[retrieved {times} time{'s' * (times != 1)} before, in iteration {when}: the same answer again]\n"
+
+
+def _earlier(context: ToolContext) -> Sequence[Entry]:
+    """The record without the turn that is asking."""
+    entries = context.need_record().snapshot()
+    end = len(entries)
+    while end and entries[end - 1].iteration >= context.iteration > 0:
+        end -= 1
+    return entries[:end]
+
+
+def _is_about_call(entry: Entry, call_id: str) -> bool:
+    if entry.tool_call_id is not None:
+        return entry.tool_call_id == call_id
+    return any(isinstance(block, ToolUse) and block.id == call_id for block in entry.content)
+
+
+def _contents_of(entries: Sequence[Entry]) -> str:
+    """What could be asked for instead."""
+    if not entries:
+        return "There is none yet."
+    tools = Counter(entry.tool for entry in entries if entry.tool)
+    named = ", ".join(f"{name} ({count})" for name, count in sorted(tools.items())) or "none"
+    return f"There are iterations {entries[0].iteration} to {entries[-1].iteration}; results by tool: {named}."
+
+
+async def _render(entry: Entry, contents: ContentReader | None) -> str:
+    """One message, whole."""
+    body, note = "\n".join(_words(entry)), ""
+    if entry.content_id is not None:
+        stored = None if contents is None else await contents.read_content(entry.content_id)
+        if stored is not None and stored.body:
+            body = stored.body
+        elif entry.original_length > len(body):
+            note = f", all that is left of {entry.original_length:,}"
+    marks = [f"position {entry.position}", f"iteration {entry.iteration}", entry.kind]
+    marks += [mark for mark in (entry.tool, entry.tool_call_id, entry.content_id) if mark]
+    return f"--- {' · '.join(marks)} · {len(body):,} characters{note}\n{body}"
+
+
+def _words(entry: Entry) -> list[str]:
+    """The words of an entry, its calls spelled out; reasoning is not among them."""
+    lines: list[str] = []
+    for block in entry.content:
+        if isinstance(block, ToolUse):
+            lines.append(f"[call {block.id}] {block.name} {msgspec.json.encode(block.input).decode()}")
+        elif isinstance(block, Image | RawBlock):
+            lines.append(f"[{'image' if isinstance(block, Image) else block.raw.get('type', 'block')}]")
+        elif text := text_of(block):
+            lines.append(text)
+    return lines
+
+
+def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int) -> tuple[str, dict[str, object]]:
+    lines = stored.body.split("\n")
+    last = min(len(lines), end_line or len(lines))
+    if start_line > last:
+        raise ToolRetry(
+            f"content {stored.content_id!r} has {len(lines)} lines; {start_line} to {last} are none of them"
+        )
+    text = "\n".join(lines[start_line - 1 : last])
+    start, end, pages = take_page(text, page)
+    first = start_line + text.count("\n", 0, start)
+    shown = text[start:end].removesuffix("\n") if page < pages else text[start:end]
+    until = first + shown.count("\n")
+    head = f"{_about(stored, len(lines))}: lines {first}-{until}"
+    facts: dict[str, object] = {"first": first, "last": until, "page": page, "pages": pages}
+    return f"{head}\n\n{shown}{page_note(page, pages)}", facts
+
+
+async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> tuple[str, dict[str, object]]:
+    body = stored.body
+    if regex:
+        answers = await run_in_thread(lambda: search_lines(search, [body]), name="tool retrieve_content")
+        starts = line_starts(body)
+        places = [(starts[line] + offset, search) for line, offset in answers[0]]
+    else:
+        terms = split_terms(search)
+        places = find_terms(body, terms) if terms else []
+    passages, found = best_passages(body, places, limit=limit)
+    head = f"{_about(stored, body.count(chr(10)) + 1)}: {found} passage{'s' * (found != 1)} about {search!r}"
+    if len(passages) < found:
+        head += f", the best {len(passages)} here"
+    parts = [head]
+    for passage in passages:
+        matches = ", ".join(f"{term} ×{count}" for term, count in passage.matches.items())
+        parts.append(f"--- lines {passage.first}-{passage.last} · {matches}\n{passage.text}")
+    return "\n\n".join(parts), {"found": found, "shown": len(passages)}
+
+
+def _about(stored: ContentStored, lines: int) -> str:
+    marks = [mark for mark in (stored.source_type, stored.source, stored.url) if mark]
+    return f"{stored.content_id} ({', '.join(marks)}; {len(stored.body):,} characters, {lines:,} lines)"
