@@ -11,8 +11,117 @@
 #   cli         the command line
 #
 # Each layer imports only those above it in this list; tests/test_layers.py keeps it so.
+# Names are imported when they are first used: a program pays for the layers that it uses.
 """Hierarchies of LLM agents as supervised actors, with a full record on disk and a small, priced view for the model."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from repertory._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from repertory.agents import (
+        Agent,
+        Limits,
+        Run,
+        RunStatistics,
+        Supervisor,
+        load_agent,
+        open_supervisor,
+        research_team,
+        run,
+        run_sync,
+    )
+    from repertory.context import ContextPolicy, ResultPolicy
+    from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
+    from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
+    from repertory.memory import Memory, open_journal
+    from repertory.tools import (
+        Tool,
+        ToolContext,
+        ToolOutput,
+        call_tool,
+        context_tools,
+        file_tools,
+        memory_tools,
+        tool,
+    )
+
+_HOMES = {
+    "agents": (
+        "Agent",
+        "Limits",
+        "Run",
+        "RunStatistics",
+        "Supervisor",
+        "load_agent",
+        "open_supervisor",
+        "research_team",
+        "run",
+        "run_sync",
+    ),
+    "context": ("ContextPolicy", "ResultPolicy"),
+    "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
+    "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
+    "memory": ("Memory", "open_journal"),
+    "tools": (
+        "Tool",
+        "ToolContext",
+        "ToolOutput",
+        "call_tool",
+        "context_tools",
+        "file_tools",
+        "memory_tools",
+        "tool",
+    ),
+}
+_HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Agent",
+    "AnthropicModel",
+    "ContextPolicy",
+    "Limits",
+    "Memory",
+    "Model",
+    "ModelProfile",
+    "OfflineModel",
+    "RepertoryError",
+    "ResultPolicy",
+    "Run",
+    "RunStatistics",
+    "Supervisor",
+    "Tool",
+    "ToolAbort",
+    "ToolContext",
+    "ToolFailed",
+    "ToolOutput",
+    "ToolRetry",
+    "__version__",
+    "call_tool",
+    "context_tools",
+    "file_tools",
+    "load_agent",
+    "memory_tools",
+    "open_journal",
+    "open_model",
+    "open_supervisor",
+    "profile_for",
+    "research_team",
+    "run",
+    "run_sync",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    room = _HOME_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,54 @@
+"""Agents: what they are, the loop that runs them, the runs it makes, and the supervisor over all of it."""
+
+from __future__ import annotations
+
+from repertory.agents.accounting import RunStatistics
+from repertory.agents.agent import Agent, load_agent
+from repertory.agents.events import (
+    AnyEvent,
+    ContextEdited,
+    Event,
+    EventsMissed,
+    IterationStarted,
+    ModelAnswered,
+    ModelRetrying,
+    RunResumed,
+    RunSpawned,
+    StateChanged,
+    SummaryRefused,
+    SummaryTaken,
+    ToolEnded,
+    ToolStarted,
+)
+from repertory.agents.limits import Limits
+from repertory.agents.research import research_team
+from repertory.agents.run import Run
+from repertory.agents.start import run, run_sync
+from repertory.agents.supervisor import Supervisor, open_supervisor
+
+__all__ = [
+    "Agent",
+    "AnyEvent",
+    "ContextEdited",
+    "Event",
+    "EventsMissed",
+    "IterationStarted",
+    "Limits",
+    "ModelAnswered",
+    "ModelRetrying",
+    "Run",
+    "RunResumed",
+    "RunSpawned",
+    "RunStatistics",
+    "StateChanged",
+    "SummaryRefused",
+    "SummaryTaken",
+    "Supervisor",
+    "ToolEnded",
+    "ToolStarted",
+    "load_agent",
+    "open_supervisor",
+    "research_team",
+    "run",
+    "run_sync",
+]

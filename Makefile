@@ -1,0 +1,62 @@
+# Everything a person or a machine runs. Needs Python 3.11 or newer and make; the rest is installed into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: help demo test check docs bench nightly clean
+
+help: ## List what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.installed ## Watch a team of agents answer a question about the standard library's source
+	@$(BIN)/repertory demo $(ARGS)
+
+test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, with branch coverage
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
+nightly: $(VENV)/.installed-test ## Run the long proofs as well
+	$(BIN)/pytest -m "nightly or not nightly" $(ARGS)
+
+check: $(VENV)/.installed-check ## Lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/interrogate -q src/repertory tests examples benchmarks
+
+docs: $(VENV)/.installed-docs ## Build the site into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed-test ## Measure what the documentation claims
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+
+clean: ## Remove what make created
+	rm -rf $(VENV) site .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "repertory needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group test
+	@touch $@
+
+$(VENV)/.installed-check: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --group check
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@

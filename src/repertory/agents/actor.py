@@ -1,0 +1,90 @@
+"""The actor that runs one run: its loop is a child task, so its mailbox always answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from repertory.actors import Accepts, ActorContext, handler
+from repertory.agents.loop import Loop
+from repertory.agents.run import LiveRun
+class SummaryFailed(msgspec.Struct): ...
+class SummaryReady(msgspec.Struct): ...
+
+if TYPE_CHECKING:
+    from repertory.agents.supervisor import Supervisor
+
+
+class StopRun(msgspec.Struct, frozen=True):
+    """End the run at its next boundary."""
+
+
+class PauseRun(msgspec.Struct, frozen=True):
+    """Hold the run at its next boundary."""
+
+
+class ResumeRun(msgspec.Struct, frozen=True):
+    """Let a paused run go on."""
+
+
+class AgentActor:
+    """Runs the loop of one run, and hears what concerns it meanwhile.
+
+    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop goes on from the
+    last durable iteration.
+    """
+
+    receives: Accepts[StopRun | PauseRun | ResumeRun | SummaryReady | SummaryFailed]
+
+    def __init__(self, supervisor: Supervisor, live: LiveRun) -> None:
+        self._supervisor = supervisor
+        self._live = live
+        self._loop: Loop | None = None
+        self._finished = anyio.Event()
+
+    def started(self, ctx: ActorContext) -> None:
+        """Begin, or go on from the record."""
+        self._live.ref = ctx.ref
+        self._loop = Loop(self._supervisor, self._live, ctx)
+        ctx.start_soon(self._run, ctx)
+
+    async def _run(self, ctx: ActorContext) -> None:
+        assert self._loop is not None
+        await self._loop.run()
+        self._finished.set()
+        ctx.stop()
+
+    async def stopping(self, ctx: ActorContext) -> None:
+        """Let the loop come to its next boundary; the drain time bounds the wait."""
+        for run in self._live.tree():
+            run.wish_for("close")
+        await self._finished.wait()
+
+    @handler
+    def stop_run(self, message: StopRun) -> None:
+        """See ``Run.stop``."""
+        self._live.wish_for("stop")
+
+    @handler
+    def pause_run(self, message: PauseRun) -> None:
+        """See ``Run.pause``."""
+        self._live.wish_for("pause")
+
+    @handler
+    def resume_run(self, message: ResumeRun) -> None:
+        """See ``Run.resume``."""
+        self._live.wish_for("go")
+
+    @handler
+    def summary_ready(self, message: SummaryReady) -> None:
+        """Keep a summary until the planner wants it."""
+        assert self._loop is not None
+        self._loop.summary_ready(message)
+
+    @handler
+    def summary_failed(self, message: SummaryFailed) -> None:
+        """Say so, and go on without."""
+        assert self._loop is not None
+        self._loop.summary_failed(message)

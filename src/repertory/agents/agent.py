@@ -1,0 +1,154 @@
+"""What an agent is: a definition, and nothing that runs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from repertory.agents.limits import Limits
+from repertory.context import ContextPolicy
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Json, canonical_json
+from repertory.llm.model import Model
+from repertory.tools import Tool
+
+MemoryMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """A definition: instructions, tools, team and policies. Spawn it with a supervisor, any number of times.
+
+    Attributes:
+        name: What it is called; a letter, then letters, digits, ``_`` and ``-``, at most 64.
+        instructions: The system text that the model reads first.
+        tools: What it may call.
+        team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
+        model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
+        memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
+            delegation plus what it writes itself (``snapshot``), or its own, empty at first (``isolated``).
+        context: How much of the record the model sees. None means a plain loop: everything, always.
+        limits: How far one run may go. A sub-agent is bound by the limits of the runs above it as well.
+        max_tokens: Tokens of one answer; never more than the model can give.
+        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``.
+        description: One line for those who may delegate to it; "" shows the beginning of the instructions.
+    """
+
+    name: str
+    instructions: str = ""
+    tools: Sequence[Tool] = ()
+    team: Sequence[Agent] = ()
+    model: Model | str | None = None
+    memory: MemoryMode = "shared"
+    context: ContextPolicy | None = msgspec.field(default_factory=ContextPolicy)
+    limits: Limits = Limits()
+    max_tokens: int = 8192
+    options: Json = msgspec.field(default_factory=dict)
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"agent name must be a letter, then letters, digits, _ and -, at most 64 in all, got {self.name!r}"
+            )
+        if self.memory not in ("shared", "snapshot", "isolated"):
+            raise ConfigurationError(
+                f"agent {self.name}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}"
+            )
+        if self.max_tokens < 1:
+            raise ConfigurationError(f"agent {self.name}: max_tokens must be at least 1, got {self.max_tokens!r}")
+        _refuse_repeats(f"agent {self.name}: tools", [tool.name for tool in self.tools])
+        _refuse_repeats(f"agent {self.name}: team", [member.name for member in self.team])
+
+    @property
+    def summary(self) -> str:
+        """One line that says what it is for."""
+        return self.description or self.instructions.strip().split("\n", 1)[0][:200] or self.name
+
+    def member(self, name: str) -> Agent | None:
+        """The team member of that name; None if there is none."""
+        return next((member for member in self.team if member.name == name), None)
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that shapes what the agent does, its team included.
+
+        A run that is resumed under another digest goes on, but says so.
+        """
+        return hashlib.blake2b(canonical_json(self._definition()), digest_size=16).hexdigest()
+
+    def _definition(self) -> Json:
+        model = self.model if isinstance(self.model, str) or self.model is None else self.model.name
+        return {
+            "name": self.name,
+            "instructions": self.instructions,
+            "tools": [[tool.name, tool.description, tool.input_schema, tool.effect] for tool in self.tools],
+            "team": [member._definition() for member in self.team],
+            "model": model,
+            "memory": self.memory,
+            "context": msgspec.to_builtins(self.context),
+            "options": self.options,
+        }
+
+    def walk(self) -> Iterator[Agent]:
+        """This agent and all below it."""
+        yield self
+        for member in self.team:
+            yield from member.walk()
+
+
+def _refuse_repeats(where: str, names: Sequence[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigurationError(f"{where} must have different names, got {', '.join(repeated)} more than once")
+
+
+def load_agent(reference: str, /, **arguments: Any) -> Agent:
+    """Import an agent by ``module:name``.
+
+    Args:
+        reference: The module, as one would import it, a colon, and a name in it: an ``Agent``, or a function
+            that makes one.
+        arguments: Passed to such a function, as far as it takes them.
+
+    Raises:
+        ConfigurationError: The reference is malformed, nothing is there, or it is no agent.
+    """
+    module_name, colon, name = reference.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigurationError(f"expected an agent as module:name, got {reference!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigurationError(
+                f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
+            ) from error
+        raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
+    try:
+        found = getattr(module, name)
+    except AttributeError:
+        agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
+        hint = f"; it has the agents {', '.join(agents)}" if agents else ""
+        raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}") from None
+    if not isinstance(found, Agent) and callable(found):
+        accepted = _accepted(found, arguments)
+        found = found(**accepted)
+    if not isinstance(found, Agent):
+        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
+    return found
+
+
+def _accepted(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    import inspect
+
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}

@@ -1,0 +1,231 @@
+"""Tool calls of one run: dedup check, durable intent, the call, durable outcome, each result shaped on arrival."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from repertory.actors import ActorContext
+from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
+from repertory.agents.events import ToolEnded, ToolStarted
+from repertory.agents.recovery import OpenCall, interrupted_result
+from repertory.agents.policies import layered_policy
+from repertory.agents.run import LiveRun
+from repertory.context.shaping import Shaped, shape_result
+from repertory.errors import ToolAbort
+from repertory.llm.messages import ToolResult, ToolUse, text_of
+from repertory.memory import Draft, Snapshot
+from repertory.memory.journal import SearchHit
+from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
+from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
+
+if TYPE_CHECKING:
+    from repertory.agents.supervisor import Supervisor
+
+_RETRIEVALS = frozenset({"context_retrieve", "retrieve_content", "memory_retrieve"})
+
+
+class Caller:
+    """Makes the tool calls of one run."""
+
+    def __init__(self, supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> None:
+        self._supervisor = supervisor
+        self._journal = supervisor.journal
+        self._live = live
+        agent = live.agent
+        own = list(agent.tools)
+        if agent.team:
+            own.append(delegate_tool(supervisor, live, ctx))
+        self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
+        self._policy = layered_policy(agent)
+        self._cache = ToolCallCache()
+        self.known_ids = {
+            entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None
+        }
+
+    async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
+        """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
+
+        Raises:
+            ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
+        """
+        if not calls:
+            return
+        limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
+        aborts: list[ToolAbort] = []
+
+        async def one(call: OpenCall) -> None:
+            async with limiter:
+                try:
+                    await self._one(call, iteration)
+                except ToolAbort as error:
+                    aborts.append(error)
+                except Unfinished:
+                    pass  # the supervisor closes; the call stays open for the process that resumes the run
+
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(one, call)
+        if aborts:
+            raise aborts[0]
+
+    async def _one(self, call: OpenCall, iteration: int) -> None:
+        use = call.use
+        tool = self.tools.get(use.name)
+        if call.fate == "interrupted":
+            await self._live.ledger.append(
+                interrupted_result(use, iteration), also=[self._finished(use, "interrupted")]
+            )
+            self._ended(use, "interrupted", characters=0, shown=0)
+            return
+        if tool is None:
+            await self._append(use, None, unknown_tool(use.name, self.tools), iteration)
+            return
+        digest = arguments_digest(use.name, use.input)
+        earlier = self._cache.find(tool, digest)
+        if earlier is not None:
+            repeated = self._result_of(earlier.call_id)
+            if repeated is not None:
+                self._live.meter.add(dedup_hits=1)
+                output = ToolOutput(f"{earlier.note}\n{repeated}")
+                await self._append(use, tool, output, iteration, deduplicated_from=earlier.call_id)
+                return
+        await self._make(use, tool, digest, iteration)
+
+    async def _make(self, use: ToolUse, tool: Tool, digest: str, iteration: int) -> None:
+        """Run the tool's body between its intent and its outcome."""
+        live = self._live
+        key = hashlib.blake2b(f"{live.run_id}\0{use.id}".encode(), digest_size=16).hexdigest()
+        intended = ToolIntended(
+            run_id=live.run_id,
+            call_id=use.id,
+            tool=tool.name,
+            effect=tool.effect,
+            arguments=use.input,
+            arguments_digest=digest,
+            idempotency_key=key,
+            iteration=iteration,
+            at=self._supervisor.clock(),
+        )
+        ticket = self._journal.submit([intended])
+        if tool.effect != "pure":
+            # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
+            await ticket.wait()
+        self._supervisor.publish(live, ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
+        mark = self._cache.begin(tool)
+        context = ToolContext(
+            run_id=live.run_id,
+            agent=live.agent.name,
+            iteration=iteration,
+            call_id=use.id,
+            idempotency_key=key,
+            arguments_digest=digest,
+            record=_Record(live),
+            contents=self._journal,
+        )
+        try:
+            output = await execute(tool, use.input, context)
+        except ToolAbort as error:
+            await self._append(use, tool, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
+            raise
+        await self._append(use, tool, output, iteration)
+        self._cache.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
+
+    async def _append(
+        self,
+        use: ToolUse,
+        tool: Tool | None,
+        output: ToolOutput,
+        iteration: int,
+        *,
+        deduplicated_from: str | None = None,
+    ) -> None:
+        """Shape a result and make it durable together with its outcome and everything it commits."""
+        live = self._live
+        shaped, stored = self._shape(use, output)
+        draft = Draft(
+            role="user",
+            kind="sub-agent-result" if use.name == DELEGATE else "action-result",
+            content=(ToolResult(use.id, shaped.content, is_error=output.is_error),),
+            iteration=iteration,
+            tool=use.name,
+            tool_call_id=use.id,
+            content_id=shaped.content_id,
+            original_length=shaped.original_length,
+            metadata=output.metadata,
+        )
+        finished = self._finished(
+            use, output.status, duration=output.duration, deduplicated_from=deduplicated_from
+        )
+        await live.ledger.append(draft, also=[finished, *stored, *output.records])
+        self._ended(
+            use,
+            output.status,
+            characters=shaped.original_length or len(text_of(shaped.content)),
+            shown=len(text_of(shaped.content)),
+            duration=output.duration,
+            deduplicated=deduplicated_from is not None,
+        )
+
+    def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
+        """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
+        if self._policy is None:
+            return Shaped(content=output.content), []
+        call = f"{self._live.run_id}\0{use.id}".encode()
+        shaped = shape_result(
+            output.content,
+            rules=self._policy.rules(use.name),
+            content_id="c-" + hashlib.blake2b(call, digest_size=5).hexdigest(),
+            tool=use.name,
+            url=output.url,
+            params=output.metadata,
+        )
+        if shaped.content_id is None:
+            return shaped, []
+        stored = ContentStored(
+            content_id=shaped.content_id,
+            run_id=self._live.run_id,
+            source_type=output.source_type,
+            source=use.name,
+            body=output.text,
+            at=self._supervisor.clock(),
+            url=output.url,
+            format=output.format,
+            metadata=output.metadata,
+        )
+        return shaped, [stored]
+
+    def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
+        return ToolFinished(
+            run_id=self._live.run_id, call_id=use.id, status=status, at=self._supervisor.clock(), **fields
+        )
+
+    def _ended(self, use: ToolUse, status: str, **figures: Any) -> None:
+        retrieval = use.name in _RETRIEVALS
+        self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
+        figures.setdefault("duration", 0.0)
+        self._supervisor.publish(
+            self._live, ToolEnded, call_id=use.id, tool=use.name, status=status, retrieval=retrieval, **figures
+        )
+
+    def _result_of(self, call_id: str) -> str | None:
+        for entry in reversed(self._live.ledger.snapshot()):
+            if entry.tool_call_id == call_id:
+                return text_of(entry.content)
+        return None
+
+
+class _Record:
+    """The run's record, as tools may read it."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+
+    def snapshot(self) -> Snapshot:
+        return self._live.ledger.snapshot()
+
+    async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
+        return await self._live.ledger.journal.search_entries(self._live.run_id, query, limit=limit)

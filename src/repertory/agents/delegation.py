@@ -1,0 +1,71 @@
+"""The tool by which an agent hands a part of its work to a member of its team."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from repertory.actors import ActorContext
+from repertory.agents.run import LiveRun
+from repertory.errors import LimitExceeded, ToolFailed
+from repertory.tools import Tool, ToolContext, ToolOutput, tool
+
+if TYPE_CHECKING:
+    from repertory.agents.supervisor import Supervisor
+
+DELEGATE = "delegate"
+
+_DESCRIPTION = """\
+Hand a part of your work to a member of your team and get its report. It sees nothing of your conversation: say
+in the task all that it needs to know, what exactly to bring back, and what to leave out. Call this several times
+in one turn to have parts worked on side by side.
+
+Your team:
+"""
+
+
+class Unfinished(BaseException):
+    """A delegation whose run goes on in a later process: the call stays without an outcome until then.
+
+    Not an ``Exception``, so that no tool machinery turns it into a result.
+    """
+
+
+def delegate_tool(supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> Tool:
+    """Make the ``delegate`` tool of one run, its team's names in the schema.
+
+    The sub-agent's run has an id that follows from the call, so a delegation that is made again after a crash
+    finds the run it began and waits for that one.
+    """
+    team = {member.name: member for member in live.agent.team}
+
+    async def delegate(agent: str, task: str, context: ToolContext) -> ToolOutput:
+        """Args:
+        agent: Who is to do it.
+        task: What to do, complete in itself.
+        """
+        try:
+            child = await supervisor.spawn_below(
+                live, team[agent], task, call_id=context.call_id, key=context.idempotency_key, ctx=ctx
+            )
+        except LimitExceeded as error:
+            raise ToolFailed(f"{agent} was not started: {error}") from error
+        await child.ended.wait()
+        if child.state == "done":
+            facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
+            return ToolOutput(child.result or "", source_type="agent", format="markdown", metadata=facts)
+        if child.state == "failed":
+            raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {child.error}")
+        if child.state == "stopped":
+            raise ToolFailed(f"{agent} was stopped after {child.iteration} iterations, before it had an answer")
+        raise Unfinished
+
+    delegate.__annotations__["agent"] = Literal[tuple(team)]
+    roster = "".join(f"- {member.name}: {member.summary}\n" for member in team.values())
+    return tool(
+        delegate,
+        name=DELEGATE,
+        description=_DESCRIPTION + roster,
+        effect="idempotent",
+        deadline=None,
+        output_cap=None,
+    )

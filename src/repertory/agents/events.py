@@ -1,0 +1,167 @@
+"""What can be seen of a run while it goes on."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from repertory.llm.model import Usage
+from repertory.memory.records import RunState
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
+    """Something happened in a run.
+
+    Attributes:
+        run_id: The run.
+        agent: The name of its agent.
+        iteration: The iteration it happened in; 0 before the first.
+        at: Seconds since 1970.
+    """
+
+    run_id: str
+    agent: str
+    iteration: int
+    at: float
+
+
+class RunSpawned(Event, frozen=True, kw_only=True):
+    """A run began. ``parent_id`` is None for a root."""
+
+    task: str
+    model: str
+    parent_id: str | None = None
+    depth: int = 0
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """A run goes on from its record: after a crash, in a new process, or after it was stopped."""
+
+    entries: int
+    interrupted_calls: int = 0
+
+
+class IterationStarted(Event, frozen=True, kw_only=True):
+    """A model call is about to be made.
+
+    Attributes:
+        view_tokens: Estimate of the prompt that the model sees.
+        record_tokens: Estimate of the prompt that a plain loop would send: the whole record, nothing shortened.
+    """
+
+    view_tokens: int
+    record_tokens: int
+
+
+class ModelAnswered(Event, frozen=True, kw_only=True):
+    """A model call ended; ``cost`` is in US dollars and ``duration`` in seconds."""
+
+    usage: Usage
+    cost: float
+    stop_reason: str
+    text: str
+    tool_calls: int
+    duration: float
+
+
+class ModelRetrying(Event, frozen=True, kw_only=True):
+    """A model call failed in a way that may pass; it is made again after ``delay`` seconds."""
+
+    attempt: int
+    delay: float
+    reason: str
+
+
+class ToolStarted(Event, frozen=True, kw_only=True):
+    """A tool call began."""
+
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+class ToolEnded(Event, frozen=True, kw_only=True):
+    """A tool call ended.
+
+    Attributes:
+        status: ``ok``, ``error`` or ``interrupted``.
+        characters: Length of the whole result.
+        shown: Length of what the model is shown of it.
+        deduplicated: An earlier call's result was given instead of running the tool again.
+    """
+
+    call_id: str
+    tool: str
+    status: str
+    characters: int
+    shown: int
+    duration: float
+    deduplicated: bool = False
+    retrieval: bool = False
+
+
+class ContextEdited(Event, frozen=True, kw_only=True):
+    """The plan changed: what the model sees of the past is another than before.
+
+    Attributes:
+        kind: Which kind of edit.
+        reason: Why, with its arithmetic, as a sentence.
+        tokens_saved: How much smaller each later prompt is.
+        cost: US dollars that the edit costs once, for rewriting the cache behind it.
+        saves_per_call: US dollars that each later call saves.
+        entries: Positions of the entries it touches.
+    """
+
+    kind: str
+    reason: str
+    tokens_saved: int
+    cost: float = 0.0
+    saves_per_call: float = 0.0
+    entries: tuple[int, ...] = ()
+
+
+class SummaryTaken(Event, frozen=True, kw_only=True):
+    """The summarizer finished a summary of entries ``first`` to ``last``; the planner will say when to use it."""
+
+    first: int
+    last: int
+    strategy: str
+    tokens: int
+    replaced_tokens: int
+
+
+class SummaryRefused(Event, frozen=True, kw_only=True):
+    """A summary failed or was refused; the run goes on without it."""
+
+    reason: str
+
+
+class StateChanged(Event, frozen=True, kw_only=True):
+    """The run went into another state."""
+
+    state: RunState
+    result: str | None = None
+    error: str | None = None
+
+
+class EventsMissed(Event, frozen=True, kw_only=True):
+    """The reader was too slow: ``count`` events are no longer in memory. The journal has them all."""
+
+    count: int
+
+
+AnyEvent: TypeAlias = (
+    RunSpawned
+    | RunResumed
+    | IterationStarted
+    | ModelAnswered
+    | ModelRetrying
+    | ToolStarted
+    | ToolEnded
+    | ContextEdited
+    | SummaryTaken
+    | SummaryRefused
+    | StateChanged
+    | EventsMissed
+)

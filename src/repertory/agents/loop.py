@@ -1,0 +1,218 @@
+"""The loop of one run: show, ask, append, act; again, until there is an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.actors import ActorContext
+from repertory.agents.calls import Caller
+from repertory.agents.events import ModelRetrying, RunResumed
+from repertory.agents.recovery import OpenCall, open_calls, with_unique_ids
+from repertory.agents.run import LiveRun
+from repertory.agents.view import ContextView
+from repertory.errors import (
+    ContextError,
+    JournalError,
+    LimitExceeded,
+    ModelError,
+    PromptTooLong,
+    RunError,
+    ToolAbort,
+)
+from repertory.llm.messages import Block, Text, text_of, tool_uses
+from repertory.llm.model import Retrying, StreamEvent
+from repertory.memory import Draft, Entry, Snapshot
+from typing import Any as SummaryFailed, Any as SummaryReady
+
+if TYPE_CHECKING:
+    from repertory.agents.supervisor import Supervisor
+
+_CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
+_EMPTY = "Your last message was empty. Either call a tool or give your answer."
+_MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run fails instead of looping
+
+
+class Loop:
+    """Runs one run from wherever its record stands. One per incarnation of its actor."""
+
+    def __init__(self, supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> None:
+        self._supervisor = supervisor
+        self._journal = supervisor.journal
+        self._live = live
+        self._agent = live.agent
+        self._model = supervisor.model_for(live)
+        self._ledger = live.ledger
+        self._caller = Caller(supervisor, live, ctx)
+        self._view = ContextView(supervisor, live, model=self._model, tools=self._caller.tools.values(), ref=ctx.ref)
+        self._nudges = 0
+
+    async def run(self) -> None:
+        """Run to the end and record how it ended.
+
+        What the run itself got wrong, or its model, or a limit, ends the run as failed. Anything else is a
+        crash of the actor, for its supervisor to judge.
+        """
+        try:
+            result = await self._iterate_until_answered()
+        except JournalError:
+            raise  # nothing can be recorded any more, so there is no honest way to end the run
+        except (ModelError, ContextError, ToolAbort, RunError) as error:
+            await self._supervisor.end_run(self._live, "failed", error=error)
+        else:
+            if result is not None:
+                await self._supervisor.end_run(self._live, "done", result=result)
+            elif self._live.wish == "stop":
+                await self._supervisor.end_run(self._live, "stopped")
+            # else the supervisor is closing: the record says how to go on
+
+    async def _iterate_until_answered(self) -> str | None:
+        await self._open()
+        while await self._may_go_on():
+            answer = await self._finished_answer()
+            if answer is not None and self._live.try_to_end():
+                return answer
+            await self._iterate()
+        return None
+
+    # --- beginning and between iterations -----------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Read what the record says, and bring the last iteration to its end."""
+        snapshot = self._ledger.snapshot()
+        await self._view.open()
+        iteration = max((entry.iteration for entry in snapshot), default=0)
+        if iteration == 0 and len(snapshot) <= 1 and not self._live.resumed:
+            return
+        self._live.iteration = iteration
+        calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
+        interrupted = sum(call.fate == "interrupted" for call in calls)
+        self._supervisor.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
+        await self._caller.run(calls, iteration)
+
+    async def _may_go_on(self) -> bool:
+        """Serve the mailbox between iterations: wait while paused, take in what the user said."""
+        live = self._live
+        if live.wish == "pause":
+            await self._supervisor.change_state(live, "paused")
+            while live.wish == "pause":
+                await live.wait_for_wish()
+            if live.wish == "go":
+                await self._supervisor.change_state(live, "running")
+        if live.wish in ("stop", "close"):
+            return False
+        said = live.take_inbox()
+        if said:
+            await self._ledger.append(
+                *(
+                    Draft(
+                        role="user",
+                        kind="user-input",
+                        content=(Text(message.text),),
+                        iteration=live.iteration,
+                        metadata={"message_id": message.message_id},
+                    )
+                    for message in said
+                )
+            )
+        return True
+
+    async def _finished_answer(self) -> str | None:
+        """The run's answer, if its last turn is one; nudges a model whose turn was cut off or empty."""
+        snapshot = self._ledger.snapshot()
+        last = snapshot[-1]
+        if last.role != "assistant" or tool_uses(last.content):
+            return None
+        stop_reason = last.metadata.get("stop_reason")
+        text = text_of(last.content).strip()
+        if stop_reason == "pause_turn":
+            return None
+        if stop_reason not in ("max_tokens", "refusal") and text:
+            return _whole_answer(snapshot, last, text)
+        if stop_reason == "refusal":
+            raise RunError(f"the model refused to go on: {text[:500] or 'it gave no reason'}")
+        self._nudges += 1
+        if self._nudges > _MAX_NUDGES:
+            raise LimitExceeded(
+                f"the model gave {self._nudges} cut-off or empty answers in a row; "
+                f"raise max_tokens of agent {self._agent.name} ({self._agent.max_tokens}) or shorten the task"
+            )
+        await self._ledger.append(
+            Draft(
+                role="user",
+                kind="retry-context",
+                content=(Text(_CONTINUE if text else _EMPTY),),
+                iteration=self._live.iteration,
+            )
+        )
+        return None
+
+    # --- one iteration ------------------------------------------------------------------------------------
+
+    async def _iterate(self) -> None:
+        self._supervisor.check_limits(self._live)
+        self._live.iteration += 1
+        iteration = self._live.iteration
+        content = await self._ask_model(iteration)
+        uses = tool_uses(content)
+        if uses:
+            self._nudges = 0
+            await self._caller.run([OpenCall(use, "run") for use in uses], iteration)
+        self._view.request_summary(iteration)
+
+    async def _ask_model(self, iteration: int) -> tuple[Block, ...]:
+        """Show the model the record; its answer is durable before anything acts on it."""
+        while True:
+            shown = await self._view.show(iteration)
+            begun = anyio.current_time()
+            try:
+                response = await self._model.complete(shown.request, on_event=self._on_stream)
+            except PromptTooLong as error:
+                self._view.failed(shown, error, duration=anyio.current_time() - begun)
+                if not self._view.shrink():
+                    raise
+                continue  # a strictly smaller request: a refused one is never sent again unchanged
+            except ModelError as error:
+                self._view.failed(shown, error, duration=anyio.current_time() - begun)
+                raise
+            content = with_unique_ids(response.content, self._caller.known_ids)
+            draft = Draft(
+                role="assistant",
+                kind="assistant",
+                content=content,
+                iteration=iteration,
+                metadata={"stop_reason": response.stop_reason},
+            )
+            replied = self._view.replied(shown, response, duration=anyio.current_time() - begun)
+            await self._ledger.append(draft, also=[replied])
+            return content
+
+    def _on_stream(self, event: StreamEvent) -> None:
+        if isinstance(event, Retrying):
+            self._supervisor.publish(
+                self._live, ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason
+            )
+
+    # --- what the actor passes on -------------------------------------------------------------------------
+
+    def summary_ready(self, message: SummaryReady) -> None:
+        """Keep a summary until the planner wants it."""
+        self._view.offer(message)
+
+    def summary_failed(self, message: SummaryFailed) -> None:
+        """Say so, and go on without."""
+        self._view.summary_failed(message)
+
+
+def _whole_answer(snapshot: Snapshot, last: Entry, text: str) -> str:
+    """The answer with the parts before it that were cut off at the output limit."""
+    parts = [text]
+    position = last.position - 1
+    while position > 0 and snapshot[position].kind == "retry-context":
+        before = snapshot[position - 1]
+        if before.metadata.get("stop_reason") != "max_tokens":
+            break
+        parts.append(text_of(before.content))
+        position -= 2
+    return "".join(reversed(parts))

@@ -1,0 +1,98 @@
+"""What a run still owes its record: the tool calls that were asked for and have no result yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import Block, ToolResult, ToolUse, tool_uses
+from repertory.memory import Draft, Entry
+from repertory.memory.journal import ToolCallRow
+
+Fate: TypeAlias = Literal["run", "interrupted"]
+
+INTERRUPTED = (
+    "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
+    "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
+)
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call without a result.
+
+    Attributes:
+        use: The call.
+        fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
+    """
+
+    use: ToolUse
+    fate: Fate
+
+
+def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[OpenCall]:
+    """Find the calls of the last turn that have no result, and say what is to become of each.
+
+    A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it
+    has no intent either it never began. Otherwise its declared effect decides: ``pure`` and ``idempotent`` calls
+    run again (with the same key), ``transactional`` ones too, since their effect would have been committed with
+    the outcome, and ``unsafe`` ones never.
+
+    Args:
+        entries: The run's ledger.
+        calls: The run's tool calls, as journalled.
+    """
+    last = next((entry for entry in reversed(entries) if entry.role == "assistant"), None)
+    if last is None:
+        return []
+    answered = {
+        block.tool_use_id
+        for entry in entries[last.position :]
+        for block in entry.content
+        if isinstance(block, ToolResult)
+    }
+    intended = {row.intended.call_id: row.intended for row in calls}
+    found = []
+    for use in tool_uses(last.content):
+        if use.id in answered:
+            continue
+        intent = intended.get(use.id)
+        fate: Fate = "interrupted" if intent is not None and intent.effect == "unsafe" else "run"
+        found.append(OpenCall(use, fate))
+    return found
+
+
+def interrupted_result(use: ToolUse, iteration: int) -> Draft:
+    """The honest result of a call that nobody can account for."""
+    return Draft(
+        role="user",
+        kind="action-result",
+        content=(ToolResult(use.id, INTERRUPTED, is_error=True),),
+        iteration=iteration,
+        tool=use.name,
+        tool_call_id=use.id,
+    )
+
+
+def with_unique_ids(content: Sequence[Block], known: set[str]) -> tuple[Block, ...]:
+    """Give tool calls new ids where the model used one twice in this run, as local servers do.
+
+    Calls and results are paired by id over the whole request, so a repeated one would make it invalid.
+
+    Args:
+        content: The model's turn.
+        known: The ids in use; the turn's are added.
+    """
+    out: list[Block] = []
+    for block in content:
+        if isinstance(block, ToolUse):
+            call_id, number = block.id, 1
+            while call_id in known:
+                number += 1
+                call_id = f"{block.id}_{number}"
+            known.add(call_id)
+            if call_id != block.id:
+                block = msgspec.structs.replace(block, id=call_id)  # noqa: PLW2901
+        out.append(block)
+    return tuple(out)

@@ -1,0 +1,290 @@
+"""One run at a time: the loop, its tools, its ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from typing import Any as RunAsync
+
+import repertory as rp
+from repertory.agents import (
+    IterationStarted,
+    ModelAnswered,
+    RunSpawned,
+    StateChanged,
+    ToolEnded,
+    ToolStarted,
+)
+from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunFailed
+from repertory.llm.messages import Text, ToolResult, text_of
+from repertory.llm.model import ModelResponse
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+@rp.tool(effect="pure")
+async def look_up(word: str) -> str:
+    """Look a word up.
+
+    Args:
+        word: The word.
+    """
+    return f"{word}: a word of {len(word)} letters"
+
+
+def agent(**options: object) -> rp.Agent:
+    """An agent with one tool."""
+    return rp.Agent("clerk", instructions="You are a clerk.", tools=[look_up], **options)  # type: ignore[arg-type]
+
+
+def results_in(request: object) -> list[ToolResult]:
+    """The tool results that a request shows, in order."""
+    return [
+        block
+        for message in request.messages  # type: ignore[attr-defined]
+        for block in message.content
+        if isinstance(block, ToolResult)
+    ]
+
+
+def test_a_run_calls_its_tools_and_gives_its_answer(run_async: RunAsync) -> None:
+    """The model is shown the task and then the result, and its last text is the run's result; on both backends."""
+
+    async def main() -> None:
+        model = ScriptedModel([call("look_up", word="tide"), "It has 4 letters."])
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(agent(), "How long is 'tide'?")
+            assert await run.wait_result() == "It has 4 letters."
+            assert run.state == "done"
+        model.assert_complete()
+        first, second = model.requests
+        assert text_of(first.messages[0].content) == "How long is 'tide'?"
+        assert [text_of(result) for result in results_in(second)] == ["tide: a word of 4 letters"]
+
+    run_async(main)
+
+
+async def test_events_tell_the_whole_course_of_a_run() -> None:
+    """Whoever watches sees every step in order, and the reader ends with the run."""
+    model = ScriptedModel([call("look_up", word="tide"), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Look something up.")
+        kinds = [type(event) async for event in run.events()]
+    assert kinds == [
+        RunSpawned,
+        IterationStarted,
+        ModelAnswered,
+        ToolStarted,
+        ToolEnded,
+        IterationStarted,
+        ModelAnswered,
+        StateChanged,
+    ]
+
+
+async def test_tool_calls_of_one_turn_run_side_by_side_and_are_shown_in_the_order_of_the_calls() -> None:
+    """The first call may end last: the model still finds the results in the order in which it asked."""
+    second_done = trio.Event()
+
+    @rp.tool
+    async def first() -> str:
+        """Wait for the other."""
+        await second_done.wait()
+        return "first"
+
+    @rp.tool
+    async def second() -> str:
+        """Let the other go on."""
+        second_done.set()
+        return "second"
+
+    model = ScriptedModel([[call("first"), call("second")], "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("pair", tools=[first, second]), "Go.")
+        with trio.fail_after(5):
+            await run.wait_result()
+    assert [text_of(result) for result in results_in(model.requests[1])] == ["first", "second"]
+
+
+async def test_an_unknown_tool_and_wrong_arguments_are_told_to_the_model() -> None:
+    """The run goes on: the model is told what exists and what was expected."""
+    model = ScriptedModel([[call("lookup", word="x"), call("look_up", wort="x")], "Sorry."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Go.")
+        assert await run.wait_result() == "Sorry."
+    unknown, wrong = results_in(model.requests[1])
+    assert unknown.is_error
+    assert "Did you mean look_up?" in text_of(unknown)
+    assert wrong.is_error
+    assert "look_up(word: string)" in text_of(wrong)
+
+
+async def test_a_tool_that_aborts_ends_the_run_and_leaves_a_whole_transcript() -> None:
+    """The caller gets the tool's own error, and every call still has a result, so the run can be resumed."""
+
+    @rp.tool
+    async def explode() -> str:
+        """Give up."""
+        raise rp.ToolAbort("the disk is gone")
+
+    model = ScriptedModel([[call("explode"), call("look_up", word="a")]])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a", tools=[explode, look_up]), "Go.")
+        with pytest.raises(RunFailed, match="the disk is gone") as caught:
+            await run.wait_result()
+        assert isinstance(caught.value.__cause__, rp.ToolAbort)
+        entries = await supervisor.journal.read_entries(run.id)
+    assert [entry.kind for entry in entries] == ["task", "assistant", "action-result", "action-result"]
+
+
+async def test_an_answer_that_was_cut_off_is_continued() -> None:
+    """The parts become one answer; the model is asked to go on where it stopped."""
+    cut = ModelResponse(content=(Text("The tide "),), stop_reason="max_tokens")
+    model = ScriptedModel([cut, "turns twice a day."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Tell me of the tide.")
+        assert await run.wait_result() == "The tide turns twice a day."
+
+
+async def test_a_model_that_says_nothing_is_asked_again_and_then_given_up() -> None:
+    """An endless loop of empty answers ends in a clear error."""
+    model = FunctionModel(lambda request: ModelResponse(content=()))
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Say something.")
+        with pytest.raises(RunFailed, match="cut-off or empty answers in a row") as caught:
+            await run.wait_result()
+    assert isinstance(caught.value.__cause__, LimitExceeded)
+    assert len(model.requests) == 4
+
+
+async def test_a_model_error_fails_the_run_and_a_resume_goes_on_with_it() -> None:
+    """What was done before is not done again."""
+    model = ScriptedModel(
+        [call("look_up", word="tide"), ModelUnavailable("overloaded after 5 attempts"), "Four letters."]
+    )
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "How long is it?")
+        with pytest.raises(RunFailed, match="overloaded"):
+            await run.wait_result()
+        again = await supervisor.resume(run.id, agent=agent())
+        assert await again.wait_result() == "Four letters."
+    assert [text_of(result) for result in results_in(model.requests[2])] == ["tide: a word of 4 letters"]
+
+
+async def test_iterations_are_limited() -> None:
+    """A model that never answers costs no more than it may."""
+    model = FunctionModel(lambda request: call("look_up", word="again"))
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(limits=rp.Limits(iterations=5)), "Loop.")
+        with pytest.raises(RunFailed, match="no answer after 5 iterations"):
+            await run.wait_result()
+    assert len(model.requests) == 5
+
+
+async def test_the_same_pure_call_is_not_made_twice() -> None:
+    """The earlier result is given, marked with the iteration it is from."""
+    calls = 0
+
+    @rp.tool(effect="pure")
+    async def count() -> str:
+        """Count the calls."""
+        nonlocal calls
+        calls += 1
+        return f"called {calls} times"
+
+    model = ScriptedModel([call("count"), call("count"), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a", tools=[count]), "Count.")
+        await run.wait_result()
+        assert run.statistics().dedup_hits == 1
+    assert calls == 1
+    assert "already called in iteration 1" in text_of(results_in(model.requests[2])[1])
+
+
+async def test_tool_ids_that_a_model_uses_twice_stay_apart() -> None:
+    """Local servers number their calls from zero in each turn; the transcript stays valid all the same."""
+    model = ScriptedModel(
+        [call("look_up", call_id="call_0", word="a"), call("look_up", call_id="call_0", word="bb"), "Done."]
+    )
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Go.")
+        await run.wait_result()
+    ids = [result.tool_use_id for result in results_in(model.requests[2])]
+    assert ids == ["call_0", "call_0_2"]
+
+
+async def test_a_message_is_read_at_the_next_iteration() -> None:
+    """``send`` is durable when it returns, and the model sees it verbatim, even when it was about to end."""
+    asked, told = trio.Event(), trio.Event()
+
+    async def answer(request: object) -> str:
+        if len(model.requests) == 1:
+            asked.set()
+            await told.wait()
+            return "First answer."
+        return "Second answer."
+
+    model = FunctionModel(answer)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Begin.")
+        await asked.wait()
+        await run.send("One more thing.")
+        told.set()
+        with trio.fail_after(5):
+            assert await run.wait_result() == "Second answer."
+        with pytest.raises(rp.RepertoryError, match="has ended"):
+            await run.send("Too late.")
+    assert text_of(model.requests[1].messages[-1].content) == "One more thing."
+
+
+async def test_a_run_can_be_paused_and_stopped() -> None:
+    """Nothing is asked of the model while it is paused, and a stop ends it at the next boundary."""
+    model = FunctionModel(lambda request: call("look_up", word=str(len(model.requests))))
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent(), "Go on for ever.")
+        states = []
+        async for event in run.events():
+            if isinstance(event, IterationStarted) and event.iteration == 2:
+                run.pause()
+            if isinstance(event, StateChanged):
+                states.append(event.state)
+                if event.state == "paused":
+                    before = len(model.requests)
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert len(model.requests) == before
+                    run.resume()
+                if event.state == "running":
+                    run.stop()
+        assert states == ["paused", "running", "stopped"]
+        with pytest.raises(rp.RepertoryError, match="was stopped after"):
+            await run.wait_result()
+
+
+async def test_a_killed_run_ends_at_once() -> None:
+    """A hanging model does not hold it up."""
+
+    async def hang(request: object) -> str:
+        started.set()
+        await trio.sleep_forever()
+        return ""
+
+    started = trio.Event()
+    async with rp.open_supervisor(model=FunctionModel(hang)) as supervisor:
+        run = await supervisor.spawn(agent(), "Hang.")
+        await started.wait()
+        run.kill()
+        with trio.fail_after(5), pytest.raises(rp.RepertoryError, match="was stopped"):
+            await run.wait_result()
+
+
+@pytest.mark.parametrize("task", ["", "  \n"])
+async def test_an_empty_task_is_refused(task: str) -> None:
+    """The Messages API takes no empty text, so the caller hears it before anything begins."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match="expected a task with some text"):
+            await supervisor.spawn(agent(), task)
+
+
+def test_run_sync_answers_from_plain_code() -> None:
+    """A script needs no event loop of its own."""
+    assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."])) == "Gone."
+    assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]), backend="asyncio") == "Gone."
