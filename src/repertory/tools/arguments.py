@@ -40,8 +40,9 @@ def _mend(arguments: Any, schema: Json) -> Any:
     """Undo what models commonly do to arguments, where the schema leaves no doubt."""
     if not isinstance(arguments, dict):
         return arguments
+    given: Json = arguments
     mended: Json = {}
-    for name, value in arguments.items():
+    for name, value in given.items():
         kinds = _kinds(schema["properties"].get(name, {}))
         if value is None and name not in schema["required"] and "null" not in kinds:
             continue
@@ -55,7 +56,7 @@ def _mend(arguments: Any, schema: Json) -> Any:
 def _kinds(described: Json) -> set[str]:
     """The JSON types that a schema allows; a reference counts as an object, no statement as anything."""
     if "anyOf" in described:
-        return set().union(*(_kinds(option) for option in described["anyOf"]))
+        return {kind for option in described["anyOf"] for kind in _kinds(option)}
     if "$ref" in described:
         return {"object"}
     return {described.get("type", "any")}

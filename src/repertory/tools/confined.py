@@ -13,7 +13,7 @@ import os
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -109,7 +109,7 @@ class Folder:
         return tuple(parts)
 
     @contextlib.contextmanager
-    def open_file(self, parts: Parts) -> Iterator[int]:
+    def open_file(self, parts: Parts) -> Generator[int]:
         """Open a regular file for reading, as a descriptor.
 
         Raises:
@@ -128,7 +128,7 @@ class Folder:
             os.close(folder)
 
     @contextlib.contextmanager
-    def open_found(self, found: FoundFile) -> Iterator[int]:
+    def open_found(self, found: FoundFile) -> Generator[int]:
         """Open a file that a walk has met.
 
         Raises:

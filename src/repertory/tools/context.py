@@ -68,7 +68,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     progress: Callable[[str], None] = _say_nothing
     record: RunRecord | None = None
     contents: ContentReader | None = None
-    staged: list[Record] = msgspec.field(default_factory=list)
+    staged: list[Record] = msgspec.field(default_factory=list[Record])
 
     def remaining(self) -> float | None:
         """Seconds until the tool is cancelled; None where it has no deadline."""

@@ -7,7 +7,7 @@ import inspect
 import math
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -112,20 +112,20 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
     try:
         output = to_output(value, name=tool.name, cap=tool.output_cap)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        # The tool has done its work; only telling of it failed. Records it staged are dropped like those of any error.
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
     records = () if output.is_error else (*output.records, *context.staged)
     return msgspec.structs.replace(output, records=records)
 
 
-def _explain(tool: Tool, error: Exception | BaseExceptionGroup[Any], *, timed_out: bool) -> ToolOutput:
+def _rank(error: BaseException) -> int:
+    return next((rank for rank, kind in enumerate((ToolAbort, ToolRetry, ToolFailed)) if isinstance(error, kind)), 3)
+
+
+def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput:
     """Turn an error into what the model is told. Of errors that came together the most telling one speaks."""
-    for kind in (ToolAbort, ToolRetry, ToolFailed, Exception):
-        spoken = _first(error, kind)
-        if spoken is not None:
-            break
-    else:
-        raise error
+    spoken = min(_leaves(error), key=_rank)
     if isinstance(spoken, ToolAbort):
         raise spoken
     if timed_out:
@@ -140,11 +140,12 @@ def _explain(tool: Tool, error: Exception | BaseExceptionGroup[Any], *, timed_ou
     return _failure(tool, one_line(spoken), "crash", error)
 
 
-def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    """The first error of a kind in a tree of groups."""
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The single errors in a tree of groups."""
     if not isinstance(error, BaseExceptionGroup):
-        return error if isinstance(error, kind) else None
-    return next((found for part in error.exceptions if (found := _first(part, kind)) is not None), None)
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for part in group.exceptions for leaf in _leaves(part)]
 
 
 def _out_of_time(tool: Tool, error: BaseException | None) -> ToolOutput:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from repertory.context import ResultPolicy
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.tools.confined import Folder, FoundFile, read_all
 from repertory.tools.globs import match_glob
@@ -90,8 +91,10 @@ def file_tools(root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike
         """
         return _view(folder, path, start_line, end_line)
 
-    functions: tuple[Callable[..., ToolOutput], ...] = (list_files, search_files, view_file)
-    return [tool(function, effect="pure", deadline=60) for function in functions]
+    def make(function: Callable[..., ToolOutput], compactor: str | None = None) -> Tool:
+        return tool(function, effect="pure", deadline=60, policy=ResultPolicy(compactor=compactor))
+
+    return [make(list_files, "listing"), make(search_files), make(view_file, "file")]
 
 
 def _list(folder: Folder, path: str, pattern: str, limit: int) -> ToolOutput:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.memory.records import OutcomeStatus, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 Cause: TypeAlias = Literal["arguments", "unknown-tool", "retry", "failed", "deadline", "crash", "result"]
@@ -56,7 +59,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     source_type: str = "tool"
     url: str = ""
     format: str = "text"
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = msgspec.field(default_factory=Json)
     records: tuple[Record, ...] = ()
     truncated_from: int | None = None
     error: ErrorDetail | None = None
@@ -134,14 +137,25 @@ def _convert(value: object) -> ToolOutput:
         return ToolOutput("")
     if isinstance(value, str):
         return ToolOutput(value)
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray):
         # surrogateescape keeps one mark per bad byte, so that clean_text can count them
-        return ToolOutput(bytes(value).decode("utf-8", "surrogateescape"))
+        return ToolOutput(value.decode("utf-8", "surrogateescape"))
     if isinstance(value, Text | Image | RawBlock):
         return ToolOutput((value,))
-    if isinstance(value, list | tuple) and any(isinstance(item, Text | Image | RawBlock) for item in value):
-        return ToolOutput(tuple(_block(item) for item in value))
+    blocks = _mixed_blocks(value)
+    if blocks is not None:
+        return ToolOutput(blocks)
     return ToolOutput(_json_text(value), format="json")
+
+
+def _mixed_blocks(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
+    """The blocks of a list that holds at least one; None for any other value."""
+    if not isinstance(value, list | tuple):
+        return None
+    items = cast("Sequence[object]", value)
+    if not any(isinstance(item, Text | Image | RawBlock) for item in items):
+        return None
+    return tuple(_block(item) for item in items)
 
 
 def _block(item: object) -> Text | Image | RawBlock:

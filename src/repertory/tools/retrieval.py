@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -137,7 +137,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
     return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
 
 
-def _retrieved(text: str, facts: dict[str, object], stored: ContentStored | None = None) -> ToolOutput:
+def _retrieved(text: str, facts: Mapping[str, object], stored: ContentStored | None = None) -> ToolOutput:
     metadata = {"retrieval": True, **facts}
     if stored is None:
         return ToolOutput(text, source_type="retrieval", metadata=metadata)

@@ -14,6 +14,7 @@ import msgspec
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
+from repertory.tools.docstrings import read_docstring
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")  # what the Messages API takes
 
@@ -141,41 +142,6 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
     if components:
         root["$defs"] = components
     return root
-
-
-_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Yields|Raises|Example|Examples|Note|Notes):\s*$")
-_ARGUMENT = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_HIDDEN = frozenset({"Args", "Arguments", "Parameters", "Returns", "Return", "Yields", "Raises"})
-
-
-def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring.
-
-    Returns:
-        What it says about the function (notes and examples stay, what callers in Python need goes), and what
-        it says about each argument.
-    """
-    kept: list[str] = []
-    arguments: dict[str, list[str]] = {}
-    section, current, indent = "", "", 0
-    for line in text.splitlines():
-        if found := _SECTION.match(line):
-            section, current = found[1], ""
-        elif line and not line[0].isspace():
-            section = ""
-        if section not in _HIDDEN:
-            kept.append(line)
-        elif section in ("Args", "Arguments", "Parameters") and not found and line.strip():
-            depth = len(line) - len(line.lstrip())
-            indent = indent if current else depth
-            entry = _ARGUMENT.match(line.strip()) if depth <= indent else None
-            if entry:
-                current = entry[1]
-                arguments[current] = [entry[2]]
-            elif current:
-                arguments[current].append(line.strip())
-    joined = {name: " ".join(part for part in parts if part) for name, parts in arguments.items()}
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), joined
 
 
 def _render(name: str, schema: Json) -> str:

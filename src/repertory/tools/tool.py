@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, Final, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, get_args, overload
 
 import msgspec
 
@@ -14,6 +14,9 @@ from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
 from repertory.memory.records import Effect
 from repertory.tools.schema import Definition, read_definition
+
+if TYPE_CHECKING:
+    from repertory.context import ResultPolicy
 
 DEFAULT_DEADLINE: Final = 120.0
 DEFAULT_OUTPUT_CAP: Final = 2_000_000
@@ -33,8 +36,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         output_cap: Characters of a result that are kept at all; None keeps everything. How much of it the model
             is shown is the context policy's choice, not this one's.
         repeatable: Whether the same call may be answered from its earlier result.
-        policy: How its results are shaped and how long they stay, for ``repertory.context``; None for the
-            agent's own.
+        policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     deadline: float | None = DEFAULT_DEADLINE
     output_cap: int | None = DEFAULT_OUTPUT_CAP
     repeatable: bool = False
-    policy: Any = None
+    policy: ResultPolicy | None = None
 
     @property
     def description(self) -> str:
@@ -81,7 +83,7 @@ def tool(
     deadline: float | None = ...,
     output_cap: int | None = ...,
     repeatable: bool | None = ...,
-    policy: Any = ...,
+    policy: ResultPolicy | None = ...,
 ) -> Tool: ...
 
 
@@ -94,7 +96,7 @@ def tool(
     deadline: float | None = ...,
     output_cap: int | None = ...,
     repeatable: bool | None = ...,
-    policy: Any = ...,
+    policy: ResultPolicy | None = ...,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -108,7 +110,7 @@ def tool(
     deadline: float | None = DEFAULT_DEADLINE,
     output_cap: int | None = DEFAULT_OUTPUT_CAP,
     repeatable: bool | None = None,
-    policy: Any = None,
+    policy: ResultPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a plain function, an async one, or a bound method.
 
@@ -130,7 +132,7 @@ def tool(
         repeatable: Whether the same call may be answered from its earlier result as long as nothing but pure
             tools ran in between. None means: pure tools may. Say False for a pure tool that reads something
             that changes by itself, such as a clock or a queue.
-        policy: How its results are shaped, for ``repertory.context``; None for the agent's own.
+        policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
 
     Raises:
         ConfigurationError: The function cannot become a tool; the message names it and the parameter.
