@@ -18,7 +18,9 @@ _COUNT = ("limit", "count", "lines", "max_lines", "num_lines")
 _RANGE = ("line_range", "view_range", "range", "lines")
 _CONTENT = ("content", "text", "value", "fact", "note", "body")
 _TAGS = ("tags", "tag", "labels")
-_IDS = ("id", "item_id", "item", "citation", "citation_id", "content_id", "reference", "ids", "item_ids")
+_ONE_ID = ("id", "item_id", "item", "citation", "citation_id", "content_id", "reference")
+_IDS = (*_ONE_ID, "ids", "item_ids")
+_LIMIT = ("limit", "max_results")
 _SEARCH_NAME = re.compile(r"(^|_)(search|grep|lookup|find)($|_)")
 _RETRIEVAL = frozenset({"retrieve_content", "context_retrieve"})
 
@@ -43,9 +45,11 @@ class Tool:
 
     @property
     def is_regex(self) -> bool:
-        """Whether the tool's query is a regular expression."""
-        query = self.property_for(_QUERY)
-        words = f"{self.description} {self.properties.get(query or '', {}).get('description', '')}".lower()
+        """Whether the tool's query is a regular expression, or can be said to be one."""
+        if self.properties.get("regex", {}).get("type") == "boolean":
+            return True
+        query = self.properties.get(self.property_for(_QUERY) or "", {})
+        words = f"{self.description} {query.get('description', '')}".lower()
         return "regular expression" in words or "regex" in words
 
     def _fill(self, **values: tuple[Sequence[str], Any]) -> Json:
@@ -60,9 +64,13 @@ class Tool:
                 arguments[name] = choices[0]
         return arguments
 
-    def search(self, query: str, *, path: str | None = None) -> ToolUse:
+    def search(self, query: str, *, path: str | None, regex: bool, ignore_case: bool, limit: int) -> ToolUse:
         """Search for words or an expression, everywhere or under a path."""
-        return ToolUse("", self.name, self._fill(query=(_QUERY, query), path=(_PATH, path or self._anywhere())))
+        arguments = self._fill(query=(_QUERY, query), path=(_PATH, path or self._anywhere()), limit=(_LIMIT, limit))
+        for name, value in (("regex", regex and self.is_regex), ("ignore_case", ignore_case)):
+            if self.properties.get(name, {}).get("type") == "boolean":
+                arguments[name] = value
+        return ToolUse("", self.name, arguments)
 
     def view(self, path: str, first: int, last: int) -> ToolUse:
         """Show the lines ``first`` to ``last`` of a file."""
@@ -73,9 +81,10 @@ class Tool:
             arguments |= self._fill(path=(_PATH, path), count=(_COUNT, last - first + 1))
         return ToolUse("", self.name, arguments)
 
-    def list(self, path: str | None = None) -> ToolUse:
-        """List files."""
-        return ToolUse("", self.name, self._fill(path=(_PATH, path or self._anywhere())))
+    def list(self, *, pattern: str, limit: int) -> ToolUse:
+        """List the files whose paths fit a glob pattern."""
+        arguments = self._fill(path=(_PATH, self._anywhere()), limit=(_LIMIT, limit))
+        return ToolUse("", self.name, {**arguments, "pattern": pattern})
 
     def store(self, content: str, tags: Sequence[str]) -> ToolUse:
         """Keep a finding."""
@@ -83,14 +92,15 @@ class Tool:
 
     def query(self, *, text: str | None = None, tags: Sequence[str] = (), limit: int = 20) -> ToolUse:
         """Look findings up, by words or by tag."""
-        found = self._fill(
-            tags=(_TAGS, list(tags) or None), text=(_QUERY, text), limit=(("limit", "max_results"), limit)
-        )
+        found = self._fill(tags=(_TAGS, list(tags) or None), text=(_QUERY, text), limit=(_LIMIT, limit))
         return ToolUse("", self.name, found)
 
-    def retrieve(self, identifier: str) -> ToolUse:
-        """Fetch one thing by its id."""
-        return ToolUse("", self.name, self._fill(id=(_IDS, identifier)))
+    def retrieve(self, identifier: str, *, search: str | None = None) -> ToolUse:
+        """Fetch one thing by its id, or the parts of it that have a word."""
+        value = (
+            [identifier] if self.property_for(("ids", "item_ids")) and not self.property_for(_ONE_ID) else identifier
+        )
+        return ToolUse("", self.name, self._fill(id=(_IDS, value), search=(_QUERY, search)))
 
     def _anywhere(self) -> str | None:
         return "." if self.required & frozenset(_PATH) else None

@@ -26,6 +26,13 @@ _STOP = frozenset(
     write yet you your
     """.split()  # noqa: SIM905 - two hundred quoted words would be worse
 )
+# Words that fit nearly everything in their field, and so tell little.
+_GENERAL = frozenset(
+    """
+    python code program library module package class function method object system implementation value data type kind
+    standard run start stop handle manage process project software hand
+    """.split()  # noqa: SIM905
+)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|\d{3,}")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\d*])")
@@ -108,9 +115,13 @@ def keywords(text: str, *, limit: int = 12) -> tuple[Keyword, ...]:
         if len(word) < 3 or word.lower() in _STOP:
             continue
         quoted = text[match.start() - 1 : match.start()] == "`"
-        weight = 1.0 + min(len(word), 12) / 12
+        weight = 1.0 + min(len(word), 12) / 40
         if is_identifier(word) or quoted:
             weight *= 2
+        elif word.lower() in _GENERAL or word.lower().rstrip("s") in _GENERAL:
+            weight *= 0.5
+        elif word.endswith("s") and not word.endswith("ss"):
+            weight += 0.25  # most plurals are nouns, and the nouns are what a question is about
         key = stem(word)
         order.setdefault(key, position)
         old = weights.get(key)
