@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -40,7 +40,7 @@ def _mend(arguments: Any, schema: Json) -> Any:
     """Undo what models commonly do to arguments, where the schema leaves no doubt."""
     if not isinstance(arguments, dict):
         return arguments
-    given: Json = arguments
+    given = cast("Json", arguments)
     mended: Json = {}
     for name, value in given.items():
         kinds = _kinds(schema["properties"].get(name, {}))

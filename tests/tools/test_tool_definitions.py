@@ -1,0 +1,360 @@
+"""What becomes a tool, what the model is told about it, and what is refused at once."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pytest
+
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import canonical_json
+from repertory.tools import Tool, ToolContext, call_tool, tool
+from repertory.tools.docstrings import read_docstring
+
+
+class Color(enum.Enum):
+    """A colour."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(msgspec.Struct):
+    """Somewhere on the map."""
+
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Route:
+    """Some points."""
+
+    stops: list[Point]
+
+
+class Options(TypedDict):
+    """What else."""
+
+    fast: bool
+
+
+@tool(effect="pure")
+async def everything(
+    name: str,
+    count: int,
+    ratio: float,
+    sure: bool,
+    maybe: str | None,
+    unit: Literal["m", "km"],
+    color: Color,
+    tags: list[str],
+    table: dict[str, int],
+    point: Point,
+    route: Route,
+    options: Options,
+    context: ToolContext,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=9, description="at most so many")] = 5,
+    note: str | None = None,
+    labels: list[str] = [],  # noqa: B006 - what is said of it, is what is tested
+    start: Color = Color.RED,
+) -> str:
+    """Do everything.
+
+    More about it.
+
+    Args:
+        name: Who, with a line that
+            goes on.
+        count (int): How many.
+        limit: not this one: the annotation says it.
+        context: Not for the model.
+
+    Returns:
+        Not for the model either.
+
+    Note:
+        Slow on Sundays.
+    """
+    return f"{name} {context.call_id} {limit} {start}"
+
+
+GOLDEN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "Who, with a line that goes on."},
+        "count": {"type": "integer", "description": "How many."},
+        "ratio": {"type": "number"},
+        "sure": {"type": "boolean"},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "unit": {"enum": ["km", "m"]},
+        "color": {"$ref": "#/$defs/Color"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "table": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "point": {"$ref": "#/$defs/Point"},
+        "route": {"$ref": "#/$defs/Route"},
+        "options": {"$ref": "#/$defs/Options"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 9, "description": "at most so many", "default": 5},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "labels": {"type": "array", "items": {"type": "string"}, "default": []},
+        "start": {"$ref": "#/$defs/Color", "default": "red"},
+    },
+    "required": [
+        *("name", "count", "ratio", "sure", "maybe", "unit", "color", "tags"),
+        *("table", "point", "route", "options"),
+    ],
+    "additionalProperties": False,
+    "$defs": {
+        "Color": {"title": "Color", "description": "A colour.", "enum": ["blue", "red"]},
+        "Point": {
+            "title": "Point",
+            "description": "Somewhere on the map.",
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
+            "required": ["x"],
+        },
+        "Route": {
+            "title": "Route",
+            "description": "Some points.",
+            "type": "object",
+            "properties": {"stops": {"type": "array", "items": {"$ref": "#/$defs/Point"}}},
+            "required": ["stops"],
+        },
+        "Options": {
+            "title": "Options",
+            "description": "What else.",
+            "type": "object",
+            "properties": {"fast": {"type": "boolean"}},
+            "required": ["fast"],
+        },
+    },
+}
+
+
+def test_the_schema_says_what_the_signature_says() -> None:
+    """Every supported kind of annotation becomes the JSON schema that the model is given, the context left out."""
+    assert everything.input_schema == GOLDEN
+    assert list(everything.input_schema["properties"]) == list(GOLDEN["properties"])
+
+
+def test_the_schema_is_the_same_bytes_every_time() -> None:
+    """A schema is part of the cached prompt prefix, so making the tool again must not change it."""
+    again = tool(everything.function, effect="pure")
+    assert canonical_json(msgspec.to_builtins(again.schema)) == canonical_json(msgspec.to_builtins(everything.schema))
+
+
+def test_the_description_keeps_what_concerns_the_model() -> None:
+    """Arguments go to the schema and return values nowhere; the rest of the docstring stays."""
+    assert everything.description == "Do everything.\n\nMore about it.\n\nNote:\n    Slow on Sundays."
+
+
+def test_a_docstring_that_begins_with_its_arguments_is_read() -> None:
+    """Dedenting takes such a section's indentation away; its entries are recognised all the same."""
+    assert read_docstring("Args:\nagent: Who.\ntask: What to do,\nin full.") == (
+        "",
+        {"agent": "Who.", "task": "What to do, in full."},
+    )
+
+
+def test_the_signature_is_short_enough_to_be_repeated_to_the_model() -> None:
+    """Errors quote it, in the words of the schema."""
+    assert everything.definition.signature == (
+        "everything(name: string, count: integer, ratio: number, sure: boolean, maybe: string | null, "
+        'unit: "km" | "m", color: Color, tags: array of string, table: object, point: Point, route: Route, '
+        "options: Options, limit: integer = 5, note: string | null (optional), labels: array of string = [], "
+        'start: Color = "red")'
+    )
+
+
+def test_the_model_request_carries_name_description_and_schema() -> None:
+    """``Tool.schema`` is what goes into a request."""
+    assert (everything.schema.name, everything.schema.description) == ("everything", everything.description)
+    assert everything.schema.input_schema is everything.input_schema
+
+
+def test_a_tool_still_is_its_function() -> None:
+    """Calling it calls the function as it is, so decorated functions stay usable."""
+
+    @tool
+    def double(number: int) -> int:
+        """Double."""
+        return number * 2
+
+    assert double(21) == 42
+
+
+def test_the_defaults_are_the_safe_ones() -> None:
+    """Nothing is repeated, hangs for ever or floods the record unless the author says so."""
+
+    @tool
+    def act() -> None:
+        """Act."""
+
+    assert (act.effect, act.deadline, act.output_cap, act.repeatable) == ("unsafe", 120.0, 2_000_000, False)
+    assert everything.repeatable
+    assert not tool(everything.function, effect="pure", repeatable=False).repeatable
+
+
+async def test_a_bound_method_is_a_tool() -> None:
+    """State lives in the object; ``self`` is not an argument."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.total = 0
+
+        def add(self, amount: int) -> int:
+            """Add to the total."""
+            self.total += amount
+            return self.total
+
+    counter = Counter()
+    add = tool(counter.add)
+    assert (add.name, list(add.input_schema["properties"])) == ("add", ["amount"])
+    assert (await call_tool(add, {"amount": 3})).content == "3"
+    assert counter.total == 3
+
+
+async def test_partials_and_callable_objects_are_tools_under_a_given_name() -> None:
+    """What has no name of its own is given one."""
+
+    def power(base: int, exponent: int) -> int:
+        """Raise to a power."""
+        return base**exponent
+
+    class Echo:
+        """Say it again."""
+
+        async def __call__(self, text: str) -> str:
+            return text
+
+    square = tool(functools.partial(power, exponent=2), name="square", description="Square a number.")
+    assert (await call_tool(square, {"base": 7})).content == "49"
+    echo = tool(Echo(), name="echo")
+    assert echo.description == "Say it again."
+    assert (await call_tool(echo, {"text": "hi"})).content == "hi"
+
+
+async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
+    """A decorator that hides the coroutine function does not leak a coroutine to the model."""
+
+    async def inner(text: str) -> str:
+        """Echo."""
+        return text
+
+    @functools.wraps(inner)
+    def wrapper(text: str) -> Any:
+        return inner(text)
+
+    assert (await call_tool(tool(wrapper), {"text": "hi"})).content == "hi"
+
+
+def test_annotations_may_name_what_is_local_to_the_decorator() -> None:
+    """With postponed annotations the names are text; they are looked up where the tool is made."""
+
+    class Local(msgspec.Struct):
+        value: int
+
+    @tool
+    def take(item: Local) -> int:
+        """Take."""
+        return item.value
+
+    assert take.input_schema["$defs"]["Local"]["properties"] == {"value": {"type": "integer"}}
+
+
+def test_a_default_that_json_cannot_say_is_kept_by_the_function() -> None:
+    """The argument is optional, and the schema keeps quiet about its default."""
+    marker = object()
+
+    def peek(key: str, fallback: Any = marker) -> str:
+        """Peek."""
+        return f"{key} {fallback is marker}"
+
+    made = tool(peek)
+    assert made.input_schema["properties"]["fallback"] == {}
+    assert made.input_schema["required"] == ["key"]
+
+
+def _bad(*parameters: str) -> Callable[..., Any]:
+    """A function with such parameters."""
+    names: dict[str, Any] = {"ToolContext": ToolContext, "Point": Point, "Route": Route, "Callable": Callable}
+    exec(f"def broken({', '.join(parameters)}):\n    'Broken.'", names)
+    function: Callable[..., Any] = names["broken"]
+    return function
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fact"),
+    [
+        (["amount"], "parameter 'amount' has no annotation"),
+        (["self", "amount: int"], "make a tool of the bound method"),
+        (["*parts: str"], "parameter 'parts' is variadic positional"),
+        (["**more: str"], "parameter 'more' is variadic keyword"),
+        (["key: str", "/"], "parameter 'key' is positional-only"),
+        (["number: complex"], "parameter 'number' has a type that cannot be described as JSON"),
+        (["call: Callable[[], int]"], "parameter 'call' has a type that cannot be described as JSON"),
+        (["either: Point | Route"], "parameter 'either' has a type that cannot be described as JSON"),
+        (["price: 'Decimal'"], "parameter 'price' has an annotation that cannot be resolved"),
+        (["price: 'not python'"], "parameter 'price' has an annotation that cannot be resolved"),
+        (["__secret: int"], "parameter '__secret' begins with two underscores"),
+    ],
+)
+def test_a_signature_that_no_model_could_call_is_refused(parameters: list[str], fact: str) -> None:
+    """The error comes at decoration and names the tool and the parameter."""
+    with pytest.raises(ConfigurationError) as caught:
+        tool(_bad(*parameters))
+    assert "tool 'broken'" in str(caught.value)
+    assert fact in str(caught.value)
+
+
+def _sketch() -> None:
+    """Sketch."""
+
+
+def _numbers() -> Any:
+    """Numbers."""
+    yield 1
+
+
+async def _stream() -> Any:
+    """Stream."""
+    yield 1
+
+
+def _silent() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "fact"),
+    [
+        (lambda: tool(_sketch, name="has space"), "'has space' must be 1 to 128"),
+        (lambda: tool(_sketch, name="x" * 129), "must be 1 to 128"),
+        (lambda: tool(_sketch, name=""), "must be 1 to 128"),
+        (lambda: tool(lambda: None), "'<lambda>' must be 1 to 128"),
+        (lambda: tool(functools.partial(_sketch)), "has no name of its own"),
+        (lambda: tool(_silent), "'_silent' has no docstring"),
+        (lambda: tool(_numbers), "is a generator"),
+        (lambda: tool(_stream), "is a generator"),
+        (lambda: tool(3, name="three"), "which cannot be called"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, effect="safe"), "effect 'safe' is none of pure, idempotent"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, deadline=0), "deadline must be positive seconds or None, got 0"),
+        (lambda: tool(_sketch, deadline=float("nan")), "deadline must be positive"),
+        (lambda: tool(_sketch, output_cap=0), "output_cap must be positive characters or None, got 0"),
+        (lambda: tool(_sketch, repeatable=True), "only a pure tool can be repeatable"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Tool], fact: str) -> None:
+    """The error names the tool, the option and the value."""
+    with pytest.raises(ConfigurationError, match=fact):
+        make()
+
+
+def test_the_longest_legal_name_is_taken() -> None:
+    """The bound is the API's: 128."""
+    assert tool(_sketch, name="a-Z_9" + "x" * 123).name.endswith("x")

@@ -1,0 +1,139 @@
+"""Plain functions run in threads that can be left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from repertory.tools import ToolContext, call_tool, is_left_behind, tool
+from repertory.tools.threads import MAX_THREADS, run_in_thread
+
+
+class RunAsync:
+    """Only for the type checker: what the fixture is."""
+
+    def __call__(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any: ...
+
+
+def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async: RunAsync) -> None:
+    """The caller goes on at once; the thread learns that nobody waits for it."""
+
+    async def main() -> None:
+        started, noticed, release = threading.Event(), threading.Event(), threading.Event()
+
+        def block() -> None:
+            """Block."""
+            started.set()
+            release.wait()
+            if is_left_behind():
+                noticed.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call_tool, tool(block, deadline=None))
+            await anyio.to_thread.run_sync(started.wait)
+            group.cancel_scope.cancel()
+        assert not noticed.is_set()
+        release.set()
+        assert await anyio.to_thread.run_sync(lambda: noticed.wait(5))
+
+    run_async(main)
+
+
+def test_a_plain_tool_that_blocks_for_ever_ends_at_its_deadline(run_async: RunAsync) -> None:
+    """The deadline holds for plain functions too."""
+
+    async def main() -> None:
+        release = threading.Event()
+
+        def block() -> None:
+            """Block."""
+            release.wait()
+
+        output = await call_tool(tool(block, deadline=0.02))
+        release.set()
+        assert output.status == "interrupted"
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_a_plain_tool_that_blocks_for_ever_does_not_keep_the_process_alive(backend: str) -> None:
+    """The interpreter exits while the function still blocks; anyio's own threads would hold it under asyncio."""
+    program = """
+import sys, threading, anyio
+from repertory.tools import call_tool, tool
+
+def block() -> None:
+    "Block."
+    threading.Event().wait()
+
+async def main() -> None:
+    print((await call_tool(tool(block, deadline=0.05))).status)
+
+anyio.run(main, backend=sys.argv[1])
+"""
+    done = subprocess.run([sys.executable, "-c", program, backend], capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, b"interrupted"), done.stderr
+
+
+async def test_threads_are_bounded_and_given_back() -> None:
+    """A function that is left behind keeps its place until it ends, so a broken tool cannot eat all threads."""
+    release, running = threading.Event(), threading.Semaphore(0)
+
+    def block() -> None:
+        running.release()
+        release.wait()
+
+    with anyio.move_on_after(0.2):
+        async with anyio.create_task_group() as group:
+            for _ in range(MAX_THREADS):
+                group.start_soon(run_in_thread, block)
+    for _ in range(MAX_THREADS):
+        assert running.acquire(timeout=5)
+    with anyio.move_on_after(0.05) as scope:
+        await run_in_thread(lambda: None)
+    assert scope.cancelled_caught
+    release.set()
+    with anyio.fail_after(5):
+        assert await run_in_thread(lambda: 7) == 7
+
+
+async def test_a_plain_tool_knows_its_deadline() -> None:
+    """``remaining`` asks the loop's clock from the thread."""
+
+    def look(context: ToolContext) -> bool:
+        """Look at the clock."""
+        remaining = context.remaining()
+        return remaining is not None and 0 < remaining <= 50
+
+    assert (await call_tool(tool(look, deadline=50))).content == "true"
+
+
+def test_nobody_is_left_behind_outside_a_thread() -> None:
+    """Functions that ask can be called directly too."""
+    assert not is_left_behind()
+
+
+def test_what_a_plain_function_raises_arrives(run_async: RunAsync) -> None:
+    """Errors of any kind cross the thread; ``StopIteration`` cannot cross a coroutine and becomes a crash."""
+
+    async def main() -> None:
+        def leave() -> None:
+            raise SystemExit(3)
+
+        def stop() -> None:
+            """Stop."""
+            raise StopIteration
+
+        with pytest.raises(SystemExit):
+            await run_in_thread(leave)
+        assert (await call_tool(tool(stop))).text.startswith("RuntimeError: ")
+
+    run_async(main)
