@@ -7,12 +7,16 @@ give the same answers at a cost that follows what changed.
 
 from __future__ import annotations
 
+from repertory.context.compactors import Compactor, compact, register_compactor
+from repertory.context.digest import call_line, digest, names_used
+from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, tell
 from repertory.context.plan import (
     EMPTY,
     Arithmetic,
     Cover,
     CoverRange,
     Decision,
+    DropThinking,
     Edit,
     Expanded,
     ExpandEntry,
@@ -29,36 +33,74 @@ from repertory.context.plan import (
     encode_decision,
     replay,
 )
+from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy, ResultRules, merge_policies
+from repertory.context.pricing import Price, Prospect, price_of
 from repertory.context.projection import project
 from repertory.context.projector import Projector, sent_body
+from repertory.context.requests import SummaryRange, due_summary, expand, pin
+from repertory.context.shaping import Citation, Shaped, cite, shape_result
+from repertory.context.stubs import stub_of
+from repertory.context.tokens import Calibration, measure, text_tokens
+from repertory.context.validation import validate
 
 __all__ = [
     "EMPTY",
     "Arithmetic",
+    "Calibration",
+    "Citation",
+    "Compactor",
     "ContextPolicy",
     "Cover",
     "CoverRange",
     "Decision",
+    "DropThinking",
     "Edit",
     "ExpandEntry",
     "Expanded",
+    "LifecycleKind",
+    "MessageEvent",
+    "Outcome",
     "PinEntry",
     "Plan",
+    "Planner",
+    "Price",
     "Projector",
+    "Prospect",
     "RemoveResult",
     "Removed",
     "Representation",
     "ResultPolicy",
     "ResultRules",
+    "Shaped",
     "Stub",
     "StubResult",
+    "SummaryRange",
     "UnpinEntry",
+    "added",
     "apply",
+    "call_line",
+    "cite",
+    "compact",
     "decode_decision",
+    "digest",
+    "due_summary",
     "encode_decision",
+    "events_of",
+    "expand",
+    "measure",
     "merge_policies",
+    "names_used",
+    "pin",
+    "plan_next",
+    "price_of",
     "project",
+    "register_compactor",
     "replay",
     "sent_body",
+    "shape_result",
+    "stub_of",
+    "tell",
+    "text_tokens",
+    "validate",
 ]

@@ -50,9 +50,7 @@ def digest(
     chosen = _newest_that_fit(lines, room - names_room)
     out.extend(chosen)
     standing = "\n".join(out)
-    results = "\n".join(
-        text_of(entry.content) for entry in entries if entry.tool_call_id and entry.position not in skip
-    )
+    results = [text_of(entry.content) for entry in entries if entry.tool_call_id and entry.position not in skip]
     room = tokens * _CHARS_PER_TOKEN - len(standing) - len("\nnames: ") - 1
     names = best_names(results, room, without=standing, also=used) if room > 20 else []
     if names:
@@ -94,7 +92,7 @@ def _merged(previous: str, room: int, used: Iterable[str]) -> str:
         return text
     short = _newest_that_fit([line for line in lines if not line.startswith("names: ")], room * 2 // 3)
     body = "\n".join(short)
-    names = best_names(text, room - len(body) - 8, without=body, also=used)
+    names = best_names([text], room - len(body) - 8, without=body, also=used)
     return f"{body}\nnames: {' '.join(names)}" if names else body
 
 

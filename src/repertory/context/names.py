@@ -77,16 +77,19 @@ def names_in(text: str) -> dict[str, float]:
     return found
 
 
-def best_names(text: str, room: int, *, without: str = "", also: Iterable[str] = ()) -> list[str]:
+def best_names(texts: Iterable[str], room: int, *, without: str = "", also: Iterable[str] = ()) -> list[str]:
     """The names most worth keeping, in order of appearance.
 
     Args:
-        text: Where to look.
+        texts: Where to look.
         room: Characters that they may take, with one space each.
         without: Names that stand in this text already are not repeated.
         also: Names that are kept first where the text has them: those that were used again before.
     """
-    found = names_in(text)
+    found: dict[str, float] = {}
+    for text in texts:
+        for name, weight in names_in(text).items():
+            found[name] = weight if name not in found else max(found[name], weight) * 1.5
     for name in also:
         if name in found:
             found[name] += 100.0

@@ -126,7 +126,13 @@ class UnpinEntry(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
-Edit: TypeAlias = StubResult | RemoveResult | CoverRange | ExpandEntry | PinEntry | UnpinEntry
+class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
+    """Show no reasoning of the entries below a position: on a binding model an edit of the past invalidates it."""
+
+    upto: int
+
+
+Edit: TypeAlias = StubResult | RemoveResult | CoverRange | ExpandEntry | PinEntry | UnpinEntry | DropThinking
 
 _EDITS: dict[str, type[Any]] = {
     "stub": StubResult,
@@ -135,6 +141,7 @@ _EDITS: dict[str, type[Any]] = {
     "expand": ExpandEntry,
     "pin": PinEntry,
     "unpin": UnpinEntry,
+    "drop-thinking": DropThinking,
 }
 _NAMES = {edit: name for name, edit in _EDITS.items()}
 
@@ -209,6 +216,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         shown: Single entries that are not shown as they stand; those that a later cover includes are dropped.
         pins: Positions that stay in view verbatim.
         removed_calls: Ids of the calls that went with their removed results.
+        thinking_from: Reasoning of entries below this position is not shown.
         edges: The last two edges (see ``Decision.edge``), the newest last.
         epoch: How many decisions have rewritten the prefix.
         decided_at: Length of the ledger at the last of them; -1 before the first.
@@ -221,6 +229,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shown: Mapping[int, Shown] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     pins: frozenset[int] = frozenset()
     removed_calls: frozenset[str] = frozenset()
+    thinking_from: int = 0
     edges: tuple[int, ...] = ()
     epoch: int = 0
     decided_at: int = -1
@@ -271,6 +280,7 @@ def apply(plan: Plan, decision: Decision) -> Plan:
     shown = dict(plan.shown)
     covers, pins, removed = plan.covers, set(plan.pins), set(plan.removed_calls)
     start = plan.start
+    thinking_from = plan.thinking_from
     rewrites = False
     for edit in decision.edits:
         match edit:
@@ -299,6 +309,8 @@ def apply(plan: Plan, decision: Decision) -> Plan:
                 _in_view(edit, start, pins)
                 shown[edit.position] = Removed(edit.text, edit.tokens, edit.call_id)
                 removed.add(edit.call_id)
+            case DropThinking():
+                thinking_from = max(thinking_from, edit.upto)
             case ExpandEntry():
                 before = shown.get(edit.position)
                 if isinstance(before, Removed):
@@ -312,6 +324,7 @@ def apply(plan: Plan, decision: Decision) -> Plan:
         shown=MappingProxyType(shown),
         pins=frozenset(pins),
         removed_calls=frozenset(removed),
+        thinking_from=thinking_from,
         edges=(*plan.edges, decision.edge)[-2:],
         epoch=plan.epoch + 1,
         decided_at=decision.position,

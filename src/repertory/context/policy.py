@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -48,7 +48,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         cite_over: Results of more characters than this go whole to the content store on arrival; 0 for none.
         cite_on_arrival: Show a cited result as its excerpt only, from the first call on.
         excerpt_chars: Length of a citation's excerpt.
-        expiration_turns: Iterations after which a result expires; 0 for never.
+        expiration_turns: Iterations for which a result is shown before it expires; 0 for the one that first shows it.
         expiration_mode: What becomes of an expired result.
         compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its
             first characters, or a model's summary (the stub until there is one).
@@ -112,6 +112,23 @@ def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
         if layer is not None:
             said.update((name, value) for name, value in _fields(layer) if value is not None)
     return ResultPolicy(**said)
+
+
+def most_aggressive(rules: Sequence[ResultRules]) -> ResultRules:
+    """The expiration that holds for results of one turn together: the earliest, the most thorough, the shortest.
+
+    Args:
+        rules: What holds for each of them; at least one.
+    """
+    expiring = [each for each in rules if each.expiration_mode != "none"]
+    if not expiring:
+        return rules[0]
+    return msgspec.structs.replace(
+        rules[0],
+        expiration_turns=min(each.expiration_turns for each in expiring),
+        expiration_mode="remove" if any(each.expiration_mode == "remove" for each in expiring) else "compact",
+        compact_length=min(each.compact_length for each in expiring),
+    )
 
 
 class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
-_NEVER_LAST = (Thinking, RedactedThinking)
+_THINKING = (Thinking, RedactedThinking)
 
 
 def project(
@@ -177,9 +177,10 @@ class View:
                     return [_with_content(block, content) for block in entry.content]
         blocks: Sequence[Block] = entry.content
         if entry.role == "assistant":
-            return _speakable(blocks, plan.removed_calls)
-        if any(isinstance(block, Text) and not block.text.strip() for block in blocks):
-            blocks = [block for block in blocks if not (isinstance(block, Text) and not block.text.strip())]
+            silent = entry.position < plan.thinking_from
+            return _speakable(blocks, plan.removed_calls, thinking=not silent)
+        if any(not _legal(block) for block in blocks):
+            return [_legalised(block) for block in blocks if not _blank(block)]
         return blocks
 
     def _kept(self, entry: Entry) -> list[Block]:
@@ -193,14 +194,34 @@ class View:
             if isinstance(block, ToolResult):
                 out.append(Text(f"[result of {entry.tool or 'a tool'}, iteration {entry.iteration}, kept in full]"))
                 inner = (Text(block.content),) if isinstance(block.content, str) else block.content
-                out.extend(part for part in inner if not isinstance(part, Text) or part.text.strip())
+                out.extend(part for part in inner if not _blank(part))
             elif isinstance(block, ToolUse):
                 out.append(Text(f"[you called {block.name}: {canonical_json(block.input).decode()}]"))
             elif entry.role == "assistant" and isinstance(block, Text):
                 out.append(Text(f"[you said in iteration {entry.iteration}] {block.text}"))
-            elif not isinstance(block, _NEVER_LAST) and (not isinstance(block, Text) or block.text.strip()):
+            elif not isinstance(block, _THINKING) and not _blank(block):
                 out.append(block)
         return out
+
+
+def _blank(block: Block) -> bool:
+    return isinstance(block, Text) and not block.text.strip()
+
+
+def _legal(block: Block) -> bool:
+    if isinstance(block, ToolResult) and isinstance(block.content, tuple):
+        return not any(_blank(part) or (block.is_error and not isinstance(part, Text)) for part in block.content)
+    return not _blank(block)
+
+
+def _legalised(block: Block) -> Block:
+    """The API takes no blank text, and nothing but text in a result that reports an error."""
+    if not isinstance(block, ToolResult) or isinstance(block.content, str):
+        return block
+    parts = [part for part in block.content if not _blank(part)]
+    if block.is_error:
+        parts = [part if isinstance(part, Text) else Text(f"[{type(part).__name__.lower()}]") for part in parts]
+    return msgspec.structs.replace(block, content=tuple(parts))
 
 
 def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
@@ -210,14 +231,15 @@ def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
     return msgspec.structs.replace(block, content=content)
 
 
-def _speakable(blocks: Sequence[Block], removed_calls: frozenset[str]) -> Sequence[Block]:
+def _speakable(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> Sequence[Block]:
     """What may be sent back of an assistant's turn: no removed calls, no blank text, no thinking at its end."""
     out = [
         block
         for block in blocks
-        if not (isinstance(block, Text) and not block.text.strip())
+        if not _blank(block)
         and not (isinstance(block, ToolUse) and block.id in removed_calls)
+        and (thinking or not isinstance(block, _THINKING))
     ]
-    while out and isinstance(out[-1], _NEVER_LAST):
+    while out and isinstance(out[-1], _THINKING):
         out.pop()
     return out if len(out) != len(blocks) else blocks

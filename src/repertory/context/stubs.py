@@ -25,23 +25,26 @@ def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> st
         used: Names that the agent has used before; they are kept first.
     """
     text = text_of(entry.content)
-    head = f"[shortened: {entry.tool or 'result'}, iteration {entry.iteration}, {_size(entry, text)}; {_whole(entry)}]"
+    head = (
+        f"[shortened: {entry.tool or 'result'}, iteration {entry.iteration}, {_size(entry, text)}; {whole_of(entry)}]"
+    )
     if rules.compact_mode == "first_chars":
         return f"{head}\n{first_chars(text, rules.compact_length)}".rstrip()
     gist = compact(text, rules.compact_length, tool=entry.tool or "", name=rules.compactor)
     trouble = [line for line in trouble_lines(text, most=2) if line not in gist] if _failed(entry) else []
     body = "\n".join([gist, *trouble]) if trouble else gist
     room = rules.compact_length - len(body)
-    names = best_names(text, room, without=body, also=used) if room > 20 else []
+    names = best_names([text], room, without=body, also=used) if room > 20 else []
     return "\n".join(part for part in (head, body, " ".join(names)) if part)
 
 
 def removal_of(entry: Entry) -> str:
     """Make the line that stays when a result is removed."""
-    return f"[expired: {entry.tool or 'result'}, iteration {entry.iteration}; {_whole(entry)}]"
+    return f"[expired: {entry.tool or 'result'}, iteration {entry.iteration}; {whole_of(entry)}]"
 
 
-def _whole(entry: Entry) -> str:
+def whole_of(entry: Entry) -> str:
+    """How the model gets at the whole of a result."""
     if entry.content_id is not None:
         return how_to_get(entry.content_id)
     return f"context_retrieve(iteration={entry.iteration}) shows the whole"

@@ -44,6 +44,11 @@ class Calibration(msgspec.Struct, frozen=True):
         return max(1, round(self.real + (estimate - self.estimate) * self.factor))
 
 
+def text_tokens(text: str) -> int:
+    """Estimate what a text block costs: four characters a token, and the block around them."""
+    return len(text) // 4 + 8
+
+
 def measure(snapshot: Sequence[Entry], plan: Plan) -> int:
     """Estimate what the plan shows of a snapshot, in tokens; system text and tools not included."""
     total = covered_tokens(snapshot, plan)

@@ -1,0 +1,282 @@
+"""Which edits a moment allows, and what they say: stubs, removals, and summaries of what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.context.digest import digest, names_used
+from repertory.context.live import Live
+from repertory.context.plan import CoverRange, DropThinking, Edit, RemoveResult, StubResult
+from repertory.context.policy import ResultRules
+from repertory.context.stubs import removal_of, stub_of
+from repertory.context.tokens import text_tokens
+from repertory.llm.messages import Text, text_of
+from repertory.memory.entries import Entry
+from repertory.memory.records import SummaryStored
+
+_STUB_HEAD = 45  # tokens of a stub's first line and of the block around it
+_LEAST_SAVED = 40  # tokens; a stub that saves less is not made
+_STRICT_STUB = 120  # characters that strict rhythm leaves of a result outside its window
+_LEAST_FOLDED = 300  # tokens; a digest of less would hardly be shorter
+_MOST_COVERS = 8  # then the program's own digests are merged
+
+
+class CanEdit:
+    """What may be edited now.
+
+    Attributes:
+        keep_from: Everything from this position on stays as it is.
+        old: Results that may be compacted, oldest first, with their rules.
+        gone: Results that are to be removed.
+        summary: The summary to swap in; None where none fits.
+        fold: Where the program's own digest is to end, not included; 0 where none is due.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        iteration: int,
+        summaries: Sequence[SummaryStored],
+        *,
+        keep_recent: int | None = None,
+        fold: bool = False,
+    ) -> None:
+        """Look at a view.
+
+        Args:
+            live: The view.
+            iteration: The iteration whose request is planned.
+            summaries: Those that may be swapped in.
+            keep_recent: How many of the newest results to keep; None for what the policy says.
+            fold: Whether to make a digest of everything old, however little it is.
+        """
+        self._live = live
+        self._iteration = iteration
+        policy = live.policy
+        self._strict = policy.rhythm == "strict" and keep_recent is None
+        self._keep = policy.keep_recent if keep_recent is None else keep_recent
+        if self._strict:
+            self.keep_from = live.cut_at_turn(iteration - policy.window)
+        else:
+            seen = [entry.position for entry in live.results if entry.position < live.last_turn]
+            recent = seen[-self._keep :] if self._keep else []
+            self.keep_from = live.cut_before(min([*recent, live.last_turn]))
+        self.summary = self._best(summaries) if policy.summaries else None
+        self.fold = 0
+        if self.summary is None and self.keep_from > live.plan.start:
+            patience = policy.summarize_every * (2 if self._strict else 3) or 30
+            replaced = live.before(self.keep_from) - live.covered - self._spoken_tokens(self.keep_from)
+            worth = replaced > _LEAST_FOLDED
+            if worth and (fold or (policy.summaries and live.turns_before(self.keep_from) > patience)):
+                self.fold = self.keep_from
+        self._covered_to = self.summary.last + 1 if self.summary else self.fold
+        expired = {entry.position: rules for entry, rules in live.expired(iteration)}
+        self.gone = [
+            entry
+            for entry in live.results
+            if entry.position >= self._covered_to
+            and entry.position in expired
+            and expired[entry.position].expiration_mode == "remove"
+        ]
+        self.old = self._compactable(expired) if policy.stubs else []
+
+    @property
+    def first_position(self) -> int:
+        """Where the edits begin."""
+        if self.summary is not None:
+            return self.summary.first
+        if self.fold:
+            return self._live.plan.start
+        return min((entry.position for entry in [*self.gone, *(entry for entry, _ in self.old)]), default=0)
+
+    def cleared_estimate(self) -> int:
+        """How many tokens the edits would clear, about."""
+        live = self._live
+        cleared = sum(entry.tokens - _stub_tokens(rules) for entry, rules in self.old)
+        cleared += sum(entry.tokens for entry in self.gone)
+        if self._covered_to:
+            cleared += live.before(self._covered_to) - live.covered - self._spoken_tokens(self._covered_to)
+            # A summary of everything takes the place of those before it; a digest is added to them.
+            took = self.summary.tokens if self.summary else live.policy.summary_tokens
+            cleared += sum(cover.tokens for cover in live.plan.covers) - took if self.summary else -took
+        return cleared
+
+    def tokens_read_in_vain(self) -> int:
+        """Tokens that calls have read although they could have been cleared before, each call counted."""
+        live = self._live
+        results = live.results
+        since = live.plan.decided_in
+        wasted = 0
+        index = {entry.position: at for at, entry in enumerate(results)} if self.old else {}
+        for entry, rules in self.old:
+            later = index[entry.position] + self._keep
+            became_old = results[later].iteration if later < len(results) else entry.iteration + 1
+            calls = self._iteration - max(became_old, since)
+            wasted += max(0, calls) * (entry.tokens - _stub_tokens(rules))
+        if self._covered_to:
+            # What a summary clears has piled up evenly since the last decision.
+            wasted += max(0, live.before(self._covered_to) - live.covered) * (self._iteration - since) // 2
+        return wasted
+
+    def _spoken_tokens(self, upto: int) -> int:
+        live = self._live
+        return sum(live.before(p + 1) - live.before(p) for p in live.spoken if p < upto)
+
+    def _compactable(self, expired: dict[int, ResultRules]) -> list[tuple[Entry, ResultRules]]:
+        live = self._live
+        gone = {entry.position for entry in self.gone}
+        found = []
+        count = len(live.results)
+        for at, entry in enumerate(live.results):
+            if entry.position < self._covered_to or entry.position in gone or entry.position > live.last_turn:
+                continue
+            rules = expired.get(entry.position) or live.rules(entry.tool)
+            if entry.position not in expired:
+                if self._strict:
+                    if entry.position >= self.keep_from:
+                        continue
+                    rules = msgspec.structs.replace(rules, compact_length=min(_STRICT_STUB, rules.compact_length))
+                elif count - 1 - at < self._keep * rules.importance:
+                    continue
+            if entry.tokens - _stub_tokens(rules) >= _LEAST_SAVED:
+                found.append((entry, rules))
+        return found
+
+    def _best(self, summaries: Sequence[SummaryStored]) -> SummaryStored | None:
+        """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
+        live = self._live
+        starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
+        fitting = [
+            summary
+            for summary in summaries
+            if summary.first in starts
+            and live.plan.start <= summary.last < self.keep_from
+            and live.cut_before(summary.last + 1) == summary.last + 1
+            and summary.tokens < live.before(summary.last + 1) - (live.covered if summary.first else 0)
+        ]
+        return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
+
+
+def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> list[Edit]:
+    """Make the edits.
+
+    Args:
+        able: What may be edited.
+        snapshot: The ledger.
+        users: Whether what users said stays verbatim under a digest.
+    """
+    live = able._live
+    edits: list[Edit] = []
+    start = live.plan.start
+    used = names_used(snapshot[start:]) if able.old or able.fold else set()
+    if able.summary is not None:
+        edits.append(_swap(live, snapshot, able.summary, users=users))
+    elif able.fold:
+        edits.append(_fold(live, snapshot, able.fold, used, users=users))
+    for entry in able.gone:
+        text = removal_of(entry)
+        call_id = entry.tool_call_id or ""
+        edits.append(
+            RemoveResult(
+                position=entry.position, call_id=call_id, text=text, tokens=text_tokens(text), was_tokens=entry.tokens
+            )
+        )
+    for entry, rules in able.old:
+        text = stub_of(entry, rules, used=used)
+        tokens = text_tokens(text) + 15
+        if tokens < entry.tokens:
+            edits.append(StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens))
+    return edits
+
+
+def drop_thinking(live: Live) -> DropThinking:
+    """Show no reasoning of what there is so far: an edit of the past leaves it bound to another history."""
+    return DropThinking(upto=live.position)
+
+
+def _swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
+    return _cover(
+        live,
+        snapshot,
+        first=summary.first,
+        upto=summary.last + 1,
+        content=summary.content,
+        tokens=summary.tokens,
+        summary_id=summary.summary_id,
+        strategy=summary.strategy,
+        users=users,
+    )
+
+
+def _fold(live: Live, snapshot: Sequence[Entry], upto: int, used: set[str], *, users: bool) -> CoverRange:
+    """Cover what is old with a digest: beside the summaries so far, or merged with them when they are many."""
+    plan, policy = live.plan, live.policy
+    texts = [text_of(cover.content) for cover in plan.covers]
+    many = len(texts) >= _MOST_COVERS or sum(cover.tokens for cover in plan.covers) > 4 * policy.summary_tokens
+    merge = many and all(texts)  # a provider's signed block has no text to merge
+    first = 0 if merge else plan.start
+    replaced = live.before(upto) - live.covered
+    kept = _kept(live, snapshot, first, upto, users=users)
+    text = digest(
+        snapshot[plan.start : upto],
+        tokens=policy.summary_tokens * 2 if merge else min(policy.summary_tokens, replaced // 2),
+        previous="\n".join(texts) if merge else "",
+        kept=kept,
+        used=used,
+    )
+    return _cover(
+        live,
+        snapshot,
+        first=first,
+        upto=upto,
+        content=(Text(text),),
+        tokens=text_tokens(text),
+        summary_id="",
+        strategy="extractive",
+        users=users,
+    )
+
+
+def _cover(
+    live: Live,
+    snapshot: Sequence[Entry],
+    *,
+    first: int,
+    upto: int,
+    content: tuple[object, ...],
+    tokens: int,
+    summary_id: str,
+    strategy: str,
+    users: bool,
+) -> CoverRange:
+    plan = live.plan
+    replaced = [cover for cover in plan.covers if cover.first >= first]
+    return CoverRange(
+        first=first,
+        last=upto - 1,
+        content=content,  # type: ignore[arg-type]
+        tokens=tokens,
+        was_tokens=live.before(upto) - live.covered + sum(cover.tokens for cover in replaced),
+        kept=_kept(live, snapshot, first, upto, users=users),
+        summary_id=summary_id,
+        strategy=strategy,
+        replaced_tokens=sum(cover.replaced_tokens for cover in replaced)
+        + sum(entry.tokens for entry in snapshot[plan.start : upto]),
+    )
+
+
+def _kept(live: Live, snapshot: Sequence[Entry], first: int, upto: int, *, users: bool) -> tuple[int, ...]:
+    """What stays verbatim under a summary. Pins stay by themselves, but are named so that the plan says it all."""
+    before = [position for cover in live.plan.covers if cover.first >= first for position in cover.kept]
+    found = []
+    for position in [*before, *(p for p in live.spoken if p < upto)]:
+        entry = snapshot[position]
+        if entry.kind != "user-input" or position in live.plan.pins or (users and live.policy.keep_user_input):
+            found.append(position)
+    return tuple(sorted(found))
+
+
+def _stub_tokens(rules: ResultRules) -> int:
+    return _STUB_HEAD + rules.compact_length // 4

@@ -1,0 +1,96 @@
+"""Make a prompt fit that would not: step by step, what is lost last standing last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from repertory.context.cutting import cut
+from repertory.context.edits import CanEdit, compose
+from repertory.context.live import Live
+from repertory.context.plan import Decision, Edit, StubResult, apply
+from repertory.context.stubs import whole_of
+from repertory.context.tokens import Calibration, text_tokens
+from repertory.errors import ContextOverflow
+from repertory.llm.messages import text_of
+from repertory.memory.entries import Entry
+from repertory.memory.records import SummaryStored
+
+_HEADROOM = 0.8  # of the limit, so that the next prompts fit too
+_FEW = 3  # results that a recovery keeps
+_CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps
+
+
+def make_fit(
+    live: Live,
+    snapshot: Sequence[Entry],
+    summaries: Sequence[SummaryStored],
+    *,
+    head: int,
+    calibration: Calibration,
+    limit: int,
+) -> list[Edit]:
+    """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
+
+    Args:
+        live: The view.
+        snapshot: The ledger.
+        summaries: Those that may be swapped in.
+        head: Estimate of system text and tools.
+        calibration: Makes tokens of estimates.
+        limit: Tokens that the prompt may have.
+
+    Raises:
+        ContextOverflow: Even at its smallest it does not fit.
+    """
+    iteration = max((entry.iteration for entry in snapshot[live.last_turn :]), default=0) + 1
+
+    def able(keep_recent: int | None, *, fold: bool) -> CanEdit:
+        return CanEdit(live, iteration, summaries, keep_recent=keep_recent, fold=fold)
+
+    steps: list[Callable[[], list[Edit]]] = [
+        lambda: compose(able(None, fold=False), snapshot),
+        lambda: compose(able(None, fold=True), snapshot),
+        lambda: compose(able(_FEW, fold=True), snapshot),
+        lambda: compose(able(0, fold=True), snapshot),
+        lambda: compose(able(0, fold=True), snapshot, users=False),
+        lambda: [*compose(able(0, fold=True), snapshot, users=False), *_shorten(live)],
+    ]
+    fitting: list[Edit] | None = None
+    smallest = calibration.real_tokens(head + live.tokens)
+    for step in steps:
+        edits = step()
+        if not edits:
+            continue
+        size = calibration.real_tokens(head + _tokens_after(live, snapshot, edits))
+        smallest = min(smallest, size)
+        if size <= limit * _HEADROOM:
+            return edits
+        if size <= limit and fitting is None:
+            fitting = edits
+    if fitting is None:
+        raise ContextOverflow(
+            f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent; shorten the task, the "
+            "instructions or what is pinned, or use a model with a larger window"
+        )
+    return fitting
+
+
+def _tokens_after(live: Live, snapshot: Sequence[Entry], edits: list[Edit]) -> int:
+    decision = Decision(kind="", reason="", iteration=0, position=len(snapshot), edits=tuple(edits))
+    return Live(apply(live.plan, decision), live.policy, snapshot).tokens
+
+
+def _shorten(live: Live) -> list[Edit]:
+    """Cut the results that came last, which no model has seen yet."""
+    edits: list[Edit] = []
+    for entry in live.results:
+        if entry.position < live.last_turn:
+            continue
+        found = cut(text_of(entry.content), _CUT_CHARS)
+        if found is None:
+            continue
+        text = f"{found.text}\n[shortened because the context is full; {whole_of(entry)}]"
+        edits.append(
+            StubResult(position=entry.position, text=text, tokens=text_tokens(text) + 15, was_tokens=entry.tokens)
+        )
+    return edits

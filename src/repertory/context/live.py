@@ -1,0 +1,117 @@
+"""What the planner counts of a plan's view: kept up entry by entry, so that planning costs what is new."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from repertory.context.plan import Expanded, Plan
+from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
+from repertory.context.tokens import covered_tokens, shown_tokens
+from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
+from repertory.memory.entries import Entry
+
+
+class Live:
+    """One plan's view in numbers.
+
+    Attributes:
+        covered: Tokens of the summaries and of what is kept of the entries they cover.
+        tokens: Tokens of the whole view.
+        results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
+        cuts: Positions at which a summary may end, not included: no call is open there.
+        spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
+        thinking: Whether the view holds reasoning.
+        last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
+        full_from: The iteration of the oldest uncovered entry; 0 where there is none.
+    """
+
+    def __init__(self, plan: Plan, policy: ContextPolicy, snapshot: Sequence[Entry]) -> None:
+        self.plan = plan
+        self.policy = policy
+        self.covered = covered_tokens(snapshot, plan)
+        self.tokens = self.covered
+        self.results: list[Entry] = []
+        self.cuts: list[int] = []
+        self.spoken: list[int] = []
+        self._cut_turns: list[int] = []
+        self.thinking = False
+        self.last_turn = plan.start
+        self.full_from = 0
+        self.position = plan.start
+        self._before = [self.covered]  # tokens of the view in front of each live entry
+        self._open: set[str] = set()
+        self._rules: dict[str | None, ResultRules] = {}
+        self.grow(snapshot)
+
+    def grow(self, snapshot: Sequence[Entry]) -> None:
+        """Count the entries that are new."""
+        for entry in snapshot[self.position :]:
+            if entry.role == "assistant":
+                if not self._open:
+                    self.cuts.append(entry.position)
+                    self._cut_turns.append(entry.iteration)
+                self.last_turn = entry.position
+            for block in entry.content:
+                if isinstance(block, ToolUse):
+                    self._open.add(block.id)
+                elif isinstance(block, ToolResult):
+                    self._open.discard(block.tool_use_id)
+                elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
+                    self.thinking = True
+            if entry.tool_call_id is not None and self._compactable(entry):
+                self.results.append(entry)
+            if entry.kind in ("task", "user-input") or entry.position in self.plan.pins or self.rules(entry.tool).pin:
+                self.spoken.append(entry.position)
+            self.full_from = self.full_from or entry.iteration
+            self.tokens += shown_tokens(entry, self.plan)
+            self._before.append(self.tokens)
+        self.position = len(snapshot)
+
+    def _compactable(self, entry: Entry) -> bool:
+        if entry.position in self.plan.pins or self.rules(entry.tool).pin:
+            return False
+        shown = self.plan.shown.get(entry.position)
+        return shown is None or isinstance(shown, Expanded)
+
+    def rules(self, tool: str | None) -> ResultRules:
+        """What holds for a tool's results."""
+        found = self._rules.get(tool)
+        if found is None:
+            found = self._rules[tool] = self.policy.rules(tool)
+        return found
+
+    def before(self, position: int) -> int:
+        """Tokens of the view in front of an entry that no summary covers."""
+        return self._before[min(max(0, position - self.plan.start), len(self._before) - 1)]
+
+    def cut_before(self, position: int) -> int:
+        """The last place at or before a position where a summary may end; the plan's start where there is none."""
+        index = bisect_right(self.cuts, position) - 1
+        return self.cuts[index] if index >= 0 else self.plan.start
+
+    def cut_at_turn(self, turn: int) -> int:
+        """Where a summary may end so that an iteration and all later ones stay."""
+        index = bisect_left(self._cut_turns, turn)
+        return self.cuts[index] if index < len(self.cuts) else self.cut_before(self.last_turn)
+
+    def turns_before(self, position: int) -> int:
+        """How many uncovered iterations begin in front of a position."""
+        return bisect_left(self.cuts, position)
+
+    def expired(self, iteration: int) -> list[tuple[Entry, ResultRules]]:
+        """Results whose time is up at an iteration, with what is to become of them.
+
+        Results of one turn expire together, under the most aggressive of their settings.
+        """
+        if not self.policy.expiration:
+            return []
+        turns: dict[int, list[Entry]] = {}
+        for entry in self.results:
+            turns.setdefault(entry.iteration, []).append(entry)
+        found: list[tuple[Entry, ResultRules]] = []
+        for turn, entries in turns.items():
+            rules = most_aggressive([self.rules(entry.tool) for entry in entries])
+            if rules.expiration_mode != "none" and iteration - turn > rules.expiration_turns:
+                found.extend((entry, rules) for entry in entries if entry.position < self.last_turn)
+        return found

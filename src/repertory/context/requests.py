@@ -1,0 +1,133 @@
+"""What a caller or an agent asks of the plan: expand, pin, unpin; and when a summary is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.context.plan import Decision, ExpandEntry, PinEntry, Plan, UnpinEntry
+from repertory.context.policy import ContextPolicy
+from repertory.context.tokens import shown_tokens, text_tokens
+from repertory.errors import ContextError
+from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of
+from repertory.memory.entries import Entry
+
+
+def expand(
+    snapshot: Sequence[Entry],
+    plan: Plan,
+    position: int,
+    *,
+    iteration: int,
+    whole: str | None = None,
+    items: tuple[int, int] | None = None,
+    reason: str = "asked for",
+) -> Decision:
+    """Show an entry again that was shortened, removed or covered; whole, or some of its lines.
+
+    Args:
+        snapshot: The ledger.
+        plan: How it is shown.
+        position: The entry.
+        iteration: The iteration whose request shows it first.
+        whole: The whole out of the content store; None for the entry as it stands in the ledger.
+        items: The first and last line to show, counted from 1; None for all.
+        reason: Why, for the record.
+
+    Raises:
+        ContextError: There is no such entry, it is in view already, or it has no such lines.
+    """
+    entry = _entry(snapshot, position)
+    representation = plan.representation(entry)
+    if representation in ("verbatim", "expanded") or (representation == "shaped" and whole is None):
+        raise ContextError(f"entry {position} is in view already; there is nothing to expand")
+    content: tuple[Block, ...] | None = None
+    if whole is not None or items is not None:
+        text = whole if whole is not None else text_of(entry.content)
+        content = (Text(_lines(text, items, position) if items is not None else text),)
+    was = 0 if representation == "covered" else shown_tokens(entry, plan)
+    tokens = entry.tokens if content is None else text_tokens(text_of(content))
+    edit = ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
+    return Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def pin(
+    snapshot: Sequence[Entry], position: int, *, iteration: int, on: bool = True, reason: str = "asked for"
+) -> Decision:
+    """Keep an entry in view verbatim from now on, or (``on=False``) no longer.
+
+    Raises:
+        ContextError: There is no such entry.
+    """
+    _entry(snapshot, position)
+    edit = PinEntry(position=position) if on else UnpinEntry(position=position)
+    return Decision(kind="pin", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def _entry(snapshot: Sequence[Entry], position: int) -> Entry:
+    if not 0 <= position < len(snapshot):
+        raise ContextError(f"there is no entry {position}; the record has {len(snapshot)} entries, from 0")
+    return snapshot[position]
+
+
+def _lines(text: str, items: tuple[int, int], position: int) -> str:
+    lines = text.splitlines(keepends=True)
+    first, last = items
+    if not 1 <= first <= last or first > len(lines):
+        raise ContextError(f"entry {position} has lines 1–{len(lines)}; lines {first}–{last} cannot be shown")
+    shown = "".join(lines[first - 1 : last])
+    return f"[lines {first}–{min(last, len(lines))} of {len(lines)}]\n{shown}"
+
+
+class SummaryRange(msgspec.Struct, frozen=True):
+    """What a summary is to cover.
+
+    Attributes:
+        first: The first entry; 0, so that summaries chain instead of piling up.
+        upto: The entry after the last one.
+        previous: What covers the beginning of it now, to be merged; "" where nothing does.
+        previous_upto: The first entry that ``previous`` does not cover.
+    """
+
+    first: int
+    upto: int
+    previous: str
+    previous_upto: int
+
+
+def due_summary(
+    snapshot: Sequence[Entry], plan: Plan, policy: ContextPolicy, *, iteration: int, asked_in: int = 0
+) -> SummaryRange | None:
+    """Whether the summarizer is to be asked now, and for what.
+
+    Args:
+        snapshot: The ledger.
+        plan: How it is shown.
+        policy: Says how often.
+        iteration: The iteration that has just ended.
+        asked_in: The iteration in which it was last asked; 0 for never.
+
+    Returns:
+        The range, which ends where no tool call is open; None where none is due.
+    """
+    every = policy.summarize_every
+    if not policy.summaries or not every or iteration - asked_in < every:
+        return None
+    upto = len(snapshot)
+    # Back to a place where no call waits for its result: a summary must not split the two.
+    waiting: set[str] = set()
+    for position in range(len(snapshot) - 1, plan.start - 1, -1):
+        entry = snapshot[position]
+        for block in entry.content:
+            if isinstance(block, ToolResult):
+                waiting.add(block.tool_use_id)
+        if entry.role == "assistant":
+            asked = {block.id for block in entry.content if isinstance(block, ToolUse)}
+            if asked <= waiting:
+                break
+            upto = position
+    if upto <= plan.start or all(entry.role == "user" for entry in snapshot[plan.start : upto]):
+        return None
+    previous = "\n".join(text_of(cover.content) for cover in plan.covers)
+    return SummaryRange(0, upto, previous, plan.start)
