@@ -15,6 +15,7 @@ from repertory.llm.offline.places import (
     any_pattern,
     definition_pattern,
     files_in,
+    is_aside,
     overlaps,
     windows,
 )
@@ -60,6 +61,11 @@ def wanted_in(task: str) -> tuple[Keyword, ...]:
 def tag_of(task: str) -> str:
     """The tag under which the findings of one task are stored."""
     return f"task-{blake2b(task.encode(), digest_size=4).hexdigest()}"
+
+
+def ids_in(text: str) -> list[str]:
+    """The identifiers of stored items that a listing names, each once."""
+    return list(dict.fromkeys(first or second for first, second in _ID.findall(text)))
 
 
 class _Turn:
@@ -145,7 +151,9 @@ class _Turn:
         if tool is None or "pattern" not in tool.properties:
             return
         words = [keyword.stem for keyword in self.main[:5]]
-        self.calls = [tool.list(pattern=f"**/*{word}*/**", limit=60) for word in words]
+        # What begins with the word at the top, and what has it anywhere: a long list of the latter is cut.
+        patterns = [f"{word}*/**" for word in words] + [f"**/*{word}*/**" for word in words[:4]]
+        self.calls = [tool.list(pattern=pattern, limit=60) for pattern in patterns]
         self.said.append(f"I look for files called like {', '.join(words)}.")
         self.phase = "search"
 
@@ -206,9 +214,8 @@ class _Turn:
         """Fetch what memory listed, and a result that was shortened in the meantime."""
         self.phase = "answer"
         listed = "\n".join(call.result for call in self.view.last)
-        ids = list(dict.fromkeys(first or second for first, second in _ID.findall(listed)))
         if self.tools.retrieve is not None and len(findings_in([listed])) < min(3, self.findings):
-            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in ids[:8]]
+            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in ids_in(listed)[:8]]
         if self.tools.retrieve_content is not None and (shortened := self._shortened()):
             self.calls.append(self.tools.retrieve_content.retrieve(shortened, search=self.main[0].word))
         if self.calls:
@@ -246,7 +253,9 @@ class _Turn:
     def _folder(self) -> str:
         """The folder that is called like something asked for and holds the best files; "" for none."""
         stems = {keyword.stem for keyword in self.main}
-        for place in self._ranked()[:3]:
+        for place in self._ranked()[:12]:
+            if is_aside(place, self.wanted):
+                continue
             parts = place.rpartition(":")[0].split("/")[:-1]
             for depth, part in enumerate(parts, 1):
                 if part.lower() in stems:
@@ -281,7 +290,7 @@ class _Turn:
     def _answer(self, fresh: list[Passage]) -> str:
         results = [call.result for call in self.view.calls if not call.failed]
         found = findings_in([*self.view.notes, *(passage.cited for passage in fresh), *results, *self.view.others])
-        if found:
+        if found or self.tools.view is not None:
             return answer(found, self.wanted)
         # A tool that gives no places: quote what it said.
         rows = [row for result in results for row in sentences(result)]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import msgspec
 
 _STOP = frozenset(
     """
-    a about above across after again against all along already also although always am among an and another answer
-    any anything are around as ask at away back based be became because been before being below between both briefly
-    but by call can cannot cite citation citations code come could describe detail details did different do does
-    doing done down during each either else enough every everything example examples explain file files find
-    findings first for from further get give given go good had has have having he help her here him his how however
-    i if in inside instead into is it its itself just keep know larger last least less let like line lines little
-    look made main make makes many may me means might more most much must my name need needs never new no nor not
-    nothing now of off often on once one only onto or other our out over own part path paths per place please point
-    possible provide purpose put question quite rather really relevant report research result results same say see
-    seem separate set several shall she short should show since so some something source sources still such take
-    task tell than that the their them then there these they thing things think this those though through thus to
-    together too toward under understand until up upon us use used uses using various very via want was way ways we
-    well were what when where whether which while who whole whose why will with within without work works would
-    write yet you your
+    a about above across after again against all along already also although always am among an analyse analyze and
+    another answer any anything are around as ask at away back based be became because been before being below
+    between both briefly but by call can cannot citation citations cite code come compare could describe detail
+    details did different do does doing done down during each either else enough every everything example examples
+    explain file files find findings first for from further get give given go good had has have having he help her
+    here him his how however i if in inside instead into is it its itself just keep know larger last least less let
+    like line lines list little look made main make makes many may me means might more most much must my name need
+    needs never new no nor not nothing now of off often on once one only onto or other our out over own part path
+    paths per place please point possible provide purpose put question quite rather really relevant report research
+    result results same say see seem separate set several shall she short should show since so some something source
+    sources still such summarise summarize take task tell than that the their them then there these they thing
+    things think this those though through thus to together too toward under understand until up upon us use used
+    uses using various very via want was way ways we well were what when where whether which while who whole whose
+    why will with within without work works would write yet you your
     """.split()  # noqa: SIM905 - two hundred quoted words would be worse
 )
 # Words that fit nearly everything in their field, and so tell little.
@@ -109,14 +109,11 @@ def keywords(text: str, *, limit: int = 12) -> tuple[Keyword, ...]:
     """
     weights: dict[str, Keyword] = {}
     order: dict[str, int] = {}
-    for position, match in enumerate(_WORD.finditer(text)):
-        word = match.group().strip(".")
-        # "Python's" leaves an "s" behind.
+    for position, (word, emphasis) in enumerate(_words_in(text)):
         if len(word) < 3 or word.lower() in _STOP:
             continue
-        quoted = text[match.start() - 1 : match.start()] == "`"
         weight = 1.0 + min(len(word), 12) / 40
-        if is_identifier(word) or quoted:
+        if emphasis or is_identifier(word):
             weight *= 2
         elif word.lower() in _GENERAL or word.lower().rstrip("s") in _GENERAL:
             weight *= 0.5
@@ -125,10 +122,19 @@ def keywords(text: str, *, limit: int = 12) -> tuple[Keyword, ...]:
         key = stem(word)
         order.setdefault(key, position)
         old = weights.get(key)
-        gained = weight + (old.weight * 0.25 if old else 0.0)
-        weights[key] = Keyword(old.word if old else word, key, round(max(gained, old.weight if old else 0.0), 3))
+        gained = max(weight + old.weight * 0.25, old.weight) if old else weight
+        weights[key] = Keyword(old.word if old else word, key, round(gained, 3))
     ranked = sorted(weights.values(), key=lambda k: (-k.weight, order[k.stem]))
     return tuple(ranked[:limit])
+
+
+def _words_in(text: str) -> Iterator[tuple[str, bool]]:
+    """The words of a text, and whether each is marked as a name: in backquotes, or a part of a dotted name."""
+    for match in _WORD.finditer(text):
+        quoted = text[match.start() - 1 : match.start()] == "`"
+        parts = match.group().split(".")
+        for part in parts:
+            yield part, quoted or len(parts) > 1
 
 
 def fit(text: str, wanted: Sequence[Keyword]) -> float:
