@@ -28,6 +28,12 @@
     │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept exactly; nothing of its batch was written
     │   └── JournalClosed           used after close
+    ├── MemoryStoreError            memory items, scopes and stored contents
+    │   ├── ContentNotFound         no such content, or no longer
+    │   ├── ItemNotFound            no such item in this scope
+    │   ├── ScopeNotFound           no such scope
+    │   ├── QuotaExceeded           one item too many, or too large
+    │   └── PatternRefused          a regular expression that is wrong or takes too long
     ├── ContextError                what the model may be shown
     │   ├── InvalidRequest          the projection broke a rule of the Messages API (our bug)
     │   └── ContextOverflow         it does not fit, even at its smallest
@@ -164,7 +170,27 @@ class JournalClosed(JournalError):
 
 
 class MemoryStoreError(RepertoryError):
-    """A memory item or scope is missing, in conflict, or over a quota."""
+    """A memory item, scope or stored content is missing, in conflict, or over a quota."""
+
+
+class ContentNotFound(MemoryStoreError):
+    """No stored content has this id, or it was cleaned up."""
+
+
+class ItemNotFound(MemoryStoreError):
+    """The scope shows no item of this id."""
+
+
+class ScopeNotFound(MemoryStoreError):
+    """No memory scope has this id."""
+
+
+class QuotaExceeded(MemoryStoreError):
+    """The scope holds as many items or characters as it may; nothing was stored."""
+
+
+class PatternRefused(MemoryStoreError):
+    """A regular expression is wrong, or took too long; the message says what to write instead."""
 
 
 class ContextError(RepertoryError):

@@ -40,13 +40,39 @@ from repertory.memory.records import (
 from repertory.memory.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from repertory.memory.actor import MemoryActor
+    from repertory.memory.contents import Citation, ContentStore, Passage
+    from repertory.memory.excerpts import Excerpt
+    from repertory.memory.handle import Memory
+    from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
     from repertory.memory.memory_journal import MemoryJournal
+    from repertory.memory.messages import (
+        ClearScope,
+        DeleteItem,
+        MemoryMessage,
+        MemoryRef,
+        MergeScope,
+        OpenScope,
+        QueryItems,
+        Queued,
+        Quotas,
+        RestoreScope,
+        RetrieveItem,
+        SnapshotScope,
+        StoreItem,
+    )
+    from repertory.memory.scopes import Conflict, MergeReport
     from repertory.memory.sqlite_journal import SqliteJournal, open_journal
 
 __all__ = [
     "FINAL_STATES",
+    "Citation",
+    "ClearScope",
+    "Conflict",
+    "ContentStore",
     "ContentStored",
     "DecisionMade",
+    "DeleteItem",
     "Draft",
     "Durability",
     "Effect",
@@ -54,15 +80,32 @@ __all__ = [
     "EntryAppended",
     "EntryKind",
     "EventLogged",
+    "Excerpt",
+    "Item",
+    "ItemInfo",
+    "ItemQuery",
     "ItemWritten",
     "Journal",
     "Ledger",
+    "Memory",
+    "MemoryActor",
     "MemoryJournal",
+    "MemoryMessage",
+    "MemoryRef",
+    "MergeReport",
+    "MergeScope",
     "ModelCallRow",
     "ModelCalled",
     "ModelReplied",
+    "OpenScope",
     "OutcomeStatus",
+    "Passage",
+    "QueryItems",
+    "Queued",
+    "Quotas",
     "Record",
+    "RestoreScope",
+    "RetrieveItem",
     "RunRow",
     "RunStarted",
     "RunState",
@@ -71,12 +114,15 @@ __all__ = [
     "ScopeOpened",
     "SearchHit",
     "Snapshot",
+    "SnapshotScope",
     "SqliteJournal",
+    "StoreItem",
     "SummaryStored",
     "Ticket",
     "ToolCallRow",
     "ToolFinished",
     "ToolIntended",
+    "Transform",
     "estimate_entry",
     "open_journal",
     "request_digest",
@@ -84,14 +130,39 @@ __all__ = [
 ]
 
 _LATE = {
+    "Citation": "repertory.memory.contents",
+    "ClearScope": "repertory.memory.messages",
+    "Conflict": "repertory.memory.scopes",
+    "ContentStore": "repertory.memory.contents",
+    "DeleteItem": "repertory.memory.messages",
+    "Excerpt": "repertory.memory.excerpts",
+    "Item": "repertory.memory.items",
+    "ItemInfo": "repertory.memory.items",
+    "ItemQuery": "repertory.memory.items",
+    "Memory": "repertory.memory.handle",
+    "MemoryActor": "repertory.memory.actor",
     "MemoryJournal": "repertory.memory.memory_journal",
+    "MemoryMessage": "repertory.memory.messages",
+    "MemoryRef": "repertory.memory.messages",
+    "MergeReport": "repertory.memory.scopes",
+    "MergeScope": "repertory.memory.messages",
+    "OpenScope": "repertory.memory.messages",
+    "Passage": "repertory.memory.contents",
+    "QueryItems": "repertory.memory.messages",
+    "Queued": "repertory.memory.messages",
+    "Quotas": "repertory.memory.messages",
+    "RestoreScope": "repertory.memory.messages",
+    "RetrieveItem": "repertory.memory.messages",
+    "SnapshotScope": "repertory.memory.messages",
     "SqliteJournal": "repertory.memory.sqlite_journal",
+    "StoreItem": "repertory.memory.messages",
+    "Transform": "repertory.memory.items",
     "open_journal": "repertory.memory.sqlite_journal",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # What needs SQLite or the actor runtime loads when first named: most code needs the shapes alone.
+    # What needs SQLite or the actor runtime loads when it is first named: most code needs the shapes alone.
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -67,12 +67,10 @@ def _check_finite(value: Any) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} is not a JSON number")
-    elif isinstance(value, dict):
-        for inner in value.values():
-            _check_finite(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            _check_finite(inner)
+    elif isinstance(value, dict | list | tuple):
+        inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
+        for each in inner:
+            _check_finite(each)
 
 
 def decode_json(text: Value) -> Any:
@@ -168,7 +166,7 @@ class Table:
         self.side_column = names[-1] if side else ""
 
     def _all_paths(self) -> list[str]:
-        paths = []
+        paths: list[str] = []
         for name in self._record.__struct_fields__:
             inner = self._nested.get(name)
             paths += [name] if inner is None else [f"{name}.{field}" for field in inner.__struct_fields__]
@@ -191,8 +189,9 @@ class Table:
         fields: Json = {}
         inner: dict[str, Json] = {name: {} for name in self._nested}
         decoded = [decode(value) for (_, decode), value in zip(self._codecs, values, strict=True)]
-        extra = decode_json(more) if more is not None else {}
-        for path, value in (*zip(self._paths, decoded, strict=True), *extra.items()):
+        extra: Json = decode_json(more) if more is not None else {}
+        found: dict[str, Any] = {**dict(zip(self._paths, decoded, strict=True)), **extra}
+        for path, value in found.items():
             outer, _, name = path.rpartition(".")
             (inner[outer] if outer else fields)[name] = value
         for name, struct in self._nested.items():
@@ -275,7 +274,7 @@ def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
     Raises:
         RecordRefused: A record cannot be kept exactly. Nothing of the batch may be written then.
     """
-    out = []
+    out: list[EncodedRecord] = []
     for record in records:
         try:
             out.append(TABLES[type(record)].encode(record))

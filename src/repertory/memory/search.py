@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import unicodedata
 from collections.abc import Iterable, Sequence
 
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.memory.entries import Entry
+from repertory.memory.excerpts import EXCERPT, cut_end, find_words, words_of
+from repertory.memory.excerpts import cut_at as cut_at  # noqa: PLC0414 - known by this name to other rooms
 from repertory.memory.journal import SearchHit
 from repertory.memory.rows import encode_json
 
-EXCERPT = 500  # characters
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 CREATE_INDEX = f"CREATE VIRTUAL TABLE entry_search USING fts5(words, content='', tokenize='{TOKENIZER}')"
 
@@ -33,7 +33,7 @@ def match_expression(query: str) -> str:
 
     Words between double quotes are a phrase. Everything else that FTS5 would read as syntax is dropped.
     """
-    parts = []
+    parts: list[str] = []
     for phrase, word in _PHRASE_OR_WORD.findall(query):
         words = _WORD.findall(phrase) if phrase else [word]
         if words:
@@ -41,37 +41,12 @@ def match_expression(query: str) -> str:
     return " OR ".join(parts)
 
 
-def _plain(text: str) -> str:
-    """Lower case without accents, of the same length, so that places in it are places in the text."""
-    return "".join(unicodedata.normalize("NFD", char)[0].lower()[:1] or char for char in text)
-
-
-def cut_at(text: str, start: int, limit: int = EXCERPT) -> tuple[int, int]:
-    """Bounds of a piece of at most ``limit`` characters around ``start`` that begins and ends between words."""
-    if len(text) <= limit:
-        return 0, len(text)
-    first = max(0, min(start - limit // 4, len(text) - limit))
-    last = first + limit
-    if first > 0 and (space := text.find(" ", first, start + 1)) >= 0:
-        first = space + 1
-    if last < len(text) and (space := text.rfind(" ", start + 1, last)) >= 0:
-        last = space
-    return first, last
-
-
-def excerpt_for(text: str, query: str, *, limit: int = EXCERPT) -> str:
-    """The words around the place where most words of the query stand together."""
-    stems = {word[: max(4, len(word) - 3)] for word in (_plain(word) for word in _WORD.findall(query))}
-    if not stems or len(text) <= limit:
-        return text[slice(*cut_at(text, 0, limit))]
-    found = re.finditer("|".join(rf"\b({re.escape(stem)})" for stem in sorted(stems)), _plain(text))
-    places = [(match.start(), match.group()) for match in found]
-    best, most = 0, 0
-    for index, (start, _) in enumerate(places):
-        near = {stem for place, stem in places[index : index + 50] if place < start + limit // 2}
-        if len(near) > most:
-            best, most = start, len(near)
-    return text[slice(*cut_at(text, best, limit))]
+def excerpt_for(text: str, query: str) -> str:
+    """The words around the place where most words of the query stand together; else the beginning."""
+    # The index stems words: the beginning of a word finds its other forms.
+    stems = " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
+    best = find_words(text, stems, limit=1)
+    return best[0].text if best else text[: cut_end(text, EXCERPT)]
 
 
 def search_hit(run_id: str, entry: Entry, rank: float, query: str) -> SearchHit:
@@ -107,9 +82,12 @@ class EntryIndex:
         rows = self._db.execute(
             "SELECT rowid, bm25(entry_search) FROM entry_search WHERE entry_search MATCH ? ORDER BY 2, 1", (match,)
         )
-        hits = ((rank, *self._entries[rowid]) for rowid, rank in rows)
-        found = [search_hit(run, entry, rank, query) for rank, run, entry in hits if run == run_id]
-        return found[: max(0, limit)]
+        found: list[SearchHit] = []
+        for rowid, rank in rows:
+            run, entry = self._entries[int(rowid)]
+            if run == run_id and len(found) < limit:
+                found.append(search_hit(run, entry, rank, query))
+        return found
 
     def close(self) -> None:
         """Let the memory go."""

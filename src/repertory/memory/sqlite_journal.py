@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -306,7 +306,7 @@ async def open_journal(
     durability: Durability = "power",
     readonly: bool = False,
     close_timeout: float = 30.0,
-) -> AsyncIterator[Journal]:
+) -> AsyncGenerator[Journal, None]:
     """Open a journal, and close it at the end of the block.
 
     Args:

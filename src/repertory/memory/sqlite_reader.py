@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from repertory.errors import JournalClosed
 from repertory.memory.rows import Value
 from repertory.memory.sqlite_file import explain, read_uri
-from repertory.memory.waiting import new_waiter
+from repertory.memory.waiting import new_waiter, wake_all
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -106,7 +106,7 @@ async def _wait_for(future: concurrent.futures.Future[T]) -> None:
     waiter = new_waiter()
 
     def done(_future: object) -> None:
-        waiter.post(lambda wake: wake(), waiter.wake)
+        wake_all([waiter])
 
     future.add_done_callback(done)
     await waiter.wait()

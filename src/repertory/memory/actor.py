@@ -1,0 +1,193 @@
+"""The memory actor: all scopes and items of a journal behind one mailbox.
+
+Handlers are plain functions: they decide in memory, hand the records to the journal and answer at once, so an ask
+of the idle actor runs inline in the asker. The answer to a write carries the ticket of its way to the disk, and it
+is the asker who waits for that: many askers wait together for one group commit, and the actor for none. Others may
+see an item in the instant between its write and its durability; if the write then fails, the whole journal has
+failed with it, and this actor crashes at the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from repertory._ids import new_id
+from repertory.actors import Accepts, ActorContext, handler
+from repertory.errors import ConfigurationError, MemoryStoreError, QuotaExceeded, RecordRefused
+from repertory.memory.items import Item, ItemInfo, item_info, matches, shape_item
+from repertory.memory.journal import Journal
+from repertory.memory.messages import (
+    ClearScope,
+    DeleteItem,
+    MemoryMessage,
+    MergeScope,
+    OpenScope,
+    QueryItems,
+    Queued,
+    Quotas,
+    RestoreScope,
+    RetrieveItem,
+    SnapshotScope,
+    StoreItem,
+)
+from repertory.memory.records import ItemWritten, ScopeOpened
+from repertory.memory.scopes import MergeReport, ScopeTree
+
+T = TypeVar("T")
+
+_EXPECTED = (MemoryStoreError, ConfigurationError, RecordRefused)
+
+
+class MemoryActor:
+    """Owns the scopes and items of a journal; there must be one for a journal."""
+
+    receives: Accepts[MemoryMessage]
+
+    def __init__(
+        self, journal: Journal, *, quotas: Quotas | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._journal = journal
+        self._quotas = quotas or Quotas()
+        self._clock = clock
+        self._tree = ScopeTree()
+
+    async def started(self, _ctx: ActorContext) -> None:
+        """Load everything from the journal, what a crashed predecessor left on its way included."""
+        await self._journal.write(())
+        scopes = await self._journal.read_scopes()
+        ids = list(dict.fromkeys(scope.scope_id for scope in scopes))
+        self._tree = ScopeTree(scopes, await self._journal.read_items(ids))
+
+    def _write(self, items: Sequence[ItemWritten], value: T) -> Queued[T]:
+        records: Sequence[Record] = items
+        ticket = self._journal.submit(records)  # may refuse: nothing is applied before it
+        for item in items:
+            self._tree.log.add(item)
+        return Queued(value, ticket)
+
+    @handler(expected=_EXPECTED)
+    def open_scope(self, message: OpenScope) -> Queued[ScopeOpened]:
+        """Open a scope."""
+        known = self._tree.find_scope(message.scope_id)
+        if known is not None:
+            if (known.mode, known.parent_id) != (message.mode, message.parent_id):
+                raise ConfigurationError(
+                    f"scope {message.scope_id!r} exists as {known.mode} of {known.parent_id}, "
+                    f"not as {message.mode} of {message.parent_id}"
+                )
+            return Queued(known, self._journal.submit(()))
+        position = 0
+        if message.mode in {"shared", "snapshot"}:
+            if message.parent_id is None:
+                raise ConfigurationError(f"a {message.mode} scope needs parent_id, got None")
+            self._tree.scope(message.parent_id)
+            if message.mode == "snapshot":
+                position = self._check_position(message.position)
+        elif message.parent_id is not None:
+            raise ConfigurationError(f"a {message.mode} scope has no parent, got parent_id={message.parent_id!r}")
+        scope = ScopeOpened(
+            scope_id=message.scope_id or new_id("scope"),
+            owner=message.owner,
+            mode=message.mode,
+            at=self._clock(),
+            parent_id=message.parent_id,
+            position=position,
+        )
+        ticket = self._journal.submit([scope])
+        self._tree.add_scope(scope)
+        return Queued(scope, ticket)
+
+    def _check_position(self, position: int | None) -> int:
+        now = self._tree.log.position
+        if position is None:
+            return now
+        if not 0 <= position <= now:
+            raise ConfigurationError(f"position {position} is not within the item log, which is at {now}")
+        return position
+
+    @handler(expected=_EXPECTED)
+    def store_item(self, message: StoreItem) -> Queued[ItemInfo]:
+        """Write an item."""
+        target = self._tree.target(message.scope_id).scope_id
+        item = ItemWritten(
+            scope_id=target,
+            item_id=message.item_id or new_id("item"),
+            position=self._tree.log.position + 1,
+            type=message.type,
+            content=message.content,
+            at=self._clock(),
+            source=message.source,
+            tags=message.tags,
+            related_to=message.related_to,
+            metadata=message.metadata,
+        )
+        self._check_quotas([item])
+        return self._write([item], item_info(item))
+
+    def _check_quotas(self, items: Sequence[ItemWritten]) -> None:
+        grown: dict[str, tuple[int, int]] = {}
+        for item in items:
+            count, characters = grown.get(item.scope_id) or self._tree.log.size(item.scope_id)
+            before = self._tree.log.version_at(item.scope_id, item.item_id, None)
+            if before is not None and not before.deleted:
+                count, characters = count - 1, characters - len(before.content)
+            if not item.deleted:
+                count, characters = count + 1, characters + len(item.content)
+                _check_quota(item.scope_id, "characters in one item", len(item.content), self._quotas.item_characters)
+            grown[item.scope_id] = count, characters
+        for scope_id, (count, characters) in grown.items():
+            _check_quota(scope_id, "items", count, self._quotas.items)
+            _check_quota(scope_id, "characters", characters, self._quotas.scope_characters)
+
+    @handler(expected=_EXPECTED)
+    def retrieve_item(self, message: RetrieveItem) -> Item:
+        """Read an item."""
+        return shape_item(self._tree.get(message.scope_id, message.item_id), message.transform)
+
+    @handler(expected=_EXPECTED)
+    def query_items(self, message: QueryItems) -> list[ItemInfo]:
+        """List items."""
+        query = message.query
+        found = [item for item in self._tree.visible(message.scope_id).values() if matches(item, query)]
+        found.sort(key=lambda item: -item.position)
+        return [item_info(item) for item in (found if query.limit is None else found[: max(0, query.limit)])]
+
+    @handler(expected=_EXPECTED)
+    def delete_item(self, message: DeleteItem) -> Queued[int]:
+        """End one item."""
+        return self._write(self._tree.delete(message.scope_id, message.item_id, at=self._clock()), 1)
+
+    @handler(expected=_EXPECTED)
+    def clear_scope(self, message: ClearScope) -> Queued[int]:
+        """End every item."""
+        items = self._tree.clear(message.scope_id, at=self._clock())
+        return self._write(items, len(items))
+
+    @handler(expected=_EXPECTED)
+    def snapshot_scope(self, message: SnapshotScope) -> int:
+        """The position now."""
+        self._tree.scope(message.scope_id)
+        return self._tree.log.position
+
+    @handler(expected=_EXPECTED)
+    def restore_scope(self, message: RestoreScope) -> Queued[int]:
+        """Go back to a position."""
+        items = self._tree.restore(message.scope_id, self._check_position(message.position), at=self._clock())
+        self._check_quotas(items)
+        return self._write(items, len(items))
+
+    @handler(expected=_EXPECTED)
+    def merge_scope(self, message: MergeScope) -> Queued[MergeReport]:
+        """Merge into the parent."""
+        items, report = self._tree.merge(message.scope_id, at=self._clock(), prefer=message.prefer)
+        self._check_quotas(items)
+        return self._write(items, report)
+
+
+def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:
+    if limit is not None and would_be > limit:
+        raise QuotaExceeded(
+            f"scope {scope_id!r} would hold {would_be} {what} and may hold {limit}; delete or shorten something first"
+        )

@@ -1,0 +1,162 @@
+"""Pieces of a text: cut where it stays readable, and found by words, by a pattern or by line numbers."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate, islice
+from typing import Final
+
+import msgspec
+
+EXCERPT: Final = 500  # characters
+_MOST_PLACES: Final = 20_000  # occurrences that are looked at
+
+_WORD = re.compile(r"[^\W_]+")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_JOINERS = "\u200d\ufe0e\ufe0f"  # zero-width joiner and variation selectors: what stands before them belongs to them
+
+
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a text around something that was looked for.
+
+    Attributes:
+        text: At most ``EXCERPT`` characters.
+        location: Where it stands: ``lines 3-9 of 340``.
+        start: Offset of its first character in the whole.
+        relevance: From 0 to 1. For words, the share of them that it holds; for a pattern, its share of all matches.
+        matches: How many matches it holds.
+    """
+
+    text: str
+    location: str
+    start: int
+    relevance: float
+    matches: int
+
+
+def words_of(query: str) -> list[str]:
+    """The words of a query, lower case and without accents, each once."""
+    return list(dict.fromkeys(fold(word) for word in _WORD.findall(query)))
+
+
+@lru_cache(maxsize=4096)
+def _fold_character(character: str) -> str:
+    return unicodedata.normalize("NFD", character)[0].lower()[:1]
+
+
+def fold(text: str) -> str:
+    """Lower case without accents, character for character, so that places in it are places in the text."""
+    lowered = text.lower()
+    if len(lowered) != len(text):  # a character that grows, such as a capital dotted i
+        return "".join(map(_fold_character, text))
+    return _BEYOND_ASCII.sub(lambda match: _fold_character(match[0]), lowered)
+
+
+def cut_end(text: str, limit: int) -> int:
+    """Where to end a piece of at most ``limit`` characters: after a line, a sentence or a word, if one ends late.
+
+    Never between a character and the accents or joiners that belong to it.
+    """
+    if len(text) <= limit:
+        return len(text)
+    for ending in ("\n", ". ", " "):
+        if (end := text.rfind(ending, limit * 3 // 4, limit)) >= 0:
+            return end + len(ending.rstrip())
+    end = limit
+    while end > 1 and (unicodedata.combining(text[end]) or text[end] in _JOINERS or text[end - 1] == _JOINERS[0]):
+        end -= 1
+    return end
+
+
+def cut_at(text: str, start: int, limit: int = EXCERPT) -> tuple[int, int]:
+    """Bounds of a piece of at most ``limit`` characters around ``start`` that begins and ends between words."""
+    if len(text) <= limit:
+        return 0, len(text)
+    first = max(0, min(start - limit // 4, len(text) - limit))
+    last = first + limit
+    if first > 0 and (space := text.find(" ", first, start + 1)) >= 0:
+        first = space + 1
+    if last < len(text) and (space := text.rfind(" ", start + 1, last)) >= 0:
+        last = space
+    return first, last
+
+
+class Lines:
+    """The lines of a text, for saying where something stands."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pieces = text.split("\n")
+        self.starts = list(accumulate((len(piece) + 1 for piece in pieces[:-1]), initial=0))
+        self.count = len(pieces) - (1 if len(pieces) > 1 and not pieces[-1] else 0)
+
+    def slice(self, first: int, last: int) -> tuple[int, int]:
+        """Offsets of the lines ``first`` to ``last``, from 1 and both included, without the last line's newline."""
+        start = self.starts[first - 1]
+        end = self.starts[last] - 1 if last < len(self.starts) else len(self.text)
+        return start, end
+
+    def locate(self, start: int, end: int) -> str:
+        """Say where a piece stands."""
+        if self.count == 1:
+            return f"characters {start + 1}-{end} of {len(self.text)}"
+        first = bisect_right(self.starts, start)
+        last = max(first, bisect_right(self.starts, end - 1))
+        return f"lines {first}-{last} of {self.count}"
+
+
+def find_words(text: str, query: str, *, limit: int = 5) -> list[Excerpt]:
+    """The places where most words of a query stand together, best first.
+
+    A word also finds its longer forms (``cache`` finds ``caches``), whatever the case and accents.
+    """
+    words = words_of(query)
+    if not words:
+        return []
+    found = re.finditer("|".join(rf"\b{re.escape(word)}" for word in sorted(words, key=len, reverse=True)), fold(text))
+    places = [(match.start(), match.group()) for match in islice(found, _MOST_PLACES)]
+    groups = _groups(places)
+    groups.sort(key=lambda group: (-len({word for _, word in group}), -len(group), group[0][0]))
+    return [
+        _excerpt(text, lines, group[0][0], len({word for _, word in group}) / len(words), len(group))
+        for lines in [Lines(text)]
+        for group in groups[: max(0, limit)]
+    ]
+
+
+def excerpts_around(text: str, places: Iterable[int], *, limit: int = 5) -> list[Excerpt]:
+    """The pieces around the matches of a pattern, in order: those with most matches, if there are too many."""
+    groups = _groups([(place, "") for place in islice(places, _MOST_PLACES)])
+    total = sum(len(group) for group in groups)
+    chosen = sorted(groups, key=lambda group: -len(group))[: max(0, limit)]
+    lines = Lines(text)
+    return [
+        _excerpt(text, lines, group[0][0], len(group) / total, len(group))
+        for group in sorted(chosen, key=lambda group: group[0][0])
+    ]
+
+
+def _groups(places: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+    """Put places together that fit into one excerpt."""
+    groups: list[list[tuple[int, str]]] = []
+    for place in places:
+        if groups and place[0] - groups[-1][0][0] < EXCERPT // 2:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def _excerpt(text: str, lines: Lines, place: int, relevance: float, matches: int) -> Excerpt:
+    start, end = cut_at(text, place)
+    return Excerpt(
+        text=text[start:end],
+        location=lines.locate(start, end),
+        start=start,
+        relevance=relevance,
+        matches=matches,
+    )

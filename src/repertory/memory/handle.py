@@ -1,0 +1,103 @@
+"""The handle that applications and tools hold of a memory scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repertory.llm.messages import Json
+from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
+from repertory.memory.messages import (
+    ClearScope,
+    DeleteItem,
+    MemoryRef,
+    MergeScope,
+    OpenScope,
+    QueryItems,
+    RestoreScope,
+    RetrieveItem,
+    SnapshotScope,
+    StoreItem,
+)
+from repertory.memory.records import ScopeMode
+from repertory.memory.scopes import MergeReport, Prefer
+
+
+class Memory:
+    """One scope of memory, for applications and tools. Writes return when they are durable."""
+
+    def __init__(self, ref: MemoryRef, scope_id: str) -> None:
+        """Hold a scope that is open; ``Memory.open`` opens one."""
+        self._ref = ref
+        self.scope_id = scope_id
+
+    @classmethod
+    async def open(cls, ref: MemoryRef, owner: str, *, scope_id: str = "") -> Memory:
+        """Open an empty scope of its own, or the one that has this id already."""
+        opened = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
+        return cls(ref, (await opened.durable()).scope_id)
+
+    async def fork(
+        self, owner: str, *, mode: ScopeMode = "snapshot", scope_id: str = "", position: int | None = None
+    ) -> Memory:
+        """Open a scope for a sub-agent: ``shared`` with this one, a ``snapshot`` of it, or ``isolated``."""
+        parent = self.scope_id if mode in {"shared", "snapshot"} else None
+        message = OpenScope(owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position)
+        opened = await self._ref.ask(message)
+        return Memory(self._ref, (await opened.durable()).scope_id)
+
+    async def store(
+        self,
+        content: str,
+        *,
+        type: ItemType = "custom",  # noqa: A002 - the name of the thing
+        item_id: str = "",
+        source: str = "",
+        tags: Sequence[str] = (),
+        related_to: Sequence[str] = (),
+        metadata: Json | None = None,
+    ) -> ItemInfo:
+        """Write an item, or a new version of the one with ``item_id``.
+
+        Raises:
+            QuotaExceeded: The scope is full.
+            RecordRefused: The item cannot be kept exactly.
+        """
+        message = StoreItem(
+            scope_id=self.scope_id,
+            content=content,
+            type=type,
+            item_id=item_id,
+            source=source,
+            tags=tuple(tags),
+            related_to=tuple(related_to),
+            metadata=metadata or {},
+        )
+        return await (await self._ref.ask(message)).durable()
+
+    async def retrieve(self, item_id: str, transform: Transform = FULL) -> Item:
+        """Read an item. Raises ``ItemNotFound``."""
+        return await self._ref.ask(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform))
+
+    async def query(self, query: ItemQuery | None = None) -> list[ItemInfo]:
+        """List items, newest first, without their contents; None lists all."""
+        return await self._ref.ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery()))
+
+    async def delete(self, item_id: str) -> None:
+        """End an item. Raises ``ItemNotFound``."""
+        await (await self._ref.ask(DeleteItem(scope_id=self.scope_id, item_id=item_id))).durable()
+
+    async def clear(self) -> int:
+        """End every item in view; returns how many."""
+        return await (await self._ref.ask(ClearScope(scope_id=self.scope_id))).durable()
+
+    async def snapshot(self) -> int:
+        """A position to come back to."""
+        return await self._ref.ask(SnapshotScope(scope_id=self.scope_id))
+
+    async def restore(self, position: int) -> int:
+        """See again what was seen at a position; returns how many items that changed."""
+        return await (await self._ref.ask(RestoreScope(scope_id=self.scope_id, position=position))).durable()
+
+    async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
+        """Bring this snapshot's changes into its parent; the report names what both had changed."""
+        return await (await self._ref.ask(MergeScope(scope_id=self.scope_id, prefer=prefer))).durable()
