@@ -1,0 +1,339 @@
+"""The commands and their options. Everything else is imported when a command runs, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from repertory.cli import output
+from repertory.errors import RepertoryError
+
+_UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
+
+
+class _Group(TyperGroup):
+    """Turns every error into one line on standard error and an exit code."""
+
+    def main(  # type: ignore[override]  # typer's own options for it ride along in extra
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Parse the words, run the command, exit with its code."""
+        words, debug = _take_debug(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        output.tolerate_any_text()
+        try:
+            code = self._main(words, debug, prog_name, extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            output.drop_output()
+            code = output.FAILED
+        sys.exit(code)
+
+    def _main(self, words: list[str], debug: bool, prog_name: str | None, extra: dict[str, Any]) -> int:
+        try:
+            code = super().main(words, prog_name or "repertory", **extra)
+            return code if isinstance(code, int) else output.OK
+        except _UsageError as error:
+            context = error.ctx.command_path if error.ctx is not None else "repertory"
+            output.say(f"{_lower(error.format_message())}; see {context} --help")
+            return output.USAGE
+        except KeyboardInterrupt:
+            return output.INTERRUPTED
+        except (RepertoryError, BaseExceptionGroup) as raised:
+            cause = _single(raised)
+            if isinstance(cause, KeyboardInterrupt):
+                return output.INTERRUPTED
+            if debug or not isinstance(cause, RepertoryError):
+                raise
+            output.say(str(cause))
+            return output.exit_code_of(cause)
+
+
+def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
+    """Take ``--debug`` out of the words, wherever it stands before a ``--``."""
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return [*kept, *words[end:]], len(kept) < end
+
+
+def _lower(message: str) -> str:
+    first, rest = message[:1], message[1:].rstrip(".")
+    return first.lower() + rest.replace("\n", " ")
+
+
+def _single(error: BaseException) -> BaseException:
+    """What a task group wrapped, where it wrapped one thing only."""
+    if isinstance(error, BaseExceptionGroup):
+        parts: Sequence[BaseException] = error.exceptions
+        return _single(parts[0]) if len(parts) == 1 else error
+    return error
+
+
+app = typer.Typer(
+    name="repertory",
+    cls=_Group,
+    help="Run hierarchies of LLM agents, and read what they did.",
+    epilog=(
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 4 not found, 75 in use by another process, 78 database "
+        "damaged or of a newer version, 130 and 143 ended by Ctrl-C and SIGTERM."
+    ),
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Backend(StrEnum):
+    """The event loops."""
+
+    trio = "trio"
+    asyncio = "asyncio"
+
+
+Database = Annotated[
+    Path | None,
+    typer.Option("--db", metavar="FILE", help="The database. Default: $REPERTORY_DB, else the newest kept."),
+]
+OwnDatabase = Annotated[
+    Path | None,
+    typer.Option("--db", metavar="FILE", help="The database. Default: $REPERTORY_DB, else runs.db of the data folder."),
+]
+NewDatabase = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The database. Default: a new one in the data folder.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Write plain lines instead of a live picture.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline.",
+    ),
+]
+Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
+AgentRef = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="MODULE:NAME", help="An agent of yours, or a function that makes one."),
+]
+RunId = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run's id, or any part of it that fits one run only. Default: the newest."),
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from repertory import __version__
+
+        typer.echo(f"repertory {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _repertory(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere on the line.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def demo(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="What to find out. Default: a question about locks.")
+    ] = None,
+    *,
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", metavar="DIR", help="The folder to read. Default: this Python's standard library."),
+    ] = None,
+    db: NewDatabase = None,
+    model: ModelName = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
+) -> None:
+    """Watch a team of agents answer a question.
+
+    They read source code on this machine, the standard library's unless told otherwise, and answer with citations,
+    which are looked up. Without a key or a server the offline model plays, a small set of rules: everything but the
+    intelligence is real.
+    """
+    from repertory.cli.demo import run_demo
+
+    run_demo(question, root=root, db=db, model=model, backend=backend.value, as_json=as_json, plain=plain)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do.")],
+    *,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The folder to read. Default: the current one.")
+    ] = None,
+    agent: AgentRef = None,
+    db: OwnDatabase = None,
+    model: ModelName = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
+) -> None:
+    """Run an agent on a task.
+
+    That is the research team on a folder, or an agent of your own. The answer goes to standard output. Ctrl-C ends
+    the run at its next boundary, a second one at once; either way `repertory resume` goes on from there.
+    """
+    from repertory.cli.running import run_task
+
+    run_task(task, root=root, agent_ref=agent, db=db, model=model, backend=backend.value, as_json=as_json, plain=plain)
+
+
+@app.command()
+def resume(
+    run_id: RunId = None,
+    *,
+    agent: AgentRef = None,
+    root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="Another folder than before.")] = None,
+    db: Database = None,
+    model: ModelName = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
+) -> None:
+    """Go on with a run that did not finish.
+
+    It may have been interrupted, stopped or failed. No tool call with an unknown effect is made twice.
+    """
+    from repertory.cli.running import resume_run
+
+    resume_run(
+        run_id, agent_ref=agent, root=root, db=db, model=model, backend=backend.value, as_json=as_json, plain=plain
+    )
+
+
+@app.command()
+def ps(
+    db: Database = None,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Show runs that have ended, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List runs as a tree.
+
+    Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
+    """
+    from repertory.cli.runs import list_runs
+
+    list_runs(db=db, everything=everything, as_json=as_json)
+
+
+@app.command()
+def inspect(
+    run_id: RunId = None,
+    *,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", "-i", metavar="N", min=1, help="Which one. Default: the newest.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every message whole.")] = False,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the model saw at an iteration.
+
+    Beside it stands the record: how each entry was shown, and the decisions that made it so.
+    """
+    from repertory.cli.inspection import inspect_run
+
+    inspect_run(run_id, iteration=iteration, full=full, db=db, as_json=as_json)
+
+
+@app.command()
+def ledger(
+    run_id: RunId = None,
+    *,
+    content: Annotated[
+        str | None, typer.Option("--content", metavar="CITATION", help="Show one stored content whole, instead.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every entry whole.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new entries until the run ends.")] = False,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the full record of a run."""
+    from repertory.cli.ledger import show_content, show_ledger
+
+    if content is not None:
+        show_content(content, db=db, as_json=as_json)
+    else:
+        show_ledger(run_id, full=full, follow=follow, db=db, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    db: Database = None,
+    model: ModelName = None,
+    llm: Annotated[bool, typer.Option("--llm", help="Make one small call to the model, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine and its settings."""
+    from repertory.cli.doctor import check
+
+    check(db=db, model=model, llm=llm, as_json=as_json)
+
+
+@app.command()
+def version(as_json: AsJson = False) -> None:
+    """Show the versions of what is installed."""
+    from repertory.cli.doctor import show_versions
+
+    show_versions(as_json=as_json)
+
+
+class Workload(StrEnum):
+    """What can be stressed."""
+
+    appends = "appends"
+
+
+@app.command()
+def stress(
+    workload: Annotated[
+        Workload, typer.Argument(metavar="WORKLOAD", help="What to stress: appends.")
+    ] = Workload.appends,
+    *,
+    writers: Annotated[int, typer.Option("--writers", min=1, metavar="N", help="Concurrent tasks.")] = 50,
+    appends: Annotated[int, typer.Option("--appends", min=1, metavar="N", help="Entries in all.")] = 2000,
+    threads: Annotated[int, typer.Option("--threads", min=0, metavar="N", help="OS threads besides.")] = 0,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Into a file, each append on disk, instead of memory.")
+    ] = False,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+) -> None:
+    """Append from many tasks at once, and check.
+
+    Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
+    """
+    from repertory.cli.stress import run_stress
+
+    run_stress(
+        workload.value,
+        writers=writers,
+        appends=appends,
+        threads=threads,
+        durable=durable,
+        backend=backend.value,
+        as_json=as_json,
+    )

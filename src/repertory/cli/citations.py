@@ -1,0 +1,105 @@
+"""Citations in an answer, ``path:line`` or ``path:first-last``, checked against the files themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+_CITATION = re.compile(
+    r"(?<![\w/.:@-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
+)
+_QUOTE = re.compile(r'“([^“”]+)”|"([^"]+)"|`([^`]+)`')
+_SHORTEST = 8  # characters of a quote; shorter ones are names and words, not passages
+
+
+class Citation(msgspec.Struct, frozen=True, kw_only=True):
+    """One citation.
+
+    Attributes:
+        path: As the answer has it, relative to the root.
+        first: The first line, from 1.
+        last: The last line; the first where only one was given.
+        quote: What the answer quotes from there; "" where it quotes nothing.
+        problem: Why it does not hold; "" where it does.
+    """
+
+    path: str
+    first: int
+    last: int
+    quote: str = ""
+    problem: str = ""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the file has these lines and they contain what is quoted."""
+        return not self.problem
+
+
+def check_citations(answer: str, root: Path) -> list[Citation]:
+    """Find every citation in an answer, each place once, and look it up.
+
+    Args:
+        answer: The text.
+        root: The folder that the paths are relative to; nothing outside of it counts.
+    """
+    found: dict[tuple[str, int, int, str], Citation] = {}
+    folder = root.resolve()
+    for path, first, last, quote in _citations(answer):
+        key = (path, first, last, quote)
+        if key not in found:
+            problem = _problem(folder, path, first, last, quote)
+            found[key] = Citation(path=path, first=first, last=last, quote=quote, problem=problem)
+    return list(found.values())
+
+
+def _citations(answer: str) -> Iterator[tuple[str, int, int, str]]:
+    for line in answer.split("\n"):
+        end = 0
+        for match in _CITATION.finditer(line):
+            path = match["path"]
+            if "." not in path and "/" not in path:
+                continue  # a time, a port, a verse
+            first = int(match["first"])
+            last = int(match["last"] or first)
+            yield path, first, last, _quote(line[end : match.start()])
+            end = match.end()
+
+
+def _quote(before: str) -> str:
+    """The passage that stands quoted before a citation, after the one before it."""
+    passages = [next(part for part in match.groups() if part is not None) for match in _QUOTE.finditer(before)]
+    telling = [passage for passage in passages if len(passage) >= _SHORTEST and " " in passage.strip()]
+    return telling[-1] if telling else ""
+
+
+def _problem(folder: Path, path: str, first: int, last: int, quote: str) -> str:
+    try:
+        file = (folder / path).resolve()
+        if not file.is_relative_to(folder):
+            return "outside of the folder"
+        if not file.is_file():
+            return "no such file"
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        return error.strerror or "cannot be read"
+    if not 1 <= first <= last <= len(lines):
+        return f"the file has {len(lines)} lines"
+    if quote and not _contains(" ".join(lines[first - 1 : last]), quote):
+        return "the quoted text is not there"
+    return ""
+
+
+def _contains(passage: str, quote: str) -> bool:
+    """Whether the passage holds all parts of the quote, in order; an ellipsis stands for what was left out."""
+    passage = " ".join(passage.split())
+    at = 0
+    for part in re.split(r"…|\.\.\.", quote):
+        words = " ".join(part.split())
+        found = passage.find(words, at)
+        if found < 0:
+            return False
+        at = found + len(words)
+    return True

@@ -1,0 +1,185 @@
+"""What leaves the process: consoles, JSON, error lines and exit codes, nothing that could steer a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from repertory import errors
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 4
+BUSY = 75
+STORE = 78
+INTERRUPTED = 130  # 128 + SIGINT
+TERMINATED = 143  # 128 + SIGTERM
+
+# The first that fits counts.
+_EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.RunNotFound, NOT_FOUND),
+    (errors.ConfigurationError, USAGE),
+    (errors.JournalLocked, BUSY),
+    (errors.JournalSchemaTooNew, STORE),
+    (errors.JournalUnreadable, STORE),
+    (errors.JournalWriteFailed, STORE),
+    (errors.RepertoryError, FAILED),
+)
+
+
+class NothingThere(errors.RepertoryError):
+    """What the command was asked about does not exist."""
+
+
+class Interrupted(errors.RepertoryError):
+    """A signal ended the command; ``exit_code`` says which."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def exit_code_of(error: errors.RepertoryError) -> int:
+    """The exit code that an error stands for."""
+    if isinstance(error, Interrupted):
+        return error.exit_code
+    if isinstance(error, NothingThere):
+        return NOT_FOUND
+    return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+
+
+# --- untrusted text ---------------------------------------------------------------------------------------
+
+
+def _dangerous() -> Iterable[int]:
+    yield from (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
+    yield from (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # turn the reading order
+    yield from (0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC))  # break lines, mark, annotate
+    yield from range(0xE0000, 0xE0080)  # tags: whole sentences that nobody sees
+    yield from range(0xD800, 0xE000)  # lone surrogates, which no encoding can write
+
+
+_ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in _dangerous()}
+_ONE_LINE = {**_ESCAPES, 10: " ", 9: " "}
+
+
+def clean(text: object) -> str:
+    """Make text from a model, a tool or a file safe to show: what could steer the terminal is spelled out.
+
+    Escape sequences, C1 controls and marks that turn the reading order become visible as ``\\x1b`` and the like;
+    line breaks and tabs stay.
+    """
+    return str(text).replace("\r\n", "\n").translate(_ESCAPES)
+
+
+def one_line(text: object, width: int = 0) -> str:
+    """The same on one line, cut to ``width`` characters; 0 for no cut."""
+    line = " ".join(str(text).replace("\r\n", "\n").translate(_ONE_LINE).split())
+    return f"{line[: width - 1]}…" if width and len(line) > width else line
+
+
+# --- where it goes ----------------------------------------------------------------------------------------
+
+
+def console(*, stderr: bool = False, plain: bool = False) -> Console:
+    """A console that shows text as it is: no markup, no emoji codes, no guessing at colours for numbers.
+
+    Rich itself sees to ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and to what is not a terminal.
+    """
+    from rich.console import Console
+
+    return Console(
+        stderr=stderr,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        soft_wrap=False,
+        no_color=True if plain else None,
+        width=None if _has_width(sys.stderr if stderr else sys.stdout) else 200,  # room for whole ids in a file
+    )
+
+
+def _has_width(stream: TextIO) -> bool:
+    return stream.isatty() or "COLUMNS" in os.environ
+
+
+def show(screen: Console, *parts: RenderableType) -> None:
+    """Print renderables; into a file without the spaces that fill a table up to its width."""
+    if screen.is_terminal:
+        for part in parts:
+            screen.print(part)
+        return
+    with screen.capture() as capture:
+        for part in parts:
+            screen.print(part)
+    screen.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON value to standard output: on one line, or indented for a person at a terminal."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, indent=2 if sys.stdout.isatty() else None)
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def say(text: str) -> None:
+    """Write one line for a person to standard error."""
+    sys.stderr.write(f"repertory: {one_line(text)}\n")
+
+
+def tolerate_any_text() -> None:
+    """Write what the terminal's encoding lacks as an escape, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Point standard output nowhere, because its reader is gone, so that the last flush is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- units ------------------------------------------------------------------------------------------------
+
+
+def tokens(count: int) -> str:
+    """``950``, ``12.3k``, ``1.24M``."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.1f}k" if count < 999_950 else f"{count / 1_000_000:.2f}M"
+
+
+def dollars(amount: float) -> str:
+    """``$0.0123`` below a dollar, ``$1.23`` above."""
+    return f"${amount:.4f}" if amount < 1 else f"${amount:,.2f}"
+
+
+def duration(seconds: float) -> str:
+    """``8s``, ``3m``, ``2h``, ``5d``."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def ratio(seen: float, plain: float) -> str:
+    """How many times less was seen than a plain loop would have: ``3.2 times less``."""
+    if seen <= 0 or plain <= 0:
+        return "–"
+    times = plain / seen
+    if 0.95 < times < 1.05:
+        return "the same"
+    return f"{times:.1f} times less" if times > 1 else f"{1 / times:.1f} times more"
+
+
+def timestamp(at: float) -> str:
+    """Local date and time, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

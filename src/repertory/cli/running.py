@@ -1,0 +1,313 @@
+"""Runs in the foreground: ``repertory run``, ``repertory resume``, and what the demo shares with them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from repertory.cli import output
+from repertory.cli.citations import Citation, check_citations
+from repertory.cli.databases import open_run, runs_database
+from repertory.cli.live import show_progress
+from repertory.errors import ConfigurationError, RunError
+
+if TYPE_CHECKING:
+    from repertory.agents import Agent, Run, RunStatistics, Supervisor
+    from repertory.agents.start import Backend
+    from repertory.cli.progress import Progress
+    from repertory.llm.messages import Json
+
+RESEARCH = "repertory.agents:research_team"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended in this process."""
+
+    run_id: str
+    agent: str
+    task: str
+    model: str
+    state: str
+    database: Path
+    seconds: float
+    statistics: RunStatistics
+    answer: str | None = None
+    citations: tuple[Citation, ...] = ()
+    error: RunError | None = None
+    signal: int = 0
+
+    def to_json(self) -> Json:
+        """What ``--json`` gives."""
+        figures = msgspec.to_builtins(self.statistics)
+        agents = figures.pop("runs")
+        unresolved = [citation for citation in self.citations if not citation.resolved]
+        return {
+            "run_id": self.run_id,
+            "agent": self.agent,
+            "task": self.task,
+            "model": self.model,
+            "state": self.state,
+            "answer": self.answer,
+            "error": None if self.error is None else str(self.error),
+            "database": str(self.database),
+            "seconds": round(self.seconds, 3),
+            "agents": agents,
+            **figures,
+            "citations": {
+                "total": len(self.citations),
+                "resolved": len(self.citations) - len(unresolved),
+                "unresolved": [msgspec.to_builtins(citation) for citation in unresolved],
+            },
+        }
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on."""
+        return f"repertory resume {self.run_id} --db {self.database}"
+
+
+# --- the commands -----------------------------------------------------------------------------------------
+
+
+def run_task(
+    task: str,
+    *,
+    root: Path | None,
+    agent_ref: str | None,
+    db: Path | None,
+    model: str | None,
+    backend: Backend,
+    as_json: bool,
+    plain: bool,
+) -> None:
+    """See ``repertory run``."""
+    folder = existing_folder(root or Path.cwd())
+    options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
+    reference = agent_ref or RESEARCH
+    agent = find_agent(reference, options, model)
+    path = runs_database(db)
+
+    async def start(supervisor: Supervisor) -> Run:
+        return await supervisor.spawn(agent, task, agent_ref=reference, options=options)
+
+    with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
+        outcome = execute(start, path=path, root=folder, model=model, backend=backend, progress=progress)
+    report(outcome, as_json=as_json)
+
+
+def resume_run(
+    run_id: str | None,
+    *,
+    agent_ref: str | None,
+    root: Path | None,
+    db: Path | None,
+    model: str | None,
+    backend: Backend,
+    as_json: bool,
+    plain: bool,
+) -> None:
+    """See ``repertory resume``."""
+
+    async def find() -> tuple[Path, Any]:
+        async with open_run(run_id, db) as (path, _, row):
+            return path, row
+
+    path, row = anyio.run(find)
+    started = row.started
+    options: Json = dict(started.options)
+    if root is not None:
+        options["root"] = str(existing_folder(root))
+    if model is not None:
+        options["model"] = model
+    reference = agent_ref or started.agent_ref
+    if not reference:
+        raise ConfigurationError(
+            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; "
+            "name it with --agent module:name"
+        )
+    agent = find_agent(reference, options, options.get("model"))
+
+    async def start(supervisor: Supervisor) -> Run:
+        return await supervisor.resume(started.run_id, agent=agent)
+
+    folder = Path(options["root"]) if "root" in options else None
+    with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
+        outcome = execute(start, path=path, root=folder, model=options.get("model"), backend=backend, progress=progress)
+    report(outcome, as_json=as_json)
+
+
+def existing_folder(path: Path) -> Path:
+    """The folder, made absolute.
+
+    Raises:
+        ConfigurationError: It is not there.
+    """
+    if not path.is_dir():
+        raise ConfigurationError(f"--root: there is no folder {path}")
+    return path.resolve()
+
+
+def find_agent(reference: str, options: Json, model: str | None) -> Agent:
+    """Import an agent, from the current folder too, and see that its model makes sense before anything is written.
+
+    Raises:
+        ConfigurationError: There is no such agent or model.
+    """
+    from repertory.agents import load_agent
+    from repertory.llm import open_model
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    open_model(model)
+    agent = load_agent(reference, **options)
+    return agent if model is None else msgspec.structs.replace(agent, model=model)
+
+
+def report(outcome: Outcome, *, as_json: bool) -> None:
+    """Write the answer to standard output, or the one object.
+
+    Raises:
+        Interrupted: A signal ended it.
+        RunError: It failed.
+    """
+    if as_json:
+        output.print_json(outcome.to_json())
+    elif outcome.answer is not None:
+        print_answer(outcome.answer)
+        unresolved = [citation for citation in outcome.citations if not citation.resolved]
+        for citation in unresolved:
+            output.say(f"citation {citation.path}:{citation.first} does not hold: {citation.problem}")
+    raise_for(outcome)
+
+
+def raise_for(outcome: Outcome) -> None:
+    """Raise what kept the run from its answer.
+
+    Raises:
+        Interrupted: A signal ended it.
+        RunError: It failed.
+    """
+    if outcome.signal:
+        words = f"interrupted, nothing is lost; go on with: {outcome.resume_command}"
+        raise output.Interrupted(words, exit_code_of(outcome.signal))
+    if outcome.error is not None:
+        raise type(outcome.error)(f"{outcome.error}; go on with: {outcome.resume_command}") from outcome.error.__cause__
+
+
+def print_answer(answer: str) -> None:
+    """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
+    if sys.stdout.isatty():
+        from rich.text import Text
+
+        output.console().print(Text(output.clean(answer)))
+    else:
+        sys.stdout.write(output.clean(answer).rstrip("\n") + "\n")
+
+
+# --- one run in the foreground ----------------------------------------------------------------------------
+
+
+def exit_code_of(signal_number: int) -> int:
+    """What a process that was ended by a signal exits with."""
+    return output.TERMINATED if signal_number == signal.SIGTERM else output.INTERRUPTED
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM: the first asks, the second cancels."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._asked = anyio.Event()
+
+    async def listen(self, everything: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                if self.signal:
+                    everything.cancel()
+                    return
+                self.signal = int(number)
+                self._asked.set()
+                output.say("stopping at the next boundary; once more stops at once")
+
+    async def cancel_when_asked(self, scope: anyio.CancelScope) -> None:
+        await self._asked.wait()
+        scope.cancel()
+
+
+def execute(
+    start: Callable[[Supervisor], Awaitable[Run]],
+    *,
+    path: Path,
+    root: Path | None,
+    model: str | None,
+    backend: Backend,
+    progress: Progress,
+) -> Outcome:
+    """Run one run to its end, or until a signal asks to stop. Either way its record says how to go on.
+
+    Args:
+        start: Starts or resumes it.
+        path: The database.
+        root: The folder that citations in the answer are about; None leaves them unchecked.
+        model: For agents that name none.
+        backend: The event loop.
+        progress: Takes in what happens.
+    """
+    from repertory.agents import open_supervisor, run
+
+    stop = _Stop()
+    outcomes: list[Outcome] = []
+    begun = time.monotonic()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as everything:
+            everything.start_soon(stop.listen, everything.cancel_scope)
+            async with open_supervisor(path, model=model) as supervisor:
+                started = await start(supervisor)
+                async with anyio.create_task_group() as watching:
+                    watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
+                    async for event in started.events(tree=True):
+                        progress.add(event)
+                    watching.cancel_scope.cancel()
+                outcomes.append(await _outcome(supervisor, started, path, stop.signal, time.monotonic() - begun))
+            everything.cancel_scope.cancel()
+
+    run(main, backend=backend)
+    if not outcomes:  # a signal came before there was a run
+        raise output.Interrupted("stopped before the run began", exit_code_of(stop.signal))
+    outcome = outcomes[0]
+    if outcome.answer is None or root is None:
+        return outcome
+    return msgspec.structs.replace(outcome, citations=tuple(check_citations(outcome.answer, root)))
+
+
+async def _outcome(supervisor: Supervisor, run: Run, path: Path, signal_number: int, seconds: float) -> Outcome:
+    from repertory.memory import FINAL_STATES
+
+    answer, error = None, None
+    if run.state in FINAL_STATES:
+        signal_number = 0  # it came too late to matter
+        try:
+            answer = await run.wait_result()
+        except RunError as raised:
+            error = raised
+    return Outcome(
+        run_id=run.id,
+        agent=run.agent.name,
+        task=run.task,
+        model=(await supervisor.journal.read_run(run.id)).started.model,
+        state=run.state if error is not None or answer is not None else "interrupted",
+        database=path,
+        seconds=seconds,
+        statistics=run.statistics(tree=True),
+        answer=answer,
+        error=error,
+        signal=signal_number,
+    )
