@@ -9,7 +9,8 @@ from repertory.llm.offline.view import Hit
 from repertory.llm.offline.words import Keyword, fit, stems_of
 
 _ASIDE = frozenset(
-    {"test", "tests", "testing", "bench", "benchmarks", "examples", "vendor", "idlelib", "mock", "mocks"}
+    {"test", "tests", "testing", "bench", "benchmarks", "examples", "mock", "mocks"}
+    | {"vendor", "third_party", "site", "packages", "node_modules", "typeshed"}
 )
 _DEFINES = re.compile(r"^\s*(?:async\s+)?(?:def|class|func|fn|function|struct|interface|#+)\s")
 _NOT_TEXT = re.compile(r"\.(so|pyc|pyd|dll|o|a|png|jpe?g|gif|ico|pdf|zip|gz|whl|exe|bin|db|sqlite3?)$", re.IGNORECASE)

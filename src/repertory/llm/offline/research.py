@@ -15,7 +15,6 @@ from repertory.llm.offline.places import (
     any_pattern,
     definition_pattern,
     files_in,
-    is_aside,
     overlaps,
     windows,
 )
@@ -252,10 +251,8 @@ class _Turn:
 
     def _folder(self) -> str:
         """The folder that is called like something asked for and holds the best files; "" for none."""
-        stems = {keyword.stem for keyword in self.main}
-        for place in self._ranked()[:12]:
-            if is_aside(place, self.wanted):
-                continue
+        stems = {keyword.stem for keyword in self.main if keyword.weight >= 1}
+        for place in self._ranked():
             parts = place.rpartition(":")[0].split("/")[:-1]
             for depth, part in enumerate(parts, 1):
                 if part.lower() in stems:
