@@ -3,6 +3,7 @@
 from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.execute import call_tool, execute, unknown_tool
 from repertory.tools.files import file_tools
+from repertory.tools.memory_tools import memory_tools
 from repertory.tools.output import ErrorDetail, ToolOutput
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 from repertory.tools.retrieval import context_tools
@@ -24,6 +25,7 @@ __all__ = [
     "execute",
     "file_tools",
     "is_left_behind",
+    "memory_tools",
     "tool",
     "unknown_tool",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from repertory.memory.entries import Entry
 from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored, Record
 from repertory.tools.threads import current_time
+
+if TYPE_CHECKING:
+    from repertory.memory import Memory
 
 
 class RunRecord(Protocol):
@@ -55,6 +58,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         progress: Tells whoever watches the run how far the tool is. Callable from any thread; never raises.
         record: The run's record; None outside a run.
         contents: The content store; None where there is none.
+        memory: The scope of memory that the run reads and writes; None where there is none.
         staged: Records given to ``commit``; ``execute`` takes them from here.
     """
 
@@ -68,6 +72,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     progress: Callable[[str], None] = _say_nothing
     record: RunRecord | None = None
     contents: ContentReader | None = None
+    memory: Memory | None = None
     staged: list[Record] = msgspec.field(default_factory=list[Record])
 
     def remaining(self) -> float | None:
@@ -106,3 +111,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 "this tool reads the content store, and was called without one: set ToolContext.contents"
             )
         return self.contents
+
+    def need_memory(self) -> Memory:
+        """The memory of the run.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        if self.memory is None:
+            raise ConfigurationError("this tool uses memory, and was called without one: set ToolContext.memory")
+        return self.memory

@@ -9,15 +9,15 @@ from typing import Annotated, Final
 import msgspec
 
 from repertory.context import ResultPolicy
-from repertory.errors import ToolFailed, ToolRetry
+from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Image, RawBlock, ToolUse, text_of
 from repertory.memory.entries import Entry
+from repertory.memory.excerpts import Lines, excerpts_around, find_words
+from repertory.memory.patterns import find_pattern
 from repertory.memory.records import ContentStored
 from repertory.tools.context import ContentReader, ToolContext
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-from repertory.tools.passages import best_passages, find_terms, line_starts, split_terms
-from repertory.tools.regex import search_lines
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import run_in_thread
 from repertory.tools.tool import Tool, tool
@@ -116,7 +116,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             content_id: The citation id, as the shortened result names it.
             start_line: First line to read.
             end_line: Last line to read; by default the last there is.
-            search: Words to look for, or phrases between commas; the answer is the best passages instead of lines.
+            search: Words to look for; the answer is the passages where most of them stand together.
             regex: Whether search is one regular expression (Python syntax), matched line by line.
             limit: How many passages at most.
             page: Which page of a long answer.
@@ -221,42 +221,34 @@ def _words(entry: Entry) -> list[str]:
 
 
 def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int) -> tuple[str, dict[str, object]]:
-    lines = stored.body.split("\n")
-    last = min(len(lines), end_line or len(lines))
+    lines = Lines(stored.body)
+    last = min(lines.count, end_line or lines.count)
     if start_line > last:
-        raise ToolRetry(
-            f"content {stored.content_id!r} has {len(lines)} lines; {start_line} to {last} are none of them"
-        )
-    text = "\n".join(lines[start_line - 1 : last])
-    start, end, pages = take_page(text, page)
-    first = start_line + text.count("\n", 0, start)
-    shown = text[start:end].removesuffix("\n") if page < pages else text[start:end]
-    until = first + shown.count("\n")
-    head = f"{_about(stored, len(lines))}: lines {first}-{until}"
-    facts: dict[str, object] = {"first": first, "last": until, "page": page, "pages": pages}
-    return f"{head}\n\n{shown}{page_note(page, pages)}", facts
+        raise ToolRetry(f"content {stored.content_id!r} has {lines.count} lines; {start_line} to {last} are none")
+    begin, finish = lines.slice(start_line, last)
+    start, end, pages = take_page(stored.body[begin:finish], page)
+    text = stored.body[begin + start : begin + end]
+    where = lines.locate(begin + start, begin + end)
+    facts: dict[str, object] = {"location": where, "page": page, "pages": pages}
+    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", facts
 
 
 async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> tuple[str, dict[str, object]]:
-    body = stored.body
     if regex:
-        answers = await run_in_thread(lambda: search_lines(search, [body]), name="tool retrieve_content")
-        starts = line_starts(body)
-        places = [(starts[line] + offset, search) for line, offset in answers[0]]
+        try:
+            places = await run_in_thread(lambda: find_pattern(stored.body, search), name="tool retrieve_content")
+        except PatternRefused as error:
+            raise ToolRetry(str(error)) from error
+        found = excerpts_around(stored.body, places, limit=limit)
     else:
-        terms = split_terms(search)
-        places = find_terms(body, terms) if terms else []
-    passages, found = best_passages(body, places, limit=limit)
-    head = f"{_about(stored, body.count(chr(10)) + 1)}: {found} passage{'s' * (found != 1)} about {search!r}"
-    if len(passages) < found:
-        head += f", the best {len(passages)} here"
+        found = find_words(stored.body, search, limit=limit)
+    head = f"{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
     parts = [head]
-    for passage in passages:
-        matches = ", ".join(f"{term} ×{count}" for term, count in passage.matches.items())
-        parts.append(f"--- lines {passage.first}-{passage.last} · {matches}\n{passage.text}")
-    return "\n\n".join(parts), {"found": found, "shown": len(passages)}
+    for piece in found:
+        parts.append(f"--- {piece.location} · relevance {piece.relevance:.2f}, matches {piece.matches}\n{piece.text}")
+    return "\n\n".join(parts), {"shown": len(found)}
 
 
-def _about(stored: ContentStored, lines: int) -> str:
+def _about(stored: ContentStored) -> str:
     marks = [mark for mark in (stored.source_type, stored.source, stored.url) if mark]
-    return f"{stored.content_id} ({', '.join(marks)}; {len(stored.body):,} characters, {lines:,} lines)"
+    return f"{stored.content_id} ({', '.join(marks)}; {len(stored.body):,} characters)"
