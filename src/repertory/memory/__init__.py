@@ -63,9 +63,11 @@ if TYPE_CHECKING:
     )
     from repertory.memory.scopes import Conflict, MergeReport
     from repertory.memory.sqlite_journal import SqliteJournal, open_journal
+    from repertory.memory.stress import AppendsReport, run_appends
 
 __all__ = [
     "FINAL_STATES",
+    "AppendsReport",
     "Citation",
     "ClearScope",
     "Conflict",
@@ -127,6 +129,7 @@ __all__ = [
     "open_journal",
     "request_digest",
     "request_tail",
+    "run_appends",
 ]
 
 _LATE = {
@@ -157,6 +160,8 @@ _LATE = {
     "SqliteJournal": "repertory.memory.sqlite_journal",
     "StoreItem": "repertory.memory.messages",
     "Transform": "repertory.memory.items",
+    "AppendsReport": "repertory.memory.stress",
+    "run_appends": "repertory.memory.stress",
     "open_journal": "repertory.memory.sqlite_journal",
 }
 

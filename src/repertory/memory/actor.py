@@ -61,8 +61,7 @@ class MemoryActor:
         self._tree = ScopeTree(scopes, await self._journal.read_items(ids))
 
     def _write(self, items: Sequence[ItemWritten], value: T) -> Queued[T]:
-        records: Sequence[Record] = items
-        ticket = self._journal.submit(records)  # may refuse: nothing is applied before it
+        ticket = self._journal.submit(items)  # may refuse: nothing is applied before it
         for item in items:
             self._tree.log.add(item)
         return Queued(value, ticket)
