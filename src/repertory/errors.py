@@ -41,11 +41,12 @@
     │   ├── ToolRetry               the model may try again with other arguments
     │   ├── ToolFailed              the model is told, and goes on without
     │   └── ToolAbort               the caller is told: the run ends
-    └── RunError                    a whole run
-        ├── RunNotFound
-        ├── RunFailed
-        ├── RunStopped
-        └── LimitExceeded           iterations, depth, number of runs, money
+    ├── RunError                    a whole run
+    │   ├── RunNotFound
+    │   ├── RunFailed
+    │   ├── RunStopped
+    │   └── LimitExceeded           iterations, depth, number of runs, money
+    └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
 """
@@ -245,3 +246,10 @@ class RunStopped(RunError):
 
 class LimitExceeded(RunError):
     """A limit on iterations, depth, number of runs or money was reached."""
+
+
+# --- the service ------------------------------------------------------------------------------------------
+
+
+class AddressInUse(RepertoryError):
+    """Another process listens at the socket or port that the service was to listen at."""

@@ -29,6 +29,7 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.RunNotFound, NOT_FOUND),
     (errors.ConfigurationError, USAGE),
     (errors.JournalLocked, BUSY),
+    (errors.AddressInUse, BUSY),
     (errors.JournalSchemaTooNew, STORE),
     (errors.JournalUnreadable, STORE),
     (errors.JournalWriteFailed, STORE),

@@ -170,8 +170,20 @@ class Journal(Protocol):
         """All versions of the scopes' items up to a position of the item log, in order; None means all."""
         ...
 
-    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
-        """A run's events with their sequence numbers, those after the given one."""
+    async def read_events(
+        self, run_id: str | None, *, after: int = 0, limit: int | None = None
+    ) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one, in order.
+
+        Args:
+            run_id: The run; None means every run.
+            after: The sequence number of the last event that is known already.
+            limit: How many at most; None means all.
+        """
+        ...
+
+    async def last_event(self) -> int:
+        """The sequence number of the newest event of any run; 0 where there is none."""
         ...
 
     async def delete_expired_contents(self, now: float) -> int:

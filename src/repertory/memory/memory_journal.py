@@ -200,9 +200,17 @@ class MemoryJournal:
         items.sort(key=lambda item: item.position)
         return [item for item in items if upto is None or item.position <= upto]
 
-    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
-        """A run's events with their sequence numbers, those after the given one."""
-        return [pair for pair in await self._read(EVENTS, "run_id", run_id) if pair[0] > after]
+    async def read_events(
+        self, run_id: str | None, *, after: int = 0, limit: int | None = None
+    ) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one; None means every run's."""
+        events = await (self._read(EVENTS) if run_id is None else self._read(EVENTS, "run_id", run_id))
+        return [pair for pair in events if pair[0] > after][:limit]
+
+    async def last_event(self) -> int:
+        """The sequence number of the newest event; 0 where there is none."""
+        events = await self._read(EVENTS)
+        return events[-1][0] if events else 0
 
     async def delete_expired_contents(self, now: float) -> int:
         """Empty stored contents that expired before ``now``; returns how many."""

@@ -257,9 +257,19 @@ class SqliteJournal:
         )
         return [record for _, record in found]
 
-    async def read_events(self, run_id: str, *, after: int = 0) -> list[tuple[int, EventLogged]]:
-        """A run's events with their sequence numbers, those after the given one."""
-        return await self._read(EVENTS, "WHERE t.run_id = ? AND t.seq > ? ORDER BY t.seq", run_id, after)
+    async def read_events(
+        self, run_id: str | None, *, after: int = 0, limit: int | None = None
+    ) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one; None means every run's."""
+        whose, values = ("", ()) if run_id is None else ("t.run_id = ? AND", (run_id,))
+        most = -1 if limit is None else limit  # which SQLite takes for no limit
+        return await self._read(EVENTS, f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?", *values, after, most)
+
+    async def last_event(self) -> int:
+        """The sequence number of the newest event; 0 where there is none."""
+        return await self._fetch(
+            "SELECT coalesce(max(seq), 0) FROM events", (), lambda rows: next(int(row[0] or 0) for row in rows)
+        )
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.
