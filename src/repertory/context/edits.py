@@ -193,7 +193,7 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
 
 def drop_thinking(live: Live) -> DropThinking:
     """Show no reasoning of what there is so far: an edit of the past leaves it bound to another history."""
-    return DropThinking(upto=live.position)
+    return DropThinking(position=live.position)
 
 
 def _swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:

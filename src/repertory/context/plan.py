@@ -129,7 +129,7 @@ class UnpinEntry(msgspec.Struct, frozen=True, kw_only=True):
 class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
     """Show no reasoning of the entries below a position: on a binding model an edit of the past invalidates it."""
 
-    upto: int
+    position: int
 
 
 Edit: TypeAlias = StubResult | RemoveResult | CoverRange | ExpandEntry | PinEntry | UnpinEntry | DropThinking
@@ -310,7 +310,7 @@ def apply(plan: Plan, decision: Decision) -> Plan:
                 shown[edit.position] = Removed(edit.text, edit.tokens, edit.call_id)
                 removed.add(edit.call_id)
             case DropThinking():
-                thinking_from = max(thinking_from, edit.upto)
+                thinking_from = max(thinking_from, edit.position)
             case ExpandEntry():
                 before = shown.get(edit.position)
                 if isinstance(before, Removed):

@@ -21,11 +21,12 @@ from repertory.context.plan import EMPTY, Arithmetic, Decision, Edit, Plan, appl
 from repertory.context.policy import ContextPolicy
 from repertory.context.pricing import Price, Prospect, price_of, read_price
 from repertory.context.tokens import Calibration
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import ModelProfile, prices_at
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored
 
 _LEAST_CLEARED = 400  # tokens; less is not worth a decision
+_SOON = 0.25  # of the calls made so far: within them an edit ahead of the savings must pay back
 _LEAST_SHARE = 0.02  # of the prompt
 
 
@@ -165,7 +166,9 @@ class Planner:
             return None
         if price.cost_now <= state.bank():
             return "pays", "it is paid from what earlier edits saved"
-        if price.cost_now <= self._policy.venture * state.iteration * price.saving_per_call:
+        ahead = price.cost_now - state.bank()
+        soon = price.cost_now <= _SOON * state.iteration * price.saving_per_call
+        if soon and ahead <= self._policy.venture * state.spent():
             return "pays", f"it pays back within {price.cost_now / price.saving_per_call:.0f} calls"
         return None
 
@@ -193,6 +196,14 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
         calls = max(0, self.iteration - plan.decided_in - 1)
         saved = plan.saved_tokens * self.calibration.factor
         return plan.bank + calls * saved * read_price(self.profile, self.estimate)
+
+    def spent(self) -> float:
+        """US dollars that the prompts have cost so far, about: written once, read at every call as they grew."""
+        prices = prices_at(self.profile, self.estimate)
+        written = self.estimate * self.calibration.factor * prices.cache_write / 1_000_000
+        return written + self.estimate * self.calibration.factor * self.iteration / 2 * read_price(
+            self.profile, self.estimate
+        )
 
     def price(self, first: int, after: int) -> Price:
         """Price an edit that begins at a position and leaves a prompt of ``after`` estimated tokens."""

@@ -166,7 +166,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_user_input: bool = True
     expiration: bool = True
     patience: float = 1.0
-    venture: float = 0.25
+    venture: float = 0.0
     results: ResultPolicy = ResultPolicy()
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict)
 

@@ -1,0 +1,267 @@
+"""The summarizer: one actor for all runs. It never blocks anyone, and no agent notices when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import msgspec
+
+from repertory._ids import new_id
+from repertory.actors import Accepts, ActorContext, handler
+from repertory.context import text_tokens
+from repertory.errors import ActorStopped, MailboxFull
+from repertory.llm.messages import Text, canonical_json
+from repertory.llm.model import ModelRequest, ModelResponse, encode_request
+from repertory.llm.profiles import cost_of, profile_for
+from repertory.memory import Journal, request_digest
+from repertory.memory.records import ModelCalled, ModelReplied, SummaryStored
+from repertory.summarizer.messages import (
+    GetStatistics,
+    GetSummary,
+    Summarize,
+    SummarizerStatistics,
+    SummaryFailed,
+    SummaryReady,
+)
+from repertory.summarizer.strategies import ExtractiveStrategy, Strategy, SummaryTask, SummaryText, within
+
+
+class SummarizerActor:
+    """Takes snapshots through a queue and answers with stored summaries.
+
+    First come, first served, but for this: one run has one summary in work at a time, and a newer request of a run
+    takes the place of its older one that has not been begun. A strategy gets a deadline and a second chance; then
+    the extractive one writes the summary. A summary that is empty, older than what is stored, or no smaller than
+    what it stands for is refused.
+    """
+
+    receives: Accepts[Summarize | GetSummary | GetStatistics]
+
+    def __init__(
+        self,
+        journal: Journal,
+        strategy: Strategy | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        attempts: int = 2,
+        attempt_timeout: float = 60.0,
+        workers: int = 4,
+        queue_limit: int = 1_000,
+    ) -> None:
+        """Make a summarizer.
+
+        Args:
+            journal: Where summaries become durable before anyone is told.
+            strategy: Who writes those whose request names nobody; None for ``ExtractiveStrategy``.
+            clock: Seconds since 1970.
+            attempts: How often a strategy is asked before the extractive one takes over.
+            attempt_timeout: Seconds that one attempt may take.
+            workers: How many runs are summarized at once.
+            queue_limit: Requests that may wait; one more is refused.
+        """
+        self._journal = journal
+        self._strategy: Strategy = strategy or ExtractiveStrategy()
+        self._fallback = ExtractiveStrategy()
+        self._clock = clock
+        self._attempts = attempts
+        self._attempt_timeout = attempt_timeout
+        self._workers = workers
+        self._queue_limit = queue_limit
+        self._queue: list[Summarize] = []
+        self._running: set[str] = set()
+        self._counts = SummarizerStatistics()
+
+    # --- messages -----------------------------------------------------------------------------------------
+
+    @handler
+    def summarize(self, job: Summarize, ctx: ActorContext) -> None:
+        """Queue a request and begin what can be begun."""
+        self._count(asked=1)
+        problem = self._problem(job)
+        if problem:
+            self._refuse(job, problem)
+            return
+        for index, waiting in enumerate(self._queue):
+            if waiting.run_id == job.run_id:
+                self._queue[index] = job
+                self._count(superseded=1)
+                self._answer(waiting, self._failed(waiting, "a newer request of the same run took its place"))
+                return
+        if len(self._queue) >= self._queue_limit:
+            self._refuse(job, f"{self._queue_limit} requests are waiting already")
+            return
+        self._queue.append(job)
+        self._begin(ctx)
+
+    @handler
+    async def get_summary(self, wanted: GetSummary) -> SummaryStored | None:
+        """Look a summary up in the journal, so that it is found after a restart too."""
+        for summary in reversed(await self._journal.read_summaries(wanted.run_id)):
+            ends = await self._journal.read_entries(wanted.run_id, start=summary.last, stop=summary.last + 1)
+            begins = await self._journal.read_entries(wanted.run_id, start=summary.first, stop=summary.first + 1)
+            if ends and begins and begins[0].iteration <= wanted.iteration <= ends[0].iteration:
+                return summary
+        return None
+
+    @handler
+    def statistics(self, _: GetStatistics) -> SummarizerStatistics:
+        """Give the counts."""
+        return msgspec.structs.replace(self._counts, queued=len(self._queue), running=len(self._running))
+
+    # --- the queue ----------------------------------------------------------------------------------------
+
+    def _problem(self, job: Summarize) -> str:
+        if not 0 <= job.first <= job.previous_upto <= job.upto <= len(job.snapshot):
+            return (
+                f"entries {job.first}–{job.upto} with a summary up to {job.previous_upto} do not lie in order within "
+                f"a snapshot of {len(job.snapshot)}"
+            )
+        if job.previous_upto == job.upto:
+            return "there is nothing new to summarize"
+        return ""
+
+    def _begin(self, ctx: ActorContext) -> None:
+        index = 0
+        while index < len(self._queue) and len(self._running) < self._workers:
+            if self._queue[index].run_id in self._running:
+                index += 1
+                continue
+            job = self._queue.pop(index)
+            self._running.add(job.run_id)
+            ctx.start_soon(self._work, job, ctx)
+
+    async def _work(self, job: Summarize, ctx: ActorContext) -> None:
+        try:
+            self._answer(job, await self._make(job))
+        finally:
+            self._running.discard(job.run_id)
+        self._begin(ctx)
+
+    # --- one summary --------------------------------------------------------------------------------------
+
+    async def _make(self, job: Summarize) -> SummaryReady | SummaryFailed:
+        stored = [s for s in await self._journal.read_summaries(job.run_id) if s.first <= job.first]
+        if any(summary.last >= job.upto - 1 for summary in stored):
+            return self._failed(job, f"a summary up to entry {job.upto - 1} is there already")
+        entries = tuple(job.snapshot[max(job.first, job.previous_upto) : job.upto])
+        replaced = sum(entry.tokens for entry in entries) + len(job.previous) // 4
+        strategy, text = await self._write(job, entries, replaced)
+        if text is None:
+            return self._failed(job, f"no summary is smaller than the {replaced} tokens that it would stand for")
+        tokens = text_tokens(text.text)
+        summary = SummaryStored(
+            run_id=job.run_id,
+            summary_id=new_id("sum"),
+            first=job.first,
+            last=job.upto - 1,
+            strategy=strategy,
+            content=(Text(text.text),),
+            tokens=tokens,
+            replaced_tokens=sum(entry.tokens for entry in job.snapshot[job.first : job.upto]),
+            model=text.model,
+            at=self._clock(),
+        )
+        await self._journal.write([summary])
+        self._count(stored=1, tokens_covered=summary.replaced_tokens, tokens_written=tokens)
+        return SummaryReady(summary)
+
+    async def _write(
+        self, job: Summarize, entries: tuple[object, ...], replaced: int
+    ) -> tuple[str, SummaryText | None]:
+        """Have the strategy write, then the fallback; None where nothing usable comes of it."""
+        strategy = job.strategy or self._strategy
+        for attempt in range(self._attempts):
+            task = self._task(job, attempt)
+            try:
+                with anyio.fail_after(self._attempt_timeout):
+                    text = await strategy.summarize(task)
+            except Exception:  # noqa: BLE001 - a strategy may be an application's; counted, and the fallback follows
+                self._count(failures=1)
+                continue
+            if text.text.strip() and within(text.text, job.tokens) and text_tokens(text.text) < replaced:
+                return strategy.name, text
+            self._count(failures=1)
+        text = await self._fallback.summarize(self._task(job, self._attempts, tokens=min(job.tokens, replaced // 2)))
+        if not text.text.strip() or text_tokens(text.text) >= replaced:
+            return self._fallback.name, None
+        self._count(fallbacks=1)
+        return self._fallback.name, text
+
+    def _task(self, job: Summarize, attempt: int, *, tokens: int | None = None) -> SummaryTask:
+        return SummaryTask(
+            entries=tuple(job.snapshot[max(job.first, job.previous_upto) : job.upto]),
+            previous=job.previous,
+            tokens=job.tokens if tokens is None else tokens,
+            log=partial(self._log, job, attempt),
+        )
+
+    def _log(
+        self, job: Summarize, attempt: int, request: ModelRequest
+    ) -> Callable[[ModelResponse | BaseException], None]:
+        """Record a model call. Its number is negative: the run's own calls count from 1 upwards."""
+        call = -(job.upto * 100 + attempt + 1)
+        body = encode_request(request)
+        begun = self._clock()
+        self._journal.submit(
+            [
+                ModelCalled(
+                    run_id=job.run_id,
+                    call=call,
+                    iteration=job.iteration,
+                    model=request.model,
+                    position=job.upto,
+                    digest=request_digest(body),
+                    body=body,
+                    at=begun,
+                    prompt_estimate=len(canonical_json(body)) // 4,
+                    purpose="summary",
+                )
+            ]
+        )
+
+        def replied(answer: ModelResponse | BaseException) -> None:
+            now = self._clock()
+            if isinstance(answer, ModelResponse):
+                record = ModelReplied(
+                    run_id=job.run_id,
+                    call=call,
+                    at=now,
+                    content=answer.content,
+                    usage=answer.usage,
+                    cost=cost_of(profile_for(request.model), answer.usage),
+                    stop_reason=answer.stop_reason,
+                    duration=now - begun,
+                )
+            else:
+                words = f"{type(answer).__name__}: {answer}"
+                record = ModelReplied(run_id=job.run_id, call=call, at=now, error=words, duration=now - begun)
+            self._journal.submit([record])
+
+        return replied
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _failed(self, job: Summarize, reason: str) -> SummaryFailed:
+        return SummaryFailed(run_id=job.run_id, first=job.first, upto=job.upto, reason=reason)
+
+    def _refuse(self, job: Summarize, reason: str) -> None:
+        self._answer(job, self._failed(job, reason))
+
+    def _answer(self, job: Summarize, answer: SummaryReady | SummaryFailed) -> None:
+        if isinstance(answer, SummaryFailed):
+            self._count(refused=1)
+        if job.reply_to is not None:
+            try:
+                job.reply_to.tell(answer)
+            except (MailboxFull, ActorStopped):
+                # What is stored can be looked up; a run that is gone or flooded does not stop the others.
+                return
+
+    def _count(self, **more: int) -> None:
+        counts = self._counts
+        self._counts = msgspec.structs.replace(
+            counts, **{name: getattr(counts, name) + number for name, number in more.items()}
+        )

@@ -1,0 +1,101 @@
+"""What the summarizer is told, what it answers, and what it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from repertory.actors import ActorRef, Request
+from repertory.memory import Snapshot
+from repertory.memory.records import SummaryStored
+from repertory.summarizer.strategies import Strategy
+
+
+class Summarize(msgspec.Struct, frozen=True, kw_only=True):
+    """Summarize the entries ``first`` to ``upto``, not included, of a snapshot. Answered by a later message.
+
+    Attributes:
+        snapshot: The ledger; nothing after ``upto`` is looked at.
+        first: The first entry to cover; 0 where summaries chain.
+        upto: The entry after the last one to cover.
+        previous: A summary of the beginning of the range, to be merged; "" for none.
+        previous_upto: The first entry that ``previous`` does not cover.
+        tokens: Bound on the summary.
+        strategy: Who writes it; None for the summarizer's own.
+        iteration: The iteration that asked, for the log of model calls.
+        reply_to: Told ``SummaryReady`` or ``SummaryFailed``; None where nobody waits.
+    """
+
+    run_id: str
+    snapshot: Snapshot
+    first: int
+    upto: int
+    previous: str = ""
+    previous_upto: int = 0
+    tokens: int = 500
+    strategy: Strategy | None = None
+    iteration: int = 0
+    reply_to: ActorRef[Any] | None = None
+
+
+class SummaryReady(msgspec.Struct, frozen=True):
+    """A summary is durable. Whether and when it is shown, the planner decides."""
+
+    summary: SummaryStored
+
+
+class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """There will be no summary of this range.
+
+    Attributes:
+        reason: Why, for a person to read.
+    """
+
+    run_id: str
+    first: int
+    upto: int
+    reason: str
+
+
+class GetSummary(Request[SummaryStored | None], frozen=True):
+    """The newest summary that covers an iteration of a run; None where none does.
+
+    Attributes:
+        iteration: The iteration; 0 for the beginning.
+    """
+
+    run_id: str
+    iteration: int = 0
+
+
+class SummarizerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summarizer has done since it started.
+
+    Attributes:
+        asked: Requests that came.
+        stored: Summaries that were made durable.
+        failures: Attempts of a strategy that gave nothing usable.
+        fallbacks: Summaries that the extractive strategy wrote because the wanted one failed.
+        refused: Requests that ended without a summary.
+        superseded: Requests that a newer one of the same run replaced before they were begun.
+        queued: Requests that wait now.
+        running: Requests in work now.
+        tokens_covered: Estimate of what the covered entries cost.
+        tokens_written: Estimate of what their summaries cost.
+    """
+
+    asked: int = 0
+    stored: int = 0
+    failures: int = 0
+    fallbacks: int = 0
+    refused: int = 0
+    superseded: int = 0
+    queued: int = 0
+    running: int = 0
+    tokens_covered: int = 0
+    tokens_written: int = 0
+
+
+class GetStatistics(Request[SummarizerStatistics], frozen=True):
+    """What the summarizer has done so far."""
