@@ -102,7 +102,6 @@ class AnthropicModel:
         self._chance = chance
         self._client: anthropic.AsyncAnthropic | None = None
         self._client_loop: object = None
-        self._opening = anyio.Lock()
 
     @property
     def name(self) -> str:
@@ -217,15 +216,16 @@ class AnthropicModel:
 
     async def _open(self, request: ModelRequest, body: Json) -> _Call:
         loop = _current_loop()
-        async with self._opening:
-            # A connection pool belongs to one event loop; the model itself may outlive it.
+        # A connection pool belongs to one event loop; the model itself may outlive it.
+        if self._client is None or self._client_loop != loop:
+            if "anthropic" in sys.modules and self._http_client is not None:
+                made = self._make_client()
+            else:
+                # The import takes over a second and TLS certificates some more: not on the loop's thread.
+                made = await anyio.to_thread.run_sync(self._make_client)
+            # Of tasks that come here at once the first one's client is used; the others have not opened anything.
             if self._client is None or self._client_loop != loop:
-                if "anthropic" in sys.modules and self._http_client is not None:
-                    self._client = self._make_client()
-                else:
-                    # The import takes over a second and TLS certificates some more: not on the loop's thread.
-                    self._client = await anyio.to_thread.run_sync(self._make_client)
-                self._client_loop = loop
+                self._client, self._client_loop = made, loop
         client = self._client
         url = str(client.base_url).rstrip("/")
         secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)

@@ -81,7 +81,7 @@ def answer(findings: Sequence[Finding], wanted: Sequence[Keyword]) -> str:
     if rest:
         lines += ["", *(f"- {finding}" for finding in sorted(rest, key=lambda f: (f.path, f.line)))]
     told = frozenset[str]().union(*(covered(f"{f.text} {f.path}", wanted) for f in chosen))
-    missing = [keyword.word for keyword in wanted[:6] if keyword.stem not in told]
+    missing = [keyword.word for keyword in wanted[:6] if keyword.weight >= 1 and keyword.stem not in told]
     if missing:
         lines += ["", f"Nothing quotable was found about: {', '.join(missing)}."]
     return "\n".join(lines)

@@ -184,7 +184,8 @@ class _Turn:
         if tool is not None and self.terms and self.step % 3 == 0 and self._follow_ups() < _FOLLOW_UPS:
             names, self.terms = self.terms[:2], self.terms[2:]
             pattern = rf"\b(class|def|func|fn|function)\s+({'|'.join(names)})\b" if tool.is_regex else names[0]
-            self._find(pattern, path=self.focus or None, exact=True)
+            # Without a folder to stay in, a search through everything would not be worth its time.
+            self._find(pattern, path=self.focus or self._last_path(), exact=True)
             self.searched.extend(f"name:{name}" for name in names)
             self.said.append(f"I look up {' and '.join(names)}.")
         if tool is not None:
@@ -258,6 +259,9 @@ class _Turn:
                 if part.lower() in stems:
                     return "/".join(parts[:depth])
         return ""
+
+    def _last_path(self) -> str | None:
+        return self.viewed[-1].rpartition(":")[0] if self.viewed else None
 
     def _follow_ups(self) -> int:
         return sum(term.startswith("name:") for term in self.searched) // 2

@@ -1,0 +1,625 @@
+"""The Anthropic model through the real SDK, against a real local server, on both backends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import anyio
+import httpx2
+import msgspec
+import pytest
+import trio.testing
+
+from conftest import RunAsync
+from repertory.errors import (
+    ConfigurationError,
+    ModelAuthenticationError,
+    ModelError,
+    ModelRequestRejected,
+    ModelResponseInvalid,
+    ModelTimeout,
+    ModelUnavailable,
+    PromptTooLong,
+    ThinkingMismatch,
+    UnknownModel,
+)
+from repertory.llm import (
+    AnthropicModel,
+    Breakpoint,
+    Message,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    RawBlock,
+    Retrying,
+    RetryPolicy,
+    StreamEvent,
+    Text,
+    TextDelta,
+    Thinking,
+    TokenCounter,
+    ToolResult,
+    ToolSchema,
+    ToolUse,
+    encode_request,
+    profile_for,
+)
+from repertory.testing import FunctionModel, MessagesServer, open_messages_server
+from repertory.testing.faults import (
+    Break,
+    Drip,
+    Fault,
+    Garbage,
+    Reset,
+    Stall,
+    Truncate,
+    overloaded,
+    prompt_too_long,
+    rate_limited,
+    server_error,
+)
+from repertory.testing.wire import encode_event, events_of
+
+NAME = "claude-sonnet-4-6"
+KEY = "sk-ant-test-0123456789"
+QUICK = RetryPolicy(attempts=3, first_delay=0.001, longest_delay=0.002)
+ADD = ToolSchema("add", "Add two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+ANSWER = (
+    Thinking("The sum is easy."),
+    Text("I add them, one after the other. " * 5),
+    ToolUse("toolu_1", "add", {"a": 1}),
+)
+
+
+def request(text: str = "What is 1 + 2?", *, model: str = NAME, **more: Any) -> ModelRequest:
+    """A small request."""
+    return ModelRequest(model=model, messages=(Message("user", (Text(text),)),), tools=(ADD,), max_tokens=1024, **more)
+
+
+def answering(*_: Any) -> FunctionModel:
+    """A responder that always says the same."""
+    return FunctionModel(lambda _: ANSWER)
+
+
+def client(server: MessagesServer, **options: Any) -> AnthropicModel:
+    """A model that talks to the test's server."""
+    return AnthropicModel(NAME, **{"base_url": server.url, "api_key": KEY, "retry": QUICK, **options})
+
+
+def test_an_answer_comes_back_whole(run_async: RunAsync) -> None:
+    """Thinking, text, tool call, usage, stop reason and id; every piece is streamed; the request is what we encode."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), api_key=KEY) as server:
+            model = client(server)
+            assert isinstance(model, Model)
+            assert isinstance(model, TokenCounter)
+            events: list[StreamEvent] = []
+            asked = request()
+            response = await model.complete(asked, on_event=events.append)
+            signed, text, call = response.content
+            assert isinstance(signed, Thinking)
+            assert signed.thinking == "The sum is easy."
+            assert signed.signature
+            assert (text, call) == ANSWER[1:]
+            assert response.stop_reason == "tool_use"
+            assert response.model == NAME
+            assert response.response_id.startswith("msg_")
+            assert response.usage == server.usage
+            assert "".join(event.text for event in events if isinstance(event, TextDelta)) == ANSWER[1].text  # type: ignore[union-attr]
+            assert server.exchanges[0].body == {**encode_request(asked), "stream": True}
+            assert "anthropic-beta" not in server.exchanges[0].headers
+
+            result = Message("user", (ToolResult("toolu_1", "3"),))
+            again = msgspec.structs.replace(
+                asked, messages=(*asked.messages, Message("assistant", response.content), result)
+            )
+            assert (await model.complete(again)).content  # the signed thinking is accepted when it comes back
+            assert await model.count_tokens(again) == server.exchanges[-2].usage.prompt_tokens
+            await model.aclose()
+            await model.aclose()
+            await model.complete(asked)  # a closed model opens again
+            await model.aclose()
+
+    run_async(main)
+
+
+def test_cache_writes_and_reads_are_reported_by_ttl(run_async: RunAsync) -> None:
+    """The figures that cost money arrive complete although the answer is streamed."""
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = client(server)
+            head = (Text("Be brief. " * 600),)
+            marked = request(system=head, breakpoints=(Breakpoint(None, "1h"), Breakpoint(0)))
+            first = (await model.complete(marked)).usage
+            second = (await model.complete(marked)).usage
+            await model.aclose()
+            assert first.cache_write_1h_tokens > 1_000
+            assert first.cache_write_tokens > 0
+            assert first.cache_read_tokens == 0
+            assert second.cache_read_tokens == first.cache_write_1h_tokens + first.cache_write_tokens
+            assert second.cache_write_tokens == second.cache_write_1h_tokens == 0
+
+    run_async(main)
+
+
+def test_betas_and_options_reach_the_server(run_async: RunAsync) -> None:
+    """Beta values go into the header and the query; the model's own thinking option fills in for a missing one."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), profile=profile_for("claude-opus-5-5")) as server:
+            model = AnthropicModel("claude-opus-5-5", base_url=server.url, thinking={"type": "adaptive"})
+            beta = "thinking-binding-controls-2026-08-01"
+            response = await model.complete(request(model="claude-opus-5-5", betas=(beta, "other-2026-01-01")))
+            assert response.extra["input_transformations"] == []
+            explicit = request(model="claude-opus-5-5", options={"thinking": {"type": "disabled"}})
+            await model.complete(explicit)
+            assert await model.count_tokens(explicit) > 0
+            await model.aclose()
+            first, second, _ = server.exchanges
+            assert first.headers["anthropic-beta"] == f"{beta},other-2026-01-01"
+            assert first.body["thinking"] == {"type": "adaptive"}
+            assert second.body["thinking"] == {"type": "disabled"}
+
+    run_async(main)
+
+
+def test_a_local_server_needs_no_key(run_async: RunAsync, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a base URL and no key no authentication is sent at all, and the environment's is used where it is set."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = AnthropicModel(NAME, base_url=server.url)
+            await model.complete(request())
+            await model.aclose()
+            assert "authorization" not in server.exchanges[0].headers
+            assert "x-api-key" not in server.exchanges[0].headers
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("ANTHROPIC_BASE_URL", server.url)
+                environment.setenv("ANTHROPIC_AUTH_TOKEN", "token-from-the-environment")
+                model = AnthropicModel(NAME)
+                await model.complete(request())
+                await model.aclose()
+            assert server.exchanges[1].headers["authorization"] == "Bearer token-from-the-environment"
+
+    run_async(main)
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+PASSING: list[Fault] = [
+    rate_limited(milliseconds=1),
+    rate_limited(),
+    overloaded(),
+    server_error(),
+    server_error(503),
+    Reset(),
+    Reset(after=1),
+    Reset(after=6),
+    Truncate(after=1),
+    Truncate(after=7),
+    Garbage(after=3),
+    Garbage(after=0, data="[1, 2]"),
+    Break(after=2),
+    Break(after=4, kind="api_error", message="Internal server error"),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=repr)
+def test_what_may_pass_is_tried_again(run_async: RunAsync, fault: Fault) -> None:
+    """One fault, one retry, announced with its reason; the answer is whole, as if nothing had been."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), faults=[fault]) as server:
+            model = client(server)
+            events: list[StreamEvent] = []
+            response = await model.complete(request(), on_event=events.append)
+            await model.aclose()
+            assert response.content[1:] == ANSWER[1:]
+            retries = [event for event in events if isinstance(event, Retrying)]
+            assert [event.attempt for event in retries] == [2]
+            assert retries[0].reason
+            after = events[events.index(retries[0]) + 1 :]
+            assert "".join(e.text for e in after if isinstance(e, TextDelta)) == ANSWER[1].text  # type: ignore[union-attr]
+            assert len(server.exchanges) == 2
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (overloaded(), ModelUnavailable),
+        (Reset(), ModelUnavailable),
+        (Truncate(), ModelResponseInvalid),
+        (Garbage(), ModelResponseInvalid),
+    ],
+    ids=repr,
+)
+def test_tries_are_bounded(run_async: RunAsync, fault: Fault, error: type[ModelError]) -> None:
+    """After the last attempt the error says what happened and how often it was tried; no call more is made."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), faults=[fault] * 10) as server:
+            model = client(server)
+            with pytest.raises(error, match="after 3 attempts") as caught:
+                await model.complete(request())
+            assert type(caught.value) is error
+            assert len(server.exchanges) == 3
+            once = client(server, retry=RetryPolicy(attempts=1))
+            with pytest.raises(error, match="after one attempt"):
+                await once.complete(request())
+            assert len(server.exchanges) == 4
+            await model.aclose()
+            await once.aclose()
+
+    run_async(main)
+
+
+def test_what_cannot_pass_is_not_tried_again(run_async: RunAsync) -> None:
+    """Malformed, too long, unknown, unauthorised: one call, one error, at once."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), api_key=KEY, faults=[prompt_too_long()]) as server:
+            model = client(server)
+            cases: list[tuple[AnthropicModel, ModelRequest, type[ModelError]]] = [
+                (model, request(), PromptTooLong),
+                (model, request(""), ModelRequestRejected),
+                (model, request(model="claude-nonsense-9"), UnknownModel),
+                (client(server, api_key="wrong-key-0123"), request(), ModelAuthenticationError),
+                (model, request("x" * 4_200_000), PromptTooLong),
+            ]
+            for asked, what, error in cases:
+                before = len(server.exchanges)
+                with pytest.raises(error) as caught:
+                    await asked.complete(what)
+                assert type(caught.value) is error
+                assert "wrong-key-0123" not in str(caught.value)
+                assert len(server.exchanges) == before + 1
+            with pytest.raises(UnknownModel):
+                await model.count_tokens(request(model="claude-nonsense-9"))
+            for asked, _, _ in cases:
+                await asked.aclose()
+
+    run_async(main)
+
+
+def test_an_edit_of_the_past_is_told_apart_on_a_binding_model(run_async: RunAsync) -> None:
+    """The error that only a change of plan can cure has its own type; dropping the thinking is one cure."""
+
+    async def main() -> None:
+        name = "claude-opus-5-5"
+        async with open_messages_server(answering(), profile=profile_for(name)) as server:
+            model = AnthropicModel(name, base_url=server.url, retry=QUICK)
+            asked = request(model=name)
+            response = await model.complete(asked)
+            turn = (Message("assistant", response.content), Message("user", (ToolResult("toolu_1", "3"),)))
+            edited = msgspec.structs.replace(
+                request("What is 2 + 2?", model=name), messages=(Message("user", (Text("Else"),)), *turn)
+            )
+            with pytest.raises(ThinkingMismatch, match=r"messages\.1\.content\.0"):
+                await model.complete(edited)
+            dropping = msgspec.structs.replace(
+                edited,
+                betas=("thinking-binding-controls-2026-08-01",),
+                options={"thinking": {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}},
+            )
+            again = await model.complete(dropping)
+            await model.aclose()
+            [dropped] = again.extra["input_transformations"]
+            assert dropped == {
+                "type": "thinking_dropped",
+                "path": "messages.1.content.0",
+                "reason": "prefix_binding_mismatch",
+            }
+
+    run_async(main)
+
+
+def test_pings_do_not_keep_a_silent_call_alive(run_async: RunAsync) -> None:
+    """Content must come; a server that only pings is given up, and the next attempt may be luckier."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), faults=[Stall(after=3, pings=0.01), Stall()]) as server:
+            model = client(server, content_idle_timeout=0.15)
+            events: list[StreamEvent] = []
+            response = await model.complete(request(), on_event=events.append)
+            assert response.content[1:] == ANSWER[1:]
+            assert ["no content for 0.15 s" in e.reason for e in events if isinstance(e, Retrying)] == [True, True]
+            server.inject(*[Stall(after=1)] * 3)
+            with pytest.raises(ModelTimeout, match="content_idle_timeout"):
+                await model.complete(request())
+            await model.aclose()
+
+    run_async(main)
+
+
+def test_slow_content_is_not_silence(run_async: RunAsync) -> None:
+    """Negative control of the idle timeout: an answer that drips for longer than the timeout is whole in the end."""
+
+    async def main() -> None:
+        async with open_messages_server(FunctionModel(lambda _: "word " * 100), faults=[Drip(0.02)]) as server:
+            model = client(server, content_idle_timeout=0.15)
+            response = await model.complete(request())
+            await model.aclose()
+            assert response.content == (Text("word " * 100),)
+            assert len(server.exchanges) == 1
+            assert len(list(events_of(response))) * 0.02 > 0.15
+
+    run_async(main)
+
+
+def test_an_answer_that_takes_for_ever_is_bounded(run_async: RunAsync) -> None:
+    """The whole attempt has a bound of its own, and is not made again: it would take as long."""
+
+    async def main() -> None:
+        async with open_messages_server(FunctionModel(lambda _: "word " * 2000), faults=[Drip(0.02)]) as server:
+            model = client(server, request_timeout=0.2)
+            with pytest.raises(ModelTimeout, match=r"request_timeout=0\.2"):
+                await model.complete(request())
+            await model.aclose()
+            assert len(server.exchanges) == 1
+
+    run_async(main)
+
+
+def test_nobody_listens(run_async: RunAsync) -> None:
+    """A server that is not running is named, and the question is asked whether it runs."""
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            url = server.url
+        model = AnthropicModel(NAME, base_url=url, retry=QUICK)
+        with pytest.raises(ModelUnavailable, match=r"is the server at http://127.0.0.1:[0-9]+ running"):
+            await model.complete(request())
+        await model.aclose()
+
+    run_async(main)
+
+
+def test_a_cancelled_call_leaves_nothing_behind(run_async: RunAsync) -> None:
+    """The server sees the client go, and the next call works on a fresh connection."""
+
+    async def main() -> None:
+        async with open_messages_server(answering(), faults=[Stall(after=4, pings=0.01)]) as server:
+            model = client(server)
+            with anyio.CancelScope() as scope:
+                await model.complete(request(), on_event=lambda _: scope.cancel())
+            assert scope.cancelled_caught
+            assert (await model.complete(request())).content[1:] == ANSWER[1:]
+            await model.aclose()
+
+    run_async(main)
+
+
+def test_an_error_in_the_listener_ends_the_call_cleanly(run_async: RunAsync) -> None:
+    """A listener must not raise; where it does, its error comes out as it is, and no generator leaks."""
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = client(server)
+
+            def broken(_: StreamEvent) -> None:
+                raise LookupError("no screen")
+
+            with pytest.raises(LookupError, match="no screen"):
+                await model.complete(request(), on_event=broken)
+            assert (await model.complete(request())).content
+            await model.aclose()
+
+    run_async(main)
+
+
+def test_many_calls_share_one_model(run_async: RunAsync) -> None:
+    """Twenty calls at once from twenty tasks, some of them retried, each with its own answer."""
+
+    async def main() -> None:
+        echo = FunctionModel(lambda asked: asked.messages[0].content[0].text.upper())  # type: ignore[union-attr]
+        async with open_messages_server(echo, faults=[overloaded(), None, Reset(), None, Truncate()]) as server:
+            model = client(server)
+            answers: dict[int, ModelResponse] = {}
+
+            async def ask(number: int) -> None:
+                answers[number] = await model.complete(request(f"number {number}"))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(20):
+                    tasks.start_soon(ask, number)
+            await model.aclose()
+            assert {n: a.content for n, a in answers.items()} == {n: (Text(f"NUMBER {n}"),) for n in range(20)}
+
+    run_async(main)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the dead loop's sockets
+def test_one_model_serves_one_event_loop_after_the_other() -> None:
+    """A script may run twice with the same agent: connections belong to a loop, the model does not."""
+    model = AnthropicModel(NAME, base_url="http://127.0.0.1:9", retry=RetryPolicy(attempts=1))
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model._base_url = server.url  # the only way to find a free port twice
+            assert (await model.complete(request())).content
+
+    for backend in ("trio", "asyncio", "trio"):
+        anyio.run(main, backend=backend)
+    del model
+    gc.collect()
+
+
+# --- time, without sockets ----------------------------------------------------------------------------------------
+
+
+class Wire(httpx2.AsyncBaseTransport):
+    """A transport that answers from a list and notes when it was asked."""
+
+    def __init__(self, *answers: httpx2.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.times: list[float] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Give the next answer."""
+        self.times.append(anyio.current_time())
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def ok() -> httpx2.Response:
+    """A streamed answer."""
+    response = ModelResponse(content=(Text("fine"),), model=NAME, response_id="msg_1")
+    body = b"".join(encode_event(event) for event in events_of(response))
+    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+
+
+def error(status: int, **headers: str) -> httpx2.Response:
+    """An error."""
+    body = {"type": "error", "error": {"type": "x", "message": "no"}}
+    return httpx2.Response(status, headers={k.replace("_", "-"): v for k, v in headers.items()}, json=body)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sdk_is_imported() -> None:
+    # Virtual time would jump while a worker thread imports it.
+    import anthropic  # noqa: F401
+
+
+async def times_of(
+    wire: Wire, policy: RetryPolicy, *, chance: Callable[[], float] = lambda: 0.0
+) -> tuple[list[float], Any]:
+    """When each attempt began, relative to the first, and what came out."""
+    async with httpx2.AsyncClient(transport=wire) as http:
+        model = AnthropicModel(NAME, api_key=KEY, retry=policy, http_client=http, chance=chance)
+        try:
+            outcome: Any = await model.complete(request())
+        except ModelError as failure:
+            outcome = failure
+        await model.aclose()
+    return [time - wire.times[0] for time in wire.times], outcome
+
+
+async def test_delays_are_exact_and_grow(autojump_clock: trio.testing.MockClock) -> None:
+    """Without a word from the server: exponential, bounded, and spread by chance."""
+    policy = RetryPolicy(attempts=6, first_delay=1, longest_delay=5, total_time=1000)
+    times, outcome = await times_of(Wire(*[error(529)] * 5, ok()), policy)
+    assert times == [0, 1, 3, 7, 12, 17]
+    assert outcome.content == (Text("fine"),)
+    times, _ = await times_of(Wire(*[error(529)] * 2, ok()), policy, chance=lambda: 0.999)
+    assert times == pytest.approx([0, 1 - 0.25 * 0.999, 3 - 3 * 0.25 * 0.999])
+
+
+async def test_the_wait_that_the_server_asks_for_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """Seconds and milliseconds are honoured to the letter, above the policy's own bound too."""
+    policy = RetryPolicy(first_delay=1, longest_delay=2)
+    wire = Wire(error(429, retry_after="40"), error(429, retry_after_ms="1500"), httpx2.ConnectError("down"), ok())
+    times, outcome = await times_of(wire, policy)
+    assert times == [0, 40, 41.5, 43.5]
+    assert outcome.content == (Text("fine"),)
+
+
+async def test_a_date_to_come_back_at_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """An HTTP date is turned into a wait by the wall clock, to its full seconds."""
+    import time
+
+    times, _ = await times_of(
+        Wire(error(429, retry_after=formatdate(time.time() + 60, usegmt=True)), ok()), RetryPolicy()
+    )
+    assert 55 < times[1] <= 60
+
+
+async def test_total_time_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    """No attempt begins after the total time; a server that asks for more is unavailable at once."""
+    times, outcome = await times_of(Wire(*[error(529)] * 9), RetryPolicy(attempts=99, first_delay=10, total_time=60))
+    assert times == [0, 10, 30, 60]
+    assert isinstance(outcome, ModelUnavailable)
+    times, outcome = await times_of(Wire(error(429, retry_after="3600")), RetryPolicy())
+    assert times == [0]
+    assert "asks to wait 3600 s" in str(outcome)
+
+
+async def test_a_gateway_may_answer_without_streaming(autojump_clock: trio.testing.MockClock) -> None:
+    """Plain JSON instead of events is read too; unreadable JSON is retried like a broken stream."""
+    plain = {
+        "id": "m",
+        "model": NAME,
+        "content": [{"type": "new", "x": 1}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 3},
+    }
+    wire = Wire(
+        httpx2.Response(200, json=["nonsense"]), httpx2.Response(200, content=b"{"), httpx2.Response(200, json=plain)
+    )
+    _, outcome = await times_of(wire, RetryPolicy())
+    assert outcome.content == (RawBlock({"type": "new", "x": 1}),)
+    assert outcome.usage.input_tokens == 3
+
+
+async def test_running_out_of_window_is_a_prompt_too_long(autojump_clock: trio.testing.MockClock) -> None:
+    """The stop reason that only a smaller request can cure is raised as the error that leads to one."""
+    response = ModelResponse(content=(Text("half"),), stop_reason="model_context_window_exceeded")
+    body = b"".join(encode_event(event) for event in events_of(response))
+    wire = Wire(httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body))
+    times, outcome = await times_of(wire, RetryPolicy())
+    assert isinstance(outcome, PromptTooLong)
+    assert times == [0]
+
+
+async def test_a_count_that_is_none_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that answers the count with something else cannot count."""
+    async with httpx2.AsyncClient(transport=Wire(httpx2.Response(200, json={"tokens": 1}))) as http:
+        with pytest.raises(ModelResponseInvalid, match="input_tokens"):
+            await AnthropicModel(NAME, api_key=KEY, http_client=http).count_tokens(request())
+
+
+async def test_without_a_key_the_message_says_what_to_set(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Nothing is sent to the real service without a key."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    wire = Wire()
+    async with httpx2.AsyncClient(transport=wire) as http:
+        with pytest.raises(ModelAuthenticationError, match="set ANTHROPIC_API_KEY"):
+            await AnthropicModel(NAME, http_client=http).complete(request())
+    assert wire.times == []
+
+
+# --- construction -------------------------------------------------------------------------------------------------
+
+
+def test_the_key_is_in_no_repr() -> None:
+    """A model in a traceback or a log gives nothing away."""
+    model = AnthropicModel(NAME, api_key=KEY)
+    assert repr(model) == f"AnthropicModel('{NAME}')"
+    assert KEY not in str(vars(model).keys())
+    assert model.name == NAME
+    assert model.profile == profile_for(NAME)
+
+
+def test_options_that_contradict_are_refused() -> None:
+    """Before anything is sent, with what to do instead."""
+    with pytest.raises(ConfigurationError, match="pass one"):
+        AnthropicModel(NAME, api_key="a", auth_token="b")
+    with pytest.raises(ConfigurationError, match="localhost:11434"):
+        AnthropicModel(NAME, base_url="localhost:11434")
+
+
+def test_importing_and_making_a_model_does_not_import_the_sdk() -> None:
+    """The SDK takes over a second to import; it is loaded by the first call alone."""
+    code = (
+        "import sys, repertory.llm as llm; llm.AnthropicModel('claude-opus-5'); llm.open_model('offline');"
+        "print([name for name in ('anthropic', 'httpx2', 'trio', 'asyncio') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "anthropic" not in out.stdout
+    assert "httpx2" not in out.stdout

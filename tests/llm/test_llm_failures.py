@@ -1,0 +1,157 @@
+"""What went wrong, in our words: one error per cause, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repertory.errors import (
+    ModelAuthenticationError,
+    ModelError,
+    ModelRequestRejected,
+    ModelUnavailable,
+    PromptTooLong,
+    ThinkingMismatch,
+    UnknownModel,
+)
+from repertory.llm import _failures
+from repertory.llm._failures import Place
+
+PLACE = Place("http://localhost:11434", "qwen3", local=True, secrets=("top-secret-key",))
+
+
+def said(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    """An error body of the Messages API."""
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "passing", "todo"),
+    [
+        (
+            401,
+            said("invalid x-api-key", "authentication_error"),
+            ModelAuthenticationError,
+            False,
+            "set ANTHROPIC_API_KEY",
+        ),
+        (402, said("no credit", "billing_error"), ModelAuthenticationError, False, "billing"),
+        (403, said("no", "permission_error"), ModelAuthenticationError, False, "may not use model 'qwen3'"),
+        (404, said("model: qwen3", "not_found_error"), UnknownModel, False, "without /v1"),
+        (404, "404 page not found", UnknownModel, False, "without /v1"),
+        (413, "too large", PromptTooLong, False, "smaller"),
+        (400, said("prompt is too long: 210000 tokens > 200000 maximum"), PromptTooLong, False, "smaller"),
+        (400, said("input length and `max_tokens` exceed context limit: 1 + 2 > 2"), PromptTooLong, False, "smaller"),
+        (
+            400,
+            {"error": {"code": 400, "type": "exceed_context_size_error", "message": "try increasing the context size"}},
+            PromptTooLong,
+            False,
+            "smaller",
+        ),
+        (
+            400,
+            {"error": {"message": "request (4390 tokens) exceeds the available context size"}},
+            PromptTooLong,
+            False,
+            "",
+        ),
+        (
+            500,
+            {"error": {"message": "Context size has been exceeded.", "type": "server_error"}},
+            PromptTooLong,
+            False,
+            "",
+        ),
+        (400, {"detail": "This model's maximum context length is 4096 tokens."}, PromptTooLong, False, ""),
+        (
+            400,
+            "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+            PromptTooLong,
+            False,
+            "",
+        ),
+        (
+            400,
+            said(
+                "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
+            ),
+            ThinkingMismatch,
+            False,
+            "unchanged",
+        ),
+        (
+            400,
+            said("`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified."),
+            ThinkingMismatch,
+            False,
+            "",
+        ),
+        (400, said("messages.0: all messages must have non-empty content"), ModelRequestRejected, False, "non-empty"),
+        (422, said("max_tokens: Field required"), ModelRequestRejected, False, "max_tokens"),
+        (408, None, ModelUnavailable, True, ""),
+        (409, None, ModelUnavailable, True, ""),
+        (429, said("slow down", "rate_limit_error"), ModelUnavailable, True, "rate limit"),
+        (500, said("oops", "api_error"), ModelUnavailable, True, "server failed"),
+        (501, None, ModelUnavailable, False, ""),
+        (503, "<html>bad gateway</html>", ModelUnavailable, True, ""),
+        (529, said("Overloaded", "overloaded_error"), ModelUnavailable, True, "overloaded"),
+    ],
+)
+def test_every_status_means_one_error(
+    status: int, body: Any, error: type[ModelError], passing: bool, todo: str
+) -> None:
+    """The whole matrix: which error, whether another attempt may help, and what the message advises."""
+    failure = _failures.from_status(PLACE, status, body, {})
+    assert type(failure.error) is error
+    assert failure.passing is passing
+    assert todo in str(failure.error)
+    assert "http://localhost:11434" in str(failure.error)
+
+
+def test_a_server_may_say_itself_whether_to_try_again() -> None:
+    """The header wins over the status, as in the provider's own SDK."""
+    assert not _failures.from_status(PLACE, 529, None, {"x-should-retry": "false"}).passing
+    assert _failures.from_status(PLACE, 400, None, {"x-should-retry": "true"}).passing
+    assert _failures.from_status(PLACE, 429, None, {"retry-after": "3"}).asked == 3.0
+
+
+def test_a_key_that_a_server_echoes_is_not_passed_on() -> None:
+    """Neither our own key nor anything that looks like one stands in a message."""
+    body = said("invalid key top-secret-key, or was it sk-ant-api03-abcdefghijk?", "authentication_error")
+    failure = _failures.from_status(PLACE, 401, body, {})
+    assert "top-secret-key" not in str(failure.error)
+    assert "sk-ant" not in str(failure.error)
+    assert str(failure.error).count("***") == 2
+    for other in (
+        _failures.unreachable(PLACE, OSError("top-secret-key")),
+        _failures.unreadable(PLACE, "top-secret-key"),
+    ):
+        assert "top-secret-key" not in str(other.error)
+
+
+def test_an_error_inside_a_stream_means_the_same_as_outside() -> None:
+    """By its type, since it has no status; an unknown one is the server's failure."""
+    assert _failures.from_stream_error(PLACE, said("Overloaded", "overloaded_error")).passing
+    assert isinstance(
+        _failures.from_stream_error(PLACE, said("no", "permission_error")).error, ModelAuthenticationError
+    )
+    assert _failures.from_stream_error(PLACE, {"type": "error"}).passing
+    assert _failures.from_stream_error(PLACE, said("new", "moon_phase_error")).passing
+
+
+def test_a_broken_connection_tells_its_root_cause() -> None:
+    """SDK and HTTP client wrap the error that says something in several that do not."""
+    outer = RuntimeError("Connection error.")
+    outer.__cause__ = ConnectionRefusedError(111, "Connection refused")
+    local = _failures.unreachable(PLACE, outer)
+    assert "Connection refused" in str(local.error)
+    assert "is the server at http://localhost:11434 running?" in str(local.error)
+    remote = _failures.unreachable(Place("https://api.anthropic.com", "m", local=False), TimeoutError())
+    assert "check the network" in str(remote.error)
+
+
+def test_a_long_page_instead_of_an_error_is_cut() -> None:
+    """A proxy's HTML page does not flood the message."""
+    assert len(str(_failures.from_status(PLACE, 502, "<p>" * 10_000, {}).error)) < 600

@@ -1,0 +1,55 @@
+"""When a call is made again, and after how long."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.llm import RetryPolicy
+from repertory.llm.retry import asked_delay
+
+NOW = 1_790_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": formatdate(NOW + 90, usegmt=True)}, 90.0),
+        ({"retry-after": formatdate(NOW - 90, usegmt=True)}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "x", "retry-after": "9"}, 9.0),
+    ],
+)
+def test_the_wait_that_a_server_asks_for_is_understood(headers: dict[str, str], seconds: float | None) -> None:
+    """Seconds, HTTP dates and milliseconds are read; nonsense is as good as nothing."""
+    assert asked_delay(headers, now=NOW) == seconds
+
+
+def test_delays_double_up_to_a_bound() -> None:
+    """Exponential back-off, exactly, where chance takes nothing off."""
+    policy = RetryPolicy(first_delay=0.5, longest_delay=3.0)
+    assert [policy.delay(n, asked=None, chance=0.0) for n in range(2, 7)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert policy.delay(10_000, asked=None, chance=0.0) == 3.0
+
+
+@given(st.integers(2, 50), st.floats(0, 1000), st.floats(0, 0.999), st.floats(0, 1))
+def test_chance_shortens_own_delays_and_never_what_was_asked(
+    n: int, asked: float, chance: float, jitter: float
+) -> None:
+    """A delay stays within its bounds whatever chance says; a server's request is never undercut."""
+    policy = RetryPolicy(jitter=jitter)
+    full = policy.delay(n, asked=None, chance=0.0)
+    assert full * (1 - jitter) <= policy.delay(n, asked=None, chance=chance) <= full
+    assert asked <= policy.delay(n, asked=asked, chance=chance) <= asked + full

@@ -1,0 +1,204 @@
+"""Putting an answer together from its events, however they are cut and whatever unknown they bring."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.errors import ModelResponseInvalid
+from repertory.llm import (
+    ModelResponse,
+    RawBlock,
+    Text,
+    TextDelta,
+    Thinking,
+    ThinkingDelta,
+    ToolUse,
+    ToolUseStarted,
+    Usage,
+)
+from repertory.llm._stream import Assembler, EventReader, response_of, usage_of
+from repertory.testing.wire import encode_event, encode_response, events_of
+
+words = st.text(max_size=120)
+inputs = st.dictionaries(
+    st.text(max_size=5), st.integers(-(10**6), 10**6) | words | st.lists(words, max_size=2), max_size=3
+)
+blocks = st.one_of(
+    st.builds(Text, words),
+    st.builds(Thinking, words, words),
+    st.builds(ToolUse, words, words, inputs),
+    st.builds(lambda text: RawBlock({"type": "compaction", "content": text}), words),
+)
+counts = st.integers(0, 10**7)
+usages = st.builds(Usage, counts, counts, counts, counts, counts)
+responses = st.builds(
+    ModelResponse,
+    content=st.lists(blocks, max_size=5).map(tuple),
+    stop_reason=st.sampled_from(["end_turn", "tool_use", "refusal"]),
+    usage=usages,
+    model=words,
+    response_id=words,
+    extra=st.just({}) | st.just({"input_transformations": []}),
+)
+
+
+def assemble(data: bytes, cuts: list[int] | None = None) -> tuple[ModelResponse, list[Any]]:
+    """Read a body in pieces."""
+    reader, answer, pieces = EventReader(), Assembler(), []
+    bounds = [0, *sorted(cut % (len(data) + 1) for cut in cuts or ()), len(data)]
+    for start, end in pairwise(bounds):
+        for event in reader.feed(data[start:end]):
+            pieces.extend(answer.feed(event))
+    return answer.finish(), pieces
+
+
+@given(responses, st.lists(st.integers(0, 10**6), max_size=8), st.booleans())
+def test_an_answer_survives_being_streamed_in_any_pieces(response: ModelResponse, cuts: list[int], crlf: bool) -> None:
+    """Server and client agree on every block, the usage with its split by TTL, and all other fields."""
+    data = b"".join(encode_event(event) for event in events_of(response))
+    if crlf:
+        data = data.replace(b"\n", b"\r\n")
+    whole, pieces = assemble(data, cuts)
+    assert whole == response
+    assert "".join(p.text for p in pieces if isinstance(p, TextDelta)) == "".join(
+        block.text for block in response.content if isinstance(block, Text)
+    )
+    assert "".join(p.thinking for p in pieces if isinstance(p, ThinkingDelta)) == "".join(
+        block.thinking for block in response.content if isinstance(block, Thinking)
+    )
+    assert [p.id for p in pieces if isinstance(p, ToolUseStarted)] == [
+        block.id for block in response.content if isinstance(block, ToolUse)
+    ]
+
+
+@given(responses)
+def test_an_answer_survives_without_streaming(response: ModelResponse) -> None:
+    """The JSON form says the same as the events."""
+    wire = msgspec.json.decode(msgspec.json.encode(encode_response(response)))
+    assert response_of(wire) == response
+
+
+START: dict[str, Any] = {"type": "message_start", "message": {"id": "m", "model": "x", "content": [], "usage": {}}}
+STOP: dict[str, Any] = {"type": "message_stop"}
+
+
+def feed(*events: dict[str, Any]) -> ModelResponse:
+    """Assemble an answer from events."""
+    answer = Assembler()
+    for event in events:
+        answer.feed(event)
+    return answer.finish()
+
+
+def test_deltas_and_events_of_next_year_are_carried_along() -> None:
+    """An unknown delta grows strings and sets the rest; unknown events are left aside."""
+    response = feed(
+        START,
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "sketch", "lines": "a"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "sketch_delta", "lines": "b", "size": 3}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "x"}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "citations_delta", "citation": {"n": 1}}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "citations_delta", "citation": {"n": 2}}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "weather", "temperature": 12},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "context_management": {"applied_edits": []}},
+        STOP,
+    )
+    assert response.content == (
+        RawBlock({"type": "sketch", "lines": "ab", "size": 3}),
+        Text("x", extra={"citations": [{"n": 1}, {"n": 2}]}),
+    )
+    assert response.extra == {"context_management": {"applied_edits": []}}
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([], "empty"),
+        ([START], "before 'message_stop'"),
+        ([STOP], "instead of 'message_start'"),
+        ([{"no": "type"}], "malformed"),
+        (
+            [START, {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta", "text": ""}}],
+            "malformed",
+        ),
+    ],
+)
+def test_a_stream_that_makes_no_sense_is_refused(events: list[dict[str, Any]], says: str) -> None:
+    """A truncated or shuffled stream never passes for an answer."""
+    with pytest.raises(ModelResponseInvalid, match=says):
+        feed(*events)
+
+
+def call_in_pieces(*pieces: str, stop_reason: str = "tool_use") -> ModelResponse:
+    """An answer with one tool call, its arguments in these pieces."""
+    return feed(
+        START,
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Now."}},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        },
+        *(
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
+            for piece in pieces
+        ),
+        {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": {"output_tokens": 9}},
+        STOP,
+    )
+
+
+def test_the_arguments_of_a_call_come_in_pieces() -> None:
+    """JSON is read only when it is whole; no pieces at all mean no arguments."""
+    assert call_in_pieces('{"a"', ": 1}").content[1] == ToolUse("t", "f", {"a": 1})
+    assert call_in_pieces("").content[1] == ToolUse("t", "f", {})
+
+
+@pytest.mark.parametrize("pieces", [['{"a"'], ["[1]"]])
+def test_arguments_that_are_no_json_object_spoil_the_answer(pieces: list[str]) -> None:
+    """A call must not be made with arguments that nobody meant."""
+    with pytest.raises(ModelResponseInvalid, match="arguments"):
+        call_in_pieces(*pieces)
+
+
+def test_half_a_call_is_left_out_where_the_token_limit_cut_it() -> None:
+    """The rest of the answer stands, and the stop reason says why the call is missing."""
+    response = call_in_pieces('{"a"', stop_reason="max_tokens")
+    assert response.content == (Text("Now."),)
+    assert response.stop_reason == "max_tokens"
+    assert response.usage.output_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("raw", "usage"),
+    [
+        ({}, Usage()),
+        ({"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": None}, Usage(1, 2)),
+        ({"cache_creation_input_tokens": 10}, Usage(cache_write_tokens=10)),
+        (
+            {"cache_creation_input_tokens": 10, "cache_creation": {"ephemeral_1h_input_tokens": 4}},
+            Usage(cache_write_tokens=6, cache_write_1h_tokens=4),
+        ),
+        ({"cache_creation": {"ephemeral_5m_input_tokens": 3}}, Usage(cache_write_tokens=3)),
+        (
+            {"input_tokens": 5, "iterations": [{"input_tokens": 5}, {"input_tokens": 7, "output_tokens": 2}]},
+            Usage(12, 2),
+        ),
+    ],
+)
+def test_usage_is_read_as_it_is_billed(raw: dict[str, Any], usage: Usage) -> None:
+    """The split of cache writes by TTL, and the iterations of a compaction, which the top level leaves out."""
+    assert usage_of(raw) == usage
+
+
+def test_an_answer_that_is_none_is_refused() -> None:
+    """A gateway's JSON without content is not an empty answer."""
+    with pytest.raises(ModelResponseInvalid, match="not a message"):
+        response_of({"hello": "world"})
