@@ -43,16 +43,20 @@ class _Group(TyperGroup):
             context = error.ctx.command_path if error.ctx is not None else "repertory"
             output.say(f"{_lower(error.format_message())}; see {context} --help")
             return output.USAGE
-        except KeyboardInterrupt:
-            return output.INTERRUPTED
-        except (RepertoryError, BaseExceptionGroup) as raised:
+        except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:
+            # The outermost frame: whatever it is, a person is at the other end.
             cause = _single(raised)
+            if isinstance(cause, (BrokenPipeError, SystemExit)):
+                raise cause from None
             if isinstance(cause, KeyboardInterrupt):
                 return output.INTERRUPTED
-            if debug or not isinstance(cause, RepertoryError):
+            if debug:
                 raise
-            output.say(str(cause))
-            return output.exit_code_of(cause)
+            if isinstance(cause, RepertoryError):
+                output.say(str(cause))
+                return output.exit_code_of(cause)
+            output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows where")
+            return output.FAILED
 
 
 def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
@@ -70,10 +74,8 @@ def _lower(message: str) -> str:
 
 def _single(error: BaseException) -> BaseException:
     """What a task group wrapped, where it wrapped one thing only."""
-    if isinstance(error, BaseExceptionGroup):
-        parts: Sequence[BaseException] = error.exceptions
-        return _single(parts[0]) if len(parts) == 1 else error
-    return error
+    parts: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return _single(parts[0]) if len(parts) == 1 else error
 
 
 app = typer.Typer(
@@ -119,7 +121,7 @@ ModelName = Annotated[
         help="The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline.",
     ),
 ]
-Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
+Loop = Annotated[Backend, typer.Option("--backend", metavar="trio|asyncio", help="The event loop.")]
 AgentRef = Annotated[
     str | None,
     typer.Option("--agent", metavar="MODULE:NAME", help="An agent of yours, or a function that makes one."),
@@ -313,12 +315,18 @@ def stress(
         Workload, typer.Argument(metavar="WORKLOAD", help="What to stress: appends.")
     ] = Workload.appends,
     *,
-    writers: Annotated[int, typer.Option("--writers", min=1, metavar="N", help="Concurrent tasks.")] = 50,
-    appends: Annotated[int, typer.Option("--appends", min=1, metavar="N", help="Entries in all.")] = 2000,
-    threads: Annotated[int, typer.Option("--threads", min=0, metavar="N", help="OS threads besides.")] = 0,
+    writers: Annotated[int, typer.Option("--writers", min=1, metavar="N", help="How many append at once.")] = 50,
+    appends: Annotated[int, typer.Option("--appends", min=1, metavar="N", help="Appends of each writer.")] = 2000,
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, metavar="N", help="How many of the writers are OS threads.")
+    ] = 8,
     durable: Annotated[
-        bool, typer.Option("--durable", help="Into a file, each append on disk, instead of memory.")
+        bool, typer.Option("--durable", help="Acknowledge what survives a loss of power, not just of the process.")
     ] = False,
+    db: Annotated[
+        Path | None,
+        typer.Option("--db", metavar="FILE", help="Write to this database. Default: one that is thrown away."),
+    ] = None,
     backend: Loop = Backend.trio,
     as_json: AsJson = False,
 ) -> None:
@@ -326,14 +334,15 @@ def stress(
 
     Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
     """
-    from repertory.cli.stress import run_stress
+    from repertory.cli.stress import stress_appends
 
-    run_stress(
-        workload.value,
+    engines = {Workload.appends: stress_appends}
+    engines[workload](
         writers=writers,
         appends=appends,
         threads=threads,
         durable=durable,
+        db=db,
         backend=backend.value,
         as_json=as_json,
     )

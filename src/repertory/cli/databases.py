@@ -134,34 +134,32 @@ async def open_run(run_id: str | None, db: Path | None) -> AsyncGenerator[tuple[
         RunNotFound: No run, or more than one, has such an id.
     """
     paths = databases_to_read(db)
-    missing: RunNotFound | None = None
     for path in paths:
         async with open_to_read(path) as journal:
-            try:
-                row = find_run(await journal.read_runs(), run_id)
-            except RunNotFound as error:
-                missing = missing or error
+            row = find_run(await journal.read_runs(), run_id)
+            if row is None:
                 continue
             if named_database(db) is None:
                 say(f"reading {path}")
             yield path, journal, row
             return
-    assert missing is not None
     where = str(paths[0]) if len(paths) == 1 else f"any of the {len(paths)} databases in {data_dir()}"
-    raise RunNotFound(f"{missing} in {where}; repertory ps -a lists what there is")
+    what = "no run" if run_id is None else f"no run {run_id!r}"
+    raise RunNotFound(f"there is {what} in {where}; repertory ps -a lists what there is")
 
 
-def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow:
-    """The run that an id, or a part of one, stands for; None stands for the newest root.
+def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
+    """The run that an id, or a part of one, stands for; None where there is none.
+
+    Args:
+        rows: The runs.
+        run_id: The id; None stands for the newest root.
 
     Raises:
-        RunNotFound: No run fits, or several that are not one tree.
+        RunNotFound: Several fit that are not one tree.
     """
     if run_id is None:
-        roots = [row for row in rows if row.started.parent_id is None]
-        if not roots:
-            raise RunNotFound("there is no run")
-        return roots[-1]
+        return next((row for row in reversed(rows) if row.started.parent_id is None), None)
     fitting = [row for row in rows if run_id in row.started.run_id]
     exact = [row for row in fitting if row.started.run_id == run_id]
     if exact:
@@ -169,9 +167,9 @@ def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow:
     # A root's id is the beginning of the ids below it, so a part of it fits its whole tree.
     first = min(fitting, key=lambda row: len(row.started.run_id), default=None)
     if first is None:
-        raise RunNotFound(f"there is no run {run_id!r}")
+        return None
     others = [row.started.run_id for row in fitting if not row.started.run_id.startswith(first.started.run_id)]
     if others:
         listed = ", ".join([first.started.run_id, *others][:4])
-        raise RunNotFound(f"{run_id!r} fits more than one run: {listed}")
+        raise RunNotFound(f"{run_id!r} fits more than one run, say more of it: {listed}")
     return first

@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
 from repertory.cli.live import show_progress
 from repertory.cli.running import (
-    RESEARCH,
     Outcome,
     execute,
     existing_folder,
-    find_agent,
     print_answer,
     raise_for,
 )
 
 if TYPE_CHECKING:
-    from repertory.agents import Run, Supervisor
+    from repertory.agents import Agent, Run, Supervisor
     from repertory.agents.start import Backend
+    from repertory.llm import Model
     from repertory.llm.messages import Json
 
 QUESTION = (
     "How does the standard library wait for a lock with a timeout: in threading, in multiprocessing and in asyncio?"
 )
+OFFLINE_STEPS = 36  # turns of searching and reading; it answers a question in 12, but then a record is still small
+TEAM = "repertory.cli.demo:demo_team"
+# In the folder of the standard library, but none of its own source, or no explanation of it.
+NOT_SHOWN = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__")
+
+
+def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) -> Agent:
+    """Make the team that the demo runs: ``research_team``, summarised often enough to be seen in a short run.
+
+    Args:
+        root: The folder; nothing outside of it can be read.
+        model: For all of them; None leaves the choice to the supervisor.
+        deny: Names in the folder that stay hidden.
+    """
+    from repertory.agents import research_team
+    from repertory.context import ContextPolicy
+    from repertory.tools import file_tools
+
+    lead = research_team(root, model=model, context=ContextPolicy(summarize_every=4))
+    looking = {tool.name: tool for tool in file_tools(root, deny=deny)}
+    team = [
+        msgspec.structs.replace(member, tools=[looking.get(tool.name, tool) for tool in member.tools])
+        for member in lead.team
+    ]
+    return msgspec.structs.replace(lead, team=team)
+
+
+def _model(name: str | None) -> Model:
+    """The model that a name, or nothing, stands for; the offline one given more turns than it takes by itself."""
+    from repertory.llm import OfflineModel, open_model
+
+    model = open_model(name)
+    return OfflineModel(steps=OFFLINE_STEPS) if isinstance(model, OfflineModel) else model
 
 
 def run_demo(
@@ -42,18 +76,20 @@ def run_demo(
 ) -> None:
     """See ``repertory demo``."""
     folder = existing_folder(root or Path(sysconfig.get_paths()["stdlib"]))
-    options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
-    agent = find_agent(RESEARCH, options, model)
+    chosen = _model(model)
+    deny = NOT_SHOWN if root is None else ()
+    agent = demo_team(str(folder), deny=deny)
+    options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {})
     task = question or QUESTION
     path = db or new_database()
 
     async def start(supervisor: Supervisor) -> Run:
-        return await supervisor.spawn(agent, task, agent_ref=RESEARCH, options=options)
+        return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
 
     if not as_json:
         _print_opening(task, folder, path)
     with show_progress(as_json=as_json, plain=plain, stderr=False) as progress:
-        outcome = execute(start, path=path, root=folder, model=model, backend=backend, progress=progress)
+        outcome = execute(start, path=path, root=folder, model=chosen, backend=backend, progress=progress)
     if as_json:
         output.print_json(outcome.to_json())
     else:
@@ -66,11 +102,10 @@ def _print_opening(task: str, folder: Path, path: Path) -> None:
 
     screen = output.console()
     screen.print(Text(output.clean(task), style="bold"))
-    screen.print(Text(output.clean(f"from {folder}, recorded in {path}\n"), style="dim"), soft_wrap=True)
+    screen.print(Text(output.clean(f"from {folder}\nrecorded in {path}\n"), style="dim"), soft_wrap=True)
 
 
 def _print_closing(outcome: Outcome, *, named: bool) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     screen = output.console()
@@ -78,13 +113,11 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
     if outcome.answer is not None:
         print_answer(outcome.answer)
         screen.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("")
-    for name in ("THE MODELS SAW", "A PLAIN LOOP", ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for row in _figures(outcome):
-        table.add_row(*row)
+    table = output.table(("", "MODELS SAW", "PLAIN LOOP", " "), list(_figures(outcome)), right="MODELS SAW|PLAIN LOOP")
     output.show(screen, table, "")
+    if outcome.model == "offline":
+        words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
+        output.show(screen, Text(words, style="dim"), "")
     for citation in outcome.citations:
         if not citation.resolved:
             screen.print(
@@ -109,15 +142,15 @@ def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
         output.ratio(figures.tokens_seen, figures.tokens_plain),
     )
     yield (
-        "cost, prompt cache priced in",
+        "cost, cache priced in",
         output.dollars(figures.cost_seen),
         output.dollars(figures.cost_plain),
         output.ratio(figures.cost_seen, figures.cost_plain),
     )
-    yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), ""
-    yield "iterations", str(figures.iterations), "", f"{figures.runs} agents in {outcome.seconds:.1f} s"
-    yield "tool calls", str(figures.tool_calls), "", f"{figures.dedup_hits} answered from an earlier, identical one"
-    yield "summaries", str(figures.summaries), "", "taken in the background, swapped in"
+    yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), "of all agents"
+    yield "iterations", str(figures.iterations), "", f"{figures.runs} agents, {outcome.seconds:.1f} s"
+    yield "tool calls", str(figures.tool_calls), "", f"{figures.dedup_hits} repeats not run again"
+    yield "summaries", str(figures.summaries), "", "taken in the background"
     yield "retrievals", str(figures.retrievals), "", "of what had left the view"
     resolved = sum(citation.resolved for citation in outcome.citations)
-    yield "citations that hold", str(resolved), "", f"of {len(outcome.citations)}, each looked up in its file"
+    yield "citations", str(len(outcome.citations)), "", f"{resolved} hold: file, line and quote looked up"

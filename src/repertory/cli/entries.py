@@ -28,8 +28,8 @@ def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
     if kind == "tool_use":
         return f"calls {one_line(block['name'])}", _arguments(block["input"])
     if kind == "tool_result":
-        content = block.get("content", "")
-        parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        content: Any = block.get("content", "")
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         words = "\n".join(part["text"] if part.get("type") == "text" else f"({part.get('type')})" for part in parts)
         return "result" + (", an error" if block.get("is_error") else ""), clean(words)
     if kind == "thinking":

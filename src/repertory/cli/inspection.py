@@ -183,26 +183,20 @@ def _heading(inspection: Inspection) -> RenderableType:
 
 
 def _record_part(inspection: Inspection) -> Iterator[RenderableType]:
-    from rich.table import Table
     from rich.text import Text
 
     yield Text("THE RECORD, and how each entry was shown", style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("IT", justify="right", no_wrap=True)
-    table.add_column("SHOWN", no_wrap=True)
-    table.add_column("TOKENS", justify="right", no_wrap=True)
-    table.add_column("WHAT", no_wrap=True, overflow="ellipsis")
-    for entry in inspection.entries:
-        shown = inspection.plan.representation(entry)
-        table.add_row(
+    rows = [
+        (
             str(entry.position),
             str(entry.iteration),
-            Text(shown, style=_COLOURS[shown]),
+            Text(shown := inspection.plan.representation(entry), style=_COLOURS[shown]),
             output.tokens(entry.tokens),
             describe_entry(entry),
         )
-    yield table
+        for entry in inspection.entries
+    ]
+    yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, right="#|IT|TOKENS")
     yield Text("")
     yield Text("DECISIONS so far" if inspection.decisions else "No decision has changed the view so far.", style="bold")
     for decision in inspection.decisions:

@@ -51,7 +51,7 @@ def _picture(screen: Console) -> Generator[Progress]:
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
     with Live(
         console=screen,
-        get_renderable=lambda: draw(progress, screen.width, screen.height),
+        get_renderable=lambda: draw(progress, screen.height),
         refresh_per_second=_REFRESH,
         redirect_stdout=False,
         redirect_stderr=False,
@@ -60,37 +60,31 @@ def _picture(screen: Console) -> Generator[Progress]:
         yield progress
 
 
-def draw(progress: Progress, width: int, height: int) -> RenderableType:
+def draw(progress: Progress, height: int) -> RenderableType:
     """Draw the tree as it stands.
 
     Args:
         progress: What is known.
-        width: Columns of the terminal.
-        height: Its lines.
+        height: Lines of the terminal.
     """
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", width=width)
-    table.add_column("AGENT", no_wrap=True, min_width=15)
-    table.add_column("STATE", no_wrap=True, min_width=8)
-    table.add_column("ITER", justify="right", no_wrap=True, min_width=4)
-    table.add_column("VIEW / RECORD", justify="right", no_wrap=True, min_width=15)
-    table.add_column("COST", justify="right", no_wrap=True, min_width=7)
-    table.add_column("NOW", no_wrap=True, overflow="ellipsis", ratio=1)
     agents = list(progress.agents.values())
     fitting = max(3, height - 11)
-    for branch, agent in list(in_tree(agents))[:fitting]:
-        table.add_row(
-            f"{branch}{agent.name}",
-            coloured_state(agent.state),
-            str(agent.iteration),
-            f"{output.tokens(agent.view_tokens)} / {output.tokens(agent.record_tokens)}",
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            f"{branch}{agent.name}".ljust(15),  # so that the columns stay where they are as agents come
+            coloured_state(agent.state.ljust(8)),
+            f"{agent.iteration:4}",
+            f"{output.tokens(agent.view_tokens)} / {output.tokens(agent.record_tokens)}".rjust(15),
             output.dollars(agent.cost),
             Text(_now(agent), style="dim"),
         )
-    parts: list[RenderableType] = [table]
+        for branch, agent in list(in_tree(agents))[:fitting]
+    ]
+    headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
+    parts: list[RenderableType] = [output.table(headers, rows, right="ITER|VIEW / RECORD|COST")]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
     seconds = time.monotonic() - progress.started_at

@@ -7,13 +7,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from repertory import errors
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 OK = 0
 FAILED = 1
@@ -111,6 +113,33 @@ def console(*, stderr: bool = False, plain: bool = False) -> Console:
 
 def _has_width(stream: TextIO) -> bool:
     return stream.isatty() or "COLUMNS" in os.environ
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: str = "") -> Table:
+    """Make a table whose last column gives way where the terminal is too narrow, and no other does.
+
+    Args:
+        headers: What stands above the columns, whole or as an abbreviation; all "" for no such line.
+        rows: The cells, clean already.
+        right: The headers, joined by ``|``, whose columns are aligned to the right.
+    """
+    from rich.cells import cell_len
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers))
+    for index, header in enumerate(headers):
+        widest = max(cell_len(str(text)) for text in (header, *(row[index] for row in rows)))
+        last = index == len(headers) - 1
+        made.add_column(
+            header,
+            justify="right" if header and header in right.split("|") else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if last else widest,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def show(screen: Console, *parts: RenderableType) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repertory.agents import Agent, Run, RunStatistics, Supervisor
     from repertory.agents.start import Backend
     from repertory.cli.progress import Progress
+    from repertory.llm import Model
     from repertory.llm.messages import Json
 
 RESEARCH = "repertory.agents:research_team"
@@ -203,12 +204,22 @@ def raise_for(outcome: Outcome) -> None:
 
 def print_answer(answer: str) -> None:
     """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
-    if sys.stdout.isatty():
-        from rich.text import Text
+    text = output.clean(answer).rstrip("\n")
+    if not sys.stdout.isatty():
+        sys.stdout.write(f"{text}\n")
+        return
+    from rich.table import Table
+    from rich.text import Text
 
-        output.console().print(Text(output.clean(answer)))
-    else:
-        sys.stdout.write(output.clean(answer).rstrip("\n") + "\n")
+    screen = output.console()
+    for line in text.split("\n"):
+        if line.startswith("- "):  # wrapped under its own first word
+            item = Table.grid()
+            item.add_row("• ", Text(line[2:]))
+            screen.print(item)
+        else:
+            # Not more of Markdown than this: its underscores would eat those of file names.
+            screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
 
 
 # --- one run in the foreground ----------------------------------------------------------------------------
@@ -246,7 +257,7 @@ def execute(
     *,
     path: Path,
     root: Path | None,
-    model: str | None,
+    model: Model | str | None,
     backend: Backend,
     progress: Progress,
 ) -> Outcome:

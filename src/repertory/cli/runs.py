@@ -111,7 +111,7 @@ def list_runs(*, db: Path | None, everything: bool, as_json: bool) -> None:
         _print_table(shown)
     hint = _hint(lines, shown)
     if hint:
-        print(hint)  # noqa: T201 - a command's own answer
+        print(f"\n{hint}" if shown else hint)  # noqa: T201 - a command's own answer
 
 
 async def _read_lines(path: Path) -> tuple[list[RunLine], bool]:
@@ -144,34 +144,29 @@ def _hint(lines: Sequence[RunLine], shown: Sequence[RunLine]) -> str:
 
 
 def _print_table(lines: Sequence[RunLine]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("RUN", no_wrap=True)
-    table.add_column("AGENT", no_wrap=True)
-    table.add_column("STATE", no_wrap=True)
-    for name in ("AGE", "ITER", "TOKENS", "COST"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("TASK", no_wrap=True, overflow="ellipsis", ratio=1)
     now = time.time()
+    rows: list[tuple[str | Text, ...]] = []
     for branch, line in in_tree(lines):
         # A sub-agent's id is its parent's and a part of its own.
         own = line.run_id.removeprefix(line.parent_id or "") if branch else line.run_id
-        table.add_row(
-            f"{branch}{output.one_line(own)}",
-            output.one_line(line.agent),
-            coloured_state(line.state),
-            output.duration(now - line.started_at),
-            str(line.iterations),
-            output.tokens(line.tokens_seen),
-            output.dollars(line.cost),
-            output.one_line(line.error or line.task, 200),
+        rows.append(
+            (
+                f"{branch}{output.one_line(own)}",
+                output.one_line(line.agent),
+                coloured_state(line.state),
+                output.duration(now - line.started_at),
+                str(line.iterations),
+                output.tokens(line.tokens_seen),
+                output.dollars(line.cost),
+                output.one_line(line.error or line.task, 200),
+            )
         )
-    output.show(output.console(), table)
+    headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
+    output.show(output.console(), output.table(headers, rows, right="AGE|ITER|TOKENS|COST"))
 
 
 def coloured_state(state: str) -> Text:
     """A state in its colour."""
     from rich.text import Text
 
-    return Text(state, style=COLOURS.get(state, ""))
+    return Text(state, style=COLOURS.get(state.strip(), ""))

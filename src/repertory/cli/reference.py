@@ -1,0 +1,48 @@
+"""The command reference of the documentation: ``python -m repertory.cli.reference`` writes it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from repertory.cli.app import app
+
+
+def reference() -> str:
+    """Write every command with its arguments and options as Markdown."""
+    group: Any = typer.main.get_command(app)
+    parts = ["## Options of every command\n", *_options(group)]
+    for name, command in group.commands.items():
+        parts.append(f"## repertory {name}\n")
+        parts.append(f"{_prose(command.help)}\n")
+        parts.extend(_options(command))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _prose(text: str) -> str:
+    """Paragraphs, each on one line."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+
+
+def _options(command: Any) -> Iterator[str]:
+    rows = [(_spelled(parameter), parameter.help) for parameter in command.params if "completion" not in parameter.name]
+    if rows:
+        yield "| | |\n|---|---|"
+        yield "\n".join(f"| `{spelled}` | {text} |" for spelled, text in rows) + "\n"
+
+
+def _spelled(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"{parameter.metavar}" if parameter.required else f"[{parameter.metavar}]"
+    names = ", ".join(sorted(parameter.opts, key=len))
+    if parameter.is_flag:
+        return names
+    return f"{names} {parameter.metavar}".replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,79 @@
+"""``repertory stress``: many writers at once, and what became of every one of their appends."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from repertory.cli import output
+from repertory.errors import RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.agents.start import Backend
+    from repertory.memory.stress import AppendsReport, Progress
+
+
+def stress_appends(
+    *, writers: int, appends: int, threads: int, durable: bool, db: Path | None, backend: Backend, as_json: bool
+) -> None:
+    """See ``repertory stress``.
+
+    Raises:
+        RepertoryError: Something that was acknowledged is not as it was promised.
+    """
+    from repertory.memory.stress import run_appends
+
+    screen = output.console(stderr=True)
+    live = screen.is_terminal and not screen.is_dumb_terminal
+
+    def show(progress: Progress) -> None:
+        done = f"{progress.acknowledged:,} of {progress.total:,} appends, {progress.snapshots:,} snapshots"
+        screen.print(f"{done}, {progress.seconds:.1f} s   ", end="\r")
+
+    async def main(path: Path) -> AppendsReport:
+        return await run_appends(
+            writers=writers,
+            appends=appends,
+            threads=threads,
+            path=path,
+            durability="power" if durable else "process",
+            on_progress=show if live else None,
+        )
+
+    with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
+        report = anyio.run(main, db or Path(folder) / "stress.db", backend=backend)
+    if live:
+        screen.print()
+    if as_json:
+        output.print_json({**msgspec.to_builtins(report), "clean": report.clean})
+    else:
+        _print(report)
+    if not report.clean:
+        raise RepertoryError("the record is not what was acknowledged; please report it with the line above")
+
+
+def _print(report: AppendsReport) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    tasks = report.writers - report.threads
+    rate = f"{report.appends_per_second:,.0f} a second, by {tasks} tasks and {report.threads} threads"
+    survives = {"power": "each on disk before it was acknowledged", "process": "survive the process, not the power"}
+    table.add_row("acknowledged", f"{report.acknowledged:,}", f"{rate}; {survives.get(report.durability, '')}")
+    for name, count, among in (
+        ("lost", report.lost, ""),
+        ("duplicated", report.duplicated, ""),
+        ("reordered", report.reordered, ""),
+        ("snapshots that changed", report.snapshot_violations, f"of {report.snapshots_checked:,}"),
+        ("summaries that knew too much", report.summary_violations, f"of {report.summaries_checked:,}"),
+    ):
+        table.add_row(name, Text(f"{count:,}", style="red" if count else "green"), among)
+    output.show(output.console(), table)
