@@ -145,7 +145,6 @@ async def test_a_closed_supervisor_leaves_runs_that_can_be_resumed() -> None:
             return f"report with {len(reports_in(request))} results"
         return reports_in(request)[0] if len(request.messages) > 1 else call("delegate", agent="worker", task="x")
 
-
     async with rp.open_journal() as journal:
         async with rp.open_supervisor(journal=journal, model=FunctionModel(answer), drain_timeout=0) as supervisor:
             run = await supervisor.spawn(team(), "Go.")

@@ -29,7 +29,8 @@ CORPUS = {
     ),
     "breakage.py": '"""What happens when a jar breaks."""\n\n'
     + "".join(
-        f"def on_break_{n}(jar):\n    raise BrokenJar(f'jar {n} breaks: sweep, then count again')\n\n" for n in range(50)
+        f"def on_break_{n}(jar):\n    raise BrokenJar(f'jar {n} breaks: sweep, then count again')\n\n"
+        for n in range(50)
     ),
 }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any as RunAsync
+
 import pytest
 import trio
-from typing import Any as RunAsync
 
 import repertory as rp
 from repertory.agents import (

@@ -67,8 +67,12 @@ def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, out
 class Meter:
     """Adds up one run while it goes on."""
 
-    def __init__(self, statistics: RunStatistics | None = None) -> None:
-        self.statistics = statistics or RunStatistics()
+    def __init__(self) -> None:
+        self.statistics = RunStatistics()
+
+    def reset(self) -> None:
+        """Begin again, to count a record from its beginning."""
+        self.statistics = RunStatistics()
 
     def count_call(self, profile: ModelProfile, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
         """Count one of the loop's model calls.
@@ -83,9 +87,7 @@ class Meter:
         now = self.statistics
         prompt = usage.prompt_tokens
         plain = round(record_estimate * prompt / view_estimate) if view_estimate else prompt
-        as_plain = plain_usage(
-            profile, prompt=plain, previous_prompt=now.record_tokens, output=usage.output_tokens
-        )
+        as_plain = plain_usage(profile, prompt=plain, previous_prompt=now.record_tokens, output=usage.output_tokens)
         self.statistics = msgspec.structs.replace(
             now,
             iterations=now.iterations + 1,

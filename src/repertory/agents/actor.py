@@ -10,8 +10,7 @@ import msgspec
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.agents.loop import Loop
 from repertory.agents.run import LiveRun
-class SummaryFailed(msgspec.Struct): ...
-class SummaryReady(msgspec.Struct): ...
+from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
     from repertory.agents.supervisor import Supervisor

@@ -11,14 +11,14 @@ import anyio
 from repertory.actors import ActorContext
 from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
 from repertory.agents.events import ToolEnded, ToolStarted
-from repertory.agents.recovery import OpenCall, interrupted_result
 from repertory.agents.policies import layered_policy
+from repertory.agents.recovery import OpenCall, interrupted_result
 from repertory.agents.run import LiveRun
-from repertory.context.shaping import Shaped, shape_result
+from repertory.context import Shaped, shape_result
 from repertory.errors import ToolAbort
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.memory import Draft, Snapshot
-from repertory.memory.journal import SearchHit
+from repertory.memory.journal import SearchHit, ToolCallRow
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
@@ -42,9 +42,14 @@ class Caller:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(agent)
         self._cache = ToolCallCache()
-        self.known_ids = {
-            entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None
-        }
+        self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
+
+    def count_earlier(self, calls: Sequence[ToolCallRow]) -> None:
+        """Count the calls of earlier processes."""
+        for row in calls:
+            if row.finished is not None:
+                retrieval = row.intended.tool in _RETRIEVALS
+                self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
@@ -125,6 +130,7 @@ class Caller:
             arguments_digest=digest,
             record=_Record(live),
             contents=self._journal,
+            memory=live.memory,
         )
         try:
             output = await execute(tool, use.input, context)
@@ -157,9 +163,7 @@ class Caller:
             original_length=shaped.original_length,
             metadata=output.metadata,
         )
-        finished = self._finished(
-            use, output.status, duration=output.duration, deduplicated_from=deduplicated_from
-        )
+        finished = self._finished(use, output.status, duration=output.duration, deduplicated_from=deduplicated_from)
         await live.ledger.append(draft, also=[finished, *stored, *output.records])
         self._ended(
             use,

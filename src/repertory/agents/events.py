@@ -110,7 +110,8 @@ class ContextEdited(Event, frozen=True, kw_only=True):
         tokens_saved: How much smaller each later prompt is.
         cost: US dollars that the edit costs once, for rewriting the cache behind it.
         saves_per_call: US dollars that each later call saves.
-        entries: Positions of the entries it touches.
+        summaries: How many summaries are swapped in with it.
+        entries: Positions of the single entries that it touches.
     """
 
     kind: str
@@ -118,6 +119,7 @@ class ContextEdited(Event, frozen=True, kw_only=True):
     tokens_saved: int
     cost: float = 0.0
     saves_per_call: float = 0.0
+    summaries: int = 0
     entries: tuple[int, ...] = ()
 
 

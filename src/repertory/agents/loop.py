@@ -24,7 +24,7 @@ from repertory.errors import (
 from repertory.llm.messages import Block, Text, text_of, tool_uses
 from repertory.llm.model import Retrying, StreamEvent
 from repertory.memory import Draft, Entry, Snapshot
-from typing import Any as SummaryFailed, Any as SummaryReady
+from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
     from repertory.agents.supervisor import Supervisor
@@ -86,7 +86,9 @@ class Loop:
         if iteration == 0 and len(snapshot) <= 1 and not self._live.resumed:
             return
         self._live.iteration = iteration
-        calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
+        journalled = await self._journal.read_tool_calls(self._live.run_id)
+        self._caller.count_earlier(journalled)
+        calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
         self._supervisor.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
         await self._caller.run(calls, iteration)
@@ -170,7 +172,7 @@ class Loop:
                 response = await self._model.complete(shown.request, on_event=self._on_stream)
             except PromptTooLong as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
-                if not self._view.shrink():
+                if not self._view.shrink(shown):
                     raise
                 continue  # a strictly smaller request: a refused one is never sent again unchanged
             except ModelError as error:

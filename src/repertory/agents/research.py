@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from repertory.agents.agent import Agent
 from repertory.agents.limits import Limits
 from repertory.context import ContextPolicy
 from repertory.llm.model import Model
-from repertory.tools import context_tools, file_tools
+from repertory.tools import context_tools, file_tools, memory_tools
+
+RESEARCH_CONTEXT = ContextPolicy(keep_recent=2, summarize_every=5)
+"""Researchers store a finding as soon as they have it, so what they read need not stay in view for long."""
 
 _LEAD = """\
 You lead a small research team. The question is about the files of one folder, which your researchers can read
@@ -33,22 +37,24 @@ def research_team(
     root: str | Path,
     *,
     model: Model | str | None = None,
-    researchers: int = 20,
-    context: ContextPolicy | None = ContextPolicy(),  # noqa: B008 - frozen
+    deny: Sequence[str] = (),
+    runs: int = 20,
+    context: ContextPolicy | None = RESEARCH_CONTEXT,
 ) -> Agent:
     """Make a lead agent with a researcher it can delegate to, confined to one folder.
 
     Args:
         root: The folder; nothing outside of it can be read.
         model: For both; None leaves the choice to the supervisor.
-        researchers: How many runs the whole tree may hold.
+        deny: Paths below the root that nobody may see either.
+        runs: How many runs the whole tree may hold.
         context: How much of the record the models see; None shows everything, always.
     """
     researcher = Agent(
         "researcher",
         instructions=_RESEARCHER,
         description="Searches and reads the files, stores findings in memory, and reports with path:line sources.",
-        tools=[*file_tools(root), *context_tools()],
+        tools=[*file_tools(root, deny=deny), *memory_tools(), *context_tools()],
         model=model,
         context=context,
         limits=Limits(iterations=40, depth=0),
@@ -57,9 +63,9 @@ def research_team(
         "lead",
         instructions=_LEAD,
         description="Splits a question about a folder, delegates the parts, and answers with sources.",
-        tools=[*context_tools()],
+        tools=[*memory_tools(), *context_tools()],
         team=[researcher],
         model=model,
         context=context,
-        limits=Limits(iterations=30, depth=1, runs=researchers),
+        limits=Limits(iterations=30, depth=1, runs=runs),
     )

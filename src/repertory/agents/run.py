@@ -13,7 +13,7 @@ from repertory.agents.agent import Agent
 from repertory.agents.events import Event, StateChanged
 from repertory.agents.hub import EventReader
 from repertory.errors import RunError, RunFailed, RunStopped
-from repertory.memory import Ledger
+from repertory.memory import Ledger, Memory
 from repertory.memory.records import FINAL_STATES, RunStarted, RunState
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ class Said(msgspec.Struct, frozen=True):
 class LiveRun:
     """What this process knows of one run. It outlives the actor's restarts; the journal outlives it."""
 
-    def __init__(self, started: RunStarted, agent: Agent, ledger: Ledger, *, parent: LiveRun | None = None) -> None:
+    def __init__(
+        self, started: RunStarted, agent: Agent, ledger: Ledger, memory: Memory, *, parent: LiveRun | None = None
+    ) -> None:
         self.started = started
         self.agent = agent
         self.ledger = ledger
+        self.memory = memory
         self.parent = parent
         self.children: list[LiveRun] = []
         self.meter = Meter()

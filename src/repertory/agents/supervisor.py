@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -19,13 +20,14 @@ from repertory.agents.agent import Agent, load_agent
 from repertory.agents.events import Event, RunSpawned, StateChanged
 from repertory.agents.hub import EventHub, EventReader
 from repertory.agents.run import LiveRun, Run, Said
-from repertory.errors import ConfigurationError, LimitExceeded, RunError, RunFailed, RunNotFound
+from repertory.errors import ConfigurationError, LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import Model
-from repertory.memory import Draft, Ledger, open_journal
+from repertory.memory import Draft, Ledger, Memory, MemoryActor, open_journal
 from repertory.memory.journal import Durability, Journal, RunRow
 from repertory.memory.records import FINAL_STATES, EventLogged, RunStarted, RunState, RunStateChanged
+from repertory.summarizer import Strategy, SummarizerActor
 
 _SAID = "UserSaid"
 # A run's actor that keeps crashing is given up; its neighbours go on.
@@ -42,17 +44,20 @@ class Supervisor:
         system: ActorSystem,
         tasks: anyio.abc.TaskGroup,
         model: Model | str | None,
+        memory: ActorRef[Any],
+        summarizer: ActorRef[Any],
         clock: Callable[[], float],
     ) -> None:
         self.journal = journal
+        self.summarizer = summarizer
         self.hub = EventHub()
         self.clock = clock
         self._system = system
         self._tasks = tasks
+        self._memory = memory
         self._default_model = model
         self._models: dict[str | None, Model] = {}
         self._live: dict[str, LiveRun] = {}
-        self._spawning: dict[str, anyio.Event] = {}
 
     # --- starting and finding runs ------------------------------------------------------------------------
 
@@ -175,13 +180,12 @@ class Supervisor:
     async def _begin(self, started: RunStarted, agent: Agent, *, parent: LiveRun | None) -> LiveRun:
         """Write a new run and its task in one transaction."""
         ledger = Ledger(self.journal, started.run_id, clock=self.clock)
-        scope_id, records = "", []
-        started = msgspec.structs.replace(started, scope_id=scope_id)
-        live = LiveRun(started, agent, ledger, parent=parent)
-        started = msgspec.structs.replace(started, model=self.model_for(live).name)
-        live.started = started
+        memory = await self._open_memory(started.run_id, agent, parent)
+        live = LiveRun(started, agent, ledger, memory, parent=parent)
+        model = self.model_for(live).name
+        live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=model)
         task = Draft(role="user", kind="task", content=(Text(started.task),))
-        await ledger.append(task, also=[started, *records])
+        await ledger.append(task, also=[started])
         self._register(live)
         self.publish(
             live,
@@ -193,10 +197,16 @@ class Supervisor:
         )
         return live
 
+    async def _open_memory(self, run_id: str, agent: Agent, parent: LiveRun | None) -> Memory:
+        scope_id = f"scope-{run_id}"
+        if parent is None:
+            return await Memory.open(self._memory, run_id, scope_id=scope_id)
+        return await parent.memory.fork(run_id, mode=agent.memory, scope_id=scope_id)
+
     async def _reopen(self, row: RunRow, agent: Agent, *, parent: LiveRun | None) -> LiveRun:
         """Read a run back from the journal, with what was said to it and not yet read."""
         ledger = await Ledger.open(self.journal, row.started.run_id, clock=self.clock)
-        live = LiveRun(row.started, agent, ledger, parent=parent)
+        live = LiveRun(row.started, agent, ledger, Memory(self._memory, row.started.scope_id), parent=parent)
         live.resumed = True
         live.iteration = row.iteration
         heard = {entry.metadata.get("message_id") for entry in ledger.snapshot()}
@@ -213,9 +223,7 @@ class Supervisor:
             live.parent.children = [*others, live]
 
     def _start(self, live: LiveRun, spawn: Callable[..., ActorRef[Any]]) -> None:
-        live.ref = spawn(
-            lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=_SUPERVISION
-        )
+        live.ref = spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=_SUPERVISION)
         self._tasks.start_soon(self._reap, live, live.ref)
 
     async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
@@ -234,18 +242,14 @@ class Supervisor:
 
     def publish(self, live: LiveRun, event: type[Event], **fields: Any) -> None:
         """Let everybody know, and keep it in the journal."""
-        made = event(
-            run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields
-        )
+        made = event(run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields)
         self.hub.publish(made)
         body = {
             name: value
             for name, value in msgspec.to_builtins(made).items()
             if name not in ("event", "run_id", "agent", "iteration", "at")
         }
-        record = EventLogged(
-            run_id=live.run_id, type=event.__name__, body=body, at=made.at, iteration=live.iteration
-        )
+        record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=made.at, iteration=live.iteration)
         self.journal.submit([record])
 
     async def change_state(self, live: LiveRun, state: RunState) -> None:
@@ -276,9 +280,7 @@ class Supervisor:
         live.cause = error
         self._close(live, state, result=result, error=words)
 
-    def _close(
-        self, live: LiveRun, state: RunState, *, result: str | None = None, error: str | None = None
-    ) -> None:
+    def _close(self, live: LiveRun, state: RunState, *, result: str | None = None, error: str | None = None) -> None:
         live.ending = True
         live.state, live.result, live.error = state, result, error
         self.publish(live, StateChanged, state=state, result=result, error=error)
@@ -375,6 +377,7 @@ async def open_supervisor(
     model: Model | str | None = None,
     durability: Durability = "power",
     journal: Journal | None = None,
+    summaries: Strategy | None = None,
     drain_timeout: float = 5.0,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Supervisor]:
@@ -388,6 +391,7 @@ async def open_supervisor(
         model: For agents that name none; None takes what the environment offers, see ``open_model``.
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
+        summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
         drain_timeout: Seconds.
         clock: Gives the time in seconds since 1970.
 
@@ -404,7 +408,18 @@ async def open_supervisor(
             system = await stack.enter_async_context(
                 open_system("repertory", supervision=_SUPERVISION, drain_timeout=drain_timeout)
             )
-            supervisor = Supervisor(journal=journal, system=system, tasks=tasks, model=model, clock=clock)
+            memory = partial(MemoryActor, journal, clock=clock)
+
+            summarizer = partial(SummarizerActor, journal, summaries, clock=clock)
+            supervisor = Supervisor(
+                journal=journal,
+                system=system,
+                tasks=tasks,
+                model=model,
+                memory=system.spawn(memory, "memory", restart="permanent"),
+                summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
+                clock=clock,
+            )
             try:
                 yield supervisor
             except BaseException as error:

@@ -1,26 +1,44 @@
-"""What the model sees of one run: the planner asked, the decisions journalled, the request made and recorded."""
+"""What the model sees of one run: the planner asked, its decisions journalled, the request made and recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from repertory.actors import ActorRef
-from repertory.agents.events import IterationStarted, ModelAnswered
+from repertory.agents.events import ContextEdited, IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.policies import layered_policy
 from repertory.agents.run import LiveRun
-from repertory.context import EMPTY, Projector
+from repertory.context import (
+    EMPTY,
+    Calibration,
+    CoverRange,
+    Decision,
+    Planner,
+    Projector,
+    apply,
+    decode_decision,
+    encode_decision,
+    validate,
+)
 from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Text, text_of, tool_uses
-from repertory.llm.model import Model, ModelRequest, ModelResponse
+from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
+from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import cost_of
-from repertory.memory.records import ModelReplied
+from repertory.memory import Snapshot
+from repertory.memory.records import DecisionMade, ModelReplied, SummaryStored
+from repertory.summarizer import Summarize, SummaryFailed, SummaryReady
 from repertory.tools import Tool
 
 if TYPE_CHECKING:
     from repertory.agents.supervisor import Supervisor
+
+_SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
+_MOST_REFUSALS = 3
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -28,8 +46,8 @@ class Shown(msgspec.Struct, frozen=True):
 
     Attributes:
         call: Number of the model call within the run.
-        view_estimate: Tokens that its prompt is expected to have.
-        record_estimate: Tokens that a plain loop's prompt is expected to have.
+        view_estimate: Tokens that its prompt is estimated to have, by characters.
+        record_estimate: The same for the prompt that a plain loop would send.
     """
 
     request: ModelRequest
@@ -39,53 +57,257 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class ContextView:
-    """The view of one run."""
+    """The view of one run: its plan, and everything that makes a request out of it."""
 
     def __init__(
         self, supervisor: Supervisor, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]
     ) -> None:
+        agent = live.agent
+        system = (Text(agent.instructions),) if agent.instructions.strip() else ()
+        schemas = [tool.schema for tool in tools]
+        max_tokens = min(agent.max_tokens, model.profile.max_output)
         self._supervisor = supervisor
         self._live = live
         self._model = model
-        self._plan = EMPTY
-        agent = live.agent
+        self._ref = ref
+        self._policy = layered_policy(agent)
+        self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         self._projector = Projector(
-            profile=model.profile,
-            system=(Text(agent.instructions),) if agent.instructions else (),
-            tools=[tool.schema for tool in tools],
-            max_tokens=min(agent.max_tokens, model.profile.max_output),
-            options=agent.options,
+            profile=model.profile, system=system, tools=schemas, max_tokens=max_tokens, options=agent.options
         )
+        self._planner = (
+            Planner(policy=self._policy, profile=model.profile, head_tokens=self._head, max_tokens=max_tokens)
+            if self._policy is not None
+            else None
+        )
+        self._plan = EMPTY
+        self._calibration = Calibration()
+        self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
+        self._newest_summary: SummaryStored | None = None
         self._calls = 0
+        self._called_at: float | None = None
+        self._recorded = 0  # entries counted in _record_tokens
+        self._record_tokens = 0
+        self._shrink_to: int | None = None
+        self._refusals = 0
 
     async def open(self) -> None:
-        pass
+        """Take up the plan and the figures where the record left them."""
+        journal, run_id = self._supervisor.journal, self._live.run_id
+        decisions = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
+        self._plan = reduce(apply, decisions, EMPTY)
+        stored = await journal.read_summaries(run_id)
+        self._summaries = [summary for summary in stored if summary.last >= self._plan.start]
+        self._newest_summary = stored[-1] if stored else None
+        self._live.meter.reset()
+        self._live.meter.add(summaries=sum(_covers(decision) for decision in decisions))
+        snapshot = self._live.ledger.snapshot()
+        for row in await journal.read_model_calls(run_id):
+            self._calls = max(self._calls, row.called.call)
+            if row.called.purpose != "agent":
+                self._live.meter.add(cost_seen=row.replied.cost if row.replied else 0.0)
+            elif row.replied is not None and row.replied.error is None:
+                self._called_at = row.replied.at
+                self._count(
+                    row.replied.usage,
+                    view_estimate=row.called.prompt_estimate,
+                    record_estimate=self._record_estimate(snapshot.upto(row.called.position)),
+                )
+
+    # --- before a call ------------------------------------------------------------------------------------
 
     async def show(self, iteration: int) -> Shown:
-        snapshot = self._live.ledger.snapshot()
+        """Make the next request.
+
+        Raises:
+            ContextOverflow: It does not fit, even at its smallest.
+        """
+        live, now = self._live, self._supervisor.clock()
+        snapshot = live.ledger.snapshot()
+        record_estimate = self._record_estimate(snapshot)
+        estimate = record_estimate
+        records: list[Any] = []
+        if self._planner is not None:
+            outcome = self._planner.next(
+                snapshot,
+                self._plan,
+                iteration=iteration,
+                calibration=self._calibration,
+                cold=self._cache_is_cold(now),
+                summaries=self._summaries,
+                shrink_to=self._shrink_to,
+            )
+            self._plan, estimate = outcome.plan, outcome.estimate
+            for decision in outcome.decisions:
+                records.append(self._decided(decision, now))
         request = self._projector.project(snapshot, self._plan)
+        validate(request, self._model.profile)
         self._calls += 1
-        estimate = sum(e.tokens for e in snapshot)
-        record = self._projector.record(request, run_id=self._live.run_id, call=self._calls, iteration=iteration,
-                                        position=len(snapshot), at=self._supervisor.clock(), prompt_estimate=estimate)
-        self._supervisor.journal.submit([record])
-        self._supervisor.publish(self._live, IterationStarted, view_tokens=estimate, record_tokens=estimate)
-        return Shown(request, self._calls, estimate, estimate)
+        records.append(
+            self._projector.record(
+                request,
+                run_id=live.run_id,
+                call=self._calls,
+                iteration=iteration,
+                position=len(snapshot),
+                at=now,
+                prompt_estimate=estimate,
+            )
+        )
+        # Need not be durable before the call: it is before the answer, which is all that acts on it.
+        self._supervisor.journal.submit(records)
+        self._supervisor.publish(
+            live,
+            IterationStarted,
+            view_tokens=self._calibration.real_tokens(estimate),
+            record_tokens=self._calibration.real_tokens(record_estimate),
+        )
+        return Shown(request, self._calls, estimate, record_estimate)
+
+    def _cache_is_cold(self, now: float) -> bool:
+        """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
+        rules = self._model.profile.cache
+        return bool(rules.breakpoints) and self._called_at is not None and now - self._called_at > rules.ttl
+
+    def _decided(self, decision: Decision, now: float) -> DecisionMade:
+        covers = _covers(decision)
+        if covers:
+            self._live.meter.add(summaries=covers)
+            self._summaries = [summary for summary in self._summaries if summary.last >= self._plan.start]
+        self._supervisor.publish(
+            self._live,
+            ContextEdited,
+            kind=decision.kind,
+            reason=decision.sentence,
+            tokens_saved=decision.arithmetic.cleared_tokens,
+            cost=decision.arithmetic.cost_now,
+            saves_per_call=decision.arithmetic.saving_per_call,
+            summaries=covers,
+            entries=tuple(edit.position for edit in decision.edits if not isinstance(edit, CoverRange)),
+        )
+        return DecisionMade(
+            run_id=self._live.run_id,
+            iteration=decision.iteration,
+            kind=decision.kind,
+            body=encode_decision(decision),
+            at=now,
+        )
+
+    def _record_estimate(self, snapshot: Snapshot) -> int:
+        """Tokens of the whole record, results as they came from their tools; counts only what is new."""
+        for entry in snapshot[self._recorded :]:
+            self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
+        self._recorded = max(self._recorded, len(snapshot))
+        return self._head + self._record_tokens
+
+    # --- after a call -------------------------------------------------------------------------------------
 
     def replied(self, shown: Shown, response: ModelResponse, *, duration: float) -> ModelReplied:
-        cost = cost_of(self._model.profile, response.usage)
-        self._live.meter.count_call(self._model.profile, response.usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
-        self._supervisor.publish(self._live, ModelAnswered, usage=response.usage, cost=cost, stop_reason=response.stop_reason, text=text_of(response.content), tool_calls=len(tool_uses(response.content)), duration=duration)
-        return ModelReplied(run_id=self._live.run_id, call=shown.call, at=self._supervisor.clock(), content=response.content, usage=response.usage, cost=cost, stop_reason=response.stop_reason, duration=duration)
+        """Count an answer, and make the record that goes into the journal together with it."""
+        now, usage = self._supervisor.clock(), response.usage
+        cost = cost_of(self._model.profile, usage)
+        self._called_at = now
+        self._shrink_to = None
+        self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
+        self._supervisor.publish(
+            self._live,
+            ModelAnswered,
+            usage=usage,
+            cost=cost,
+            stop_reason=response.stop_reason,
+            text=text_of(response.content),
+            tool_calls=len(tool_uses(response.content)),
+            duration=duration,
+        )
+        return ModelReplied(
+            run_id=self._live.run_id,
+            call=shown.call,
+            at=now,
+            content=response.content,
+            usage=usage,
+            cost=cost,
+            stop_reason=response.stop_reason,
+            duration=duration,
+        )
+
+    def _count(self, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
+        self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
+        self._live.meter.count_call(
+            self._model.profile, usage, view_estimate=view_estimate, record_estimate=record_estimate
+        )
 
     def failed(self, shown: Shown, error: ModelError, *, duration: float) -> None:
-        self._supervisor.journal.submit([ModelReplied(run_id=self._live.run_id, call=shown.call, at=self._supervisor.clock(), error=f"{type(error).__name__}: {error}", duration=duration)])
+        """Record a call without an answer."""
+        words = f"{type(error).__name__}: {error}"
+        self._supervisor.journal.submit(
+            [
+                ModelReplied(
+                    run_id=self._live.run_id,
+                    call=shown.call,
+                    at=self._supervisor.clock(),
+                    error=words,
+                    duration=duration,
+                )
+            ]
+        )
 
-    def shrink(self) -> bool:
-        return False
+    def shrink(self, shown: Shown) -> bool:
+        """Ask the planner for a strictly smaller request than one that was refused as too long.
+
+        Returns:
+            Whether there is any sense in trying: not after several refusals in a row, nor in a plain loop.
+        """
+        self._refusals += 1
+        if self._planner is None or self._refusals > _MOST_REFUSALS:
+            return False
+        refused = self._calibration.real_tokens(shown.view_estimate)
+        self._shrink_to = int(refused * _SMALLER)
+        return True
+
+    # --- summaries ----------------------------------------------------------------------------------------
 
     def request_summary(self, iteration: int) -> None:
-        pass
+        """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail."""
+        policy = self._policy
+        if policy is None or not policy.summaries or not policy.summarize_every:
+            return
+        if iteration % policy.summarize_every:
+            return
+        snapshot = self._live.ledger.snapshot()
+        newest = self._newest_summary
+        self._supervisor.summarizer.tell(
+            Summarize(
+                run_id=self._live.run_id,
+                snapshot=snapshot,
+                first=0,
+                upto=len(snapshot),
+                previous=text_of(newest.content) if newest else "",
+                previous_upto=newest.last + 1 if newest else 0,
+                tokens=policy.summary_tokens,
+                iteration=iteration,
+                reply_to=self._ref,
+            )
+        )
 
-    def offer(self, message: Any) -> None: ...
-    def summary_failed(self, message: Any) -> None: ...
+    def offer(self, message: SummaryReady) -> None:
+        """Keep a summary until the planner wants it."""
+        summary = message.summary
+        self._summaries.append(summary)
+        self._newest_summary = summary
+        self._supervisor.publish(
+            self._live,
+            SummaryTaken,
+            first=summary.first,
+            last=summary.last,
+            strategy=summary.strategy,
+            tokens=summary.tokens,
+            replaced_tokens=summary.replaced_tokens,
+        )
+
+    def summary_failed(self, message: SummaryFailed) -> None:
+        """Say so, and go on without."""
+        self._supervisor.publish(self._live, SummaryRefused, reason=message.reason)
+
+
+def _covers(decision: Decision) -> int:
+    return sum(isinstance(edit, CoverRange) for edit in decision.edits)
