@@ -75,7 +75,8 @@ def said(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
         (
             400,
             said(
-                "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
+                "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different "
+                "conversation."
             ),
             ThinkingMismatch,
             False,
