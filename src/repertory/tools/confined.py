@@ -194,12 +194,15 @@ class Folder:
 
     def _open_folder(self, parts: Parts) -> int:
         """Descriptor of a folder below the root; the caller closes it."""
-        folder = os.open(self.root, _FOLDER_FLAGS)
-        for name in parts:
+        try:
+            folder = os.open(self.root, _FOLDER_FLAGS)
+        except OSError as error:
+            raise ToolFailed(f"the folder that this tool reads cannot be opened: {error.strerror}") from error
+        for index, name in enumerate(parts):
             try:
                 inner = self._step(folder, name)
             except OSError as error:
-                raise _explain(error, parts, folder, name=name) from error
+                raise _explain(error, parts[: index + 1], folder) from error
             finally:
                 os.close(folder)
             folder = inner
@@ -267,16 +270,15 @@ def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def _explain(error: OSError, parts: Parts, folder: int, *, name: str | None = None) -> ToolRetry | ToolFailed:
-    """Say what is wrong with a path; ``name`` is the folder on it that could not be entered."""
+def _explain(error: OSError, parts: Parts, folder: int) -> ToolRetry | ToolFailed:
+    """Say why the last name of a path, in this folder, could not be opened."""
     path = printable(parts)
     if isinstance(error, FileNotFoundError):
         return ToolRetry(f"there is no {path!r}; list_files shows what there is")
-    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
-        place = parts[-1] if name is None else name
-        if _is_link(folder, place):
-            return ToolFailed(f"{path!r} passes through a symbolic link, and links are not followed")
-        return ToolRetry(f"{path!r} does not lead anywhere: {printable([place])!r} is not a folder")
+    if _is_link(folder, parts[-1]):
+        return ToolFailed(f"{path!r} is a symbolic link, and links are not followed")
+    if isinstance(error, NotADirectoryError):
+        return ToolRetry(f"{path!r} is not a folder")
     if error.errno == errno.ENAMETOOLONG:
         return ToolRetry(f"{path[:200]!r} is not a path: a name in it is too long")
     return ToolFailed(f"{path!r} cannot be read: {error.strerror}")

@@ -27,11 +27,16 @@ MAX_SEARCHED: Final = 2_000_000  # bytes of one file
 MAX_LINE: Final = 2_000  # characters of one line in a view
 MAX_HIT: Final = 300  # characters of one line in a search
 SEARCH_SECONDS: Final = 20.0
-_OUT_OF_TIME: Final = f"not searched within {SEARCH_SECONDS:g} seconds: narrow path or glob"
+_OUT_OF_TIME: Final = "not searched for lack of time: narrow path or glob"
 _BATCH: Final = 8_000_000  # characters that one regular-expression process is given
 
 
-def file_tools(root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike[str]] = ()) -> list[Tool]:
+def file_tools(
+    root: str | os.PathLike[str],
+    *,
+    deny: Iterable[str | os.PathLike[str]] = (),
+    search_timeout: float = SEARCH_SECONDS,
+) -> list[Tool]:
     """Make ``list_files``, ``search_files`` and ``view_file`` for one folder.
 
     They cannot leave it: no ``..``, no absolute path, no link. They open regular files only, and never a SQLite
@@ -41,6 +46,7 @@ def file_tools(root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike
         root: The folder.
         deny: What in it stays hidden: names (``.env``, ``*.pem``) at any depth, paths from the root
             (``config/keys/``), absolute paths.
+        search_timeout: Seconds after which a search answers with what it has found so far.
 
     Raises:
         ConfigurationError: There is no such folder.
@@ -79,7 +85,7 @@ def file_tools(root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike
             limit: How many matches to show at most.
         """
         wanted = _Wanted(pattern=pattern, path=path, glob=glob, regex=regex, ignore_case=ignore_case)
-        return _search(folder, wanted, context_lines, limit)
+        return _search(folder, wanted, search_timeout, context_lines, limit)
 
     def view_file(path: str, start_line: Positive = 1, end_line: Positive | None = None) -> ToolOutput:
         """Read a text file with line numbers. Give a range of lines where you know which part you need.
@@ -167,13 +173,13 @@ class _Hit(msgspec.Struct, frozen=True):
     places: list[tuple[int, int]]
 
 
-def _search(folder: Folder, wanted: _Wanted, context_lines: int, limit: int) -> ToolOutput:
+def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int, limit: int) -> ToolOutput:
     if "\n" in wanted.pattern:
         raise ToolRetry("the pattern must be within one line; search for a part of it")
     skipped: Counter[str] = Counter()
     hits: list[_Hit] = []
     total = files = 0
-    for hit in _find(folder, wanted, skipped):
+    for hit in _find(folder, wanted, seconds, skipped):
         if total < limit:  # what will not be shown is only counted
             hits.append(hit)
         total += len(hit.places)
@@ -187,16 +193,16 @@ def _search(folder: Folder, wanted: _Wanted, context_lines: int, limit: int) -> 
     return ToolOutput("\n".join([head + _note(skipped), *lines]), source_type="search", metadata=facts)
 
 
-def _find(folder: Folder, wanted: _Wanted, skipped: Counter[str]) -> Iterator[_Hit]:
+def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]) -> Iterator[_Hit]:
     """The files with matches, by path."""
     start = folder.parts_of(wanted.path)
-    end = time.monotonic() + SEARCH_SECONDS
+    end = time.monotonic() + seconds
     batch: list[tuple[str, str]] = []
     waiting = 0
     for found in folder.walk(start, skipped):
         if not match_glob(wanted.glob, found.parts[len(start) :] or found.parts[-1:]):
             continue
-        if time.monotonic() > end:
+        if time.monotonic() >= end:
             skipped[_OUT_OF_TIME] += 1
             continue
         data = _read(folder, found, skipped)
