@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -509,7 +510,10 @@ async def times_of(
 ) -> tuple[list[float], Any]:
     """When each attempt began, relative to the first, and what came out."""
     async with httpx2.AsyncClient(transport=wire) as http:
-        model = AnthropicModel(NAME, api_key=KEY, retry=policy, http_client=http, chance=chance)
+        # Without deadlines of its own: the SDK's first request uses a worker thread, and virtual time would jump to
+        # the next deadline meanwhile.
+        patience: dict[str, Any] = {"content_idle_timeout": None, "request_timeout": None}
+        model = AnthropicModel(NAME, api_key=KEY, retry=policy, http_client=http, chance=chance, **patience)
         try:
             outcome: Any = await model.complete(request())
         except ModelError as failure:
@@ -591,16 +595,21 @@ async def test_a_count_that_is_none_is_refused(autojump_clock: trio.testing.Mock
             await AnthropicModel(NAME, api_key=KEY, http_client=http).count_tokens(request())
 
 
+@pytest.mark.parametrize("folder", ["there", "not-there"])
 async def test_without_a_key_the_message_says_what_to_set(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    folder: str, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nothing is sent to the real service without a key."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path / folder))
     wire = Wire()
     async with httpx2.AsyncClient(transport=wire) as http:
         with pytest.raises(ModelAuthenticationError, match="set ANTHROPIC_API_KEY"):
+            await AnthropicModel(NAME, http_client=http, request_timeout=None).complete(request())
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", "localhost:11434")
+        with pytest.raises(ConfigurationError, match="ANTHROPIC_BASE_URL must begin with http"):
             await AnthropicModel(NAME, http_client=http).complete(request())
     assert wire.times == []
 

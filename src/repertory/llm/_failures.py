@@ -166,12 +166,12 @@ def endless(place: Place, seconds: float) -> Failure:
     )
 
 
-def no_key(place: Place) -> Failure:
-    """There is nothing to authenticate with."""
+def no_key(place: Place, why: str = "") -> Failure:
+    """There is nothing to authenticate with, or what there is cannot be read."""
     return Failure(
         ModelAuthenticationError(
-            f"no key for {place.url}: set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a local server that needs none, "
-            "or use the model 'offline'"
+            f"no key for {place.url}{f' ({place.scrub(why)})' if why else ''}: set ANTHROPIC_API_KEY, or "
+            "ANTHROPIC_BASE_URL to a local server that needs none, or use the model 'offline'"
         ),
         False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -87,8 +88,8 @@ class AnthropicModel:
     ) -> None:
         if api_key is not None and auth_token is not None:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
-        if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
-            raise ConfigurationError(f"base_url must be an http or https URL, got {base_url!r}")
+        if base_url is not None:
+            _check_url(base_url, "base_url")
         self._name = name
         self._api_key = api_key
         self._auth_token = auth_token
@@ -233,13 +234,18 @@ class AnthropicModel:
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
         sdk = import_module("anthropic")
-        client: anthropic.AsyncAnthropic = sdk.AsyncAnthropic(
-            api_key=self._api_key,
-            auth_token=self._auth_token,
-            base_url=self._base_url,
-            max_retries=0,  # one owner of retries: this class
-            http_client=self._http_client,
-        )
+        if self._base_url is None and (url := os.environ.get("ANTHROPIC_BASE_URL")):
+            _check_url(url, "ANTHROPIC_BASE_URL")
+        try:
+            client: anthropic.AsyncAnthropic = sdk.AsyncAnthropic(
+                api_key=self._api_key,
+                auth_token=self._auth_token,
+                base_url=self._base_url,
+                max_retries=0,  # one owner of retries: this class
+                http_client=self._http_client,
+            )
+        except sdk.CredentialsError as error:
+            raise _failures.no_key(Place(self._base_url or _API, self._name, False), str(error)).error from error
         has_key = client.api_key or client.auth_token or client.credentials
         if not has_key and str(client.base_url).rstrip("/") != _API:
             # A local server needs no key, but the SDK will not send a request without saying so explicitly.
@@ -290,6 +296,8 @@ async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> 
         return _failures.unreachable(place, error)
     except (ModelResponseInvalid, msgspec.DecodeError, UnicodeDecodeError) as error:
         return _failures.unreadable(place, error)
+    except anthropic.CredentialsError as error:
+        return _failures.no_key(place, str(error))
     except TypeError as error:
         # The SDK reports missing credentials by a bare TypeError, before anything is sent.
         if "authentication method" in str(error):
@@ -307,6 +315,11 @@ async def _count(call: _Call) -> int:
     if not isinstance(answer, dict) or not isinstance(answer.get("input_tokens"), int):
         raise ModelResponseInvalid(f"expected input_tokens in the count, got {str(answer)[:200]}")
     return int(answer["input_tokens"])
+
+
+def _check_url(url: str, name: str) -> None:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigurationError(f"{name} must begin with http:// or https://, got {url!r}")
 
 
 def _path(path: str, betas: tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ from repertory.llm.offline.words import Keyword, keywords, sentences
 
 PART_OF = "This is part of a larger question:"
 FINDING = "finding"  # the tag of every stored finding
-_ID = re.compile(r'"id"\s*:\s*"([^"]+)"|\b([a-z]+-[0-9a-z]{10}-[0-9a-z]{6})\b')
+_ID = re.compile(r'"id"\s*:\s*"([^"]+)"|\b((?:item|mem|note)-[0-9a-z]{8,}(?:-[0-9a-z]+)?)\b')
 _CONTENT_ID = re.compile(r'content_id="([^"]+)"')
 _URL = re.compile(r"https?://[^\s<>\"')\]]+")
 _FOLLOW_UPS = 2  # searches for names that were come across
@@ -59,7 +59,7 @@ def wanted_in(task: str) -> tuple[Keyword, ...]:
 
 def tag_of(task: str) -> str:
     """The tag under which the findings of one task are stored."""
-    return f"task-{blake2b(task.encode(), digest_size=4).hexdigest()}"
+    return f"task_{blake2b(task.encode(), digest_size=4).hexdigest()}"
 
 
 def ids_in(text: str) -> list[str]:
@@ -274,7 +274,8 @@ class _Turn:
     def _store(self, fresh: list[Passage]) -> None:
         if self.tools.store is not None:
             tags = [FINDING, tag_of(self.view.task), self.main[0].word.lower()]
-            self.calls = [*(self.tools.store.store(passage.cited, tags) for passage in fresh), *self.calls]
+            store = self.tools.store
+            self.calls = [*(store.store(p.cited, tags, source=f"{p.path}:{p.line}") for p in fresh), *self.calls]
 
     def _progress(self) -> Progress:
         return Progress(

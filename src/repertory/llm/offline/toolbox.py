@@ -86,9 +86,10 @@ class Tool:
         arguments = self._fill(path=(_PATH, self._anywhere()), limit=(_LIMIT, limit))
         return ToolUse("", self.name, {**arguments, "pattern": pattern})
 
-    def store(self, content: str, tags: Sequence[str]) -> ToolUse:
+    def store(self, content: str, tags: Sequence[str], *, source: str) -> ToolUse:
         """Keep a finding."""
-        return ToolUse("", self.name, self._fill(content=(_CONTENT, content), tags=(_TAGS, list(tags))))
+        values = self._fill(content=(_CONTENT, content), tags=(_TAGS, list(tags)), source=(("source",), source))
+        return ToolUse("", self.name, values)
 
     def query(self, *, text: str | None = None, tags: Sequence[str] = (), limit: int = 20) -> ToolUse:
         """Look findings up, by words or by tag."""
