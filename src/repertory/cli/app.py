@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from repertory.cli import output
+from repertory.cli import output, serve
 from repertory.errors import RepertoryError
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -346,3 +346,6 @@ def stress(
         backend=backend.value,
         as_json=as_json,
     )
+
+
+serve.register(app)

@@ -113,7 +113,8 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
     if outcome.answer is not None:
         print_answer(outcome.answer)
         screen.print()
-    table = output.table(("", "MODELS SAW", "PLAIN LOOP", " "), list(_figures(outcome)), right="MODELS SAW|PLAIN LOOP")
+    headers = ("", "MODELS SAW", "PLAIN LOOP", "")
+    table = output.table(headers, list(_figures(outcome)), width=screen.width, right="MODELS SAW|PLAIN LOOP")
     output.show(screen, table, "")
     if outcome.model == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
@@ -153,4 +154,4 @@ def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
     yield "summaries", str(figures.summaries), "", "taken in the background"
     yield "retrievals", str(figures.retrievals), "", "of what had left the view"
     resolved = sum(citation.resolved for citation in outcome.citations)
-    yield "citations", str(len(outcome.citations)), "", f"{resolved} hold: file, line and quote looked up"
+    yield "citations", str(len(outcome.citations)), "", f"{resolved} hold, looked up in the files"

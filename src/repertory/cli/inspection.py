@@ -145,9 +145,10 @@ def _print(inspection: Inspection, *, full: bool) -> None:
 
     screen = output.console()
     output.show(screen, _heading(inspection))
-    record = list(_record_part(inspection))
+    two_columns = screen.is_terminal and screen.width >= WIDE
+    record = list(_record_part(inspection, screen.width * 2 // 5 - 4 if two_columns else screen.width))
     view = list(_view_part(inspection.request, full=full))
-    if screen.is_terminal and screen.width >= WIDE:
+    if two_columns:
         side_by_side = Table(box=None, expand=True, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
         side_by_side.add_column(ratio=2)
         side_by_side.add_column(ratio=3)
@@ -182,7 +183,7 @@ def _heading(inspection: Inspection) -> RenderableType:
     return heading
 
 
-def _record_part(inspection: Inspection) -> Iterator[RenderableType]:
+def _record_part(inspection: Inspection, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text("THE RECORD, and how each entry was shown", style="bold")
@@ -196,7 +197,7 @@ def _record_part(inspection: Inspection) -> Iterator[RenderableType]:
         )
         for entry in inspection.entries
     ]
-    yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, right="#|IT|TOKENS")
+    yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, width=width, right="#|IT|TOKENS")
     yield Text("")
     yield Text("DECISIONS so far" if inspection.decisions else "No decision has changed the view so far.", style="bold")
     for decision in inspection.decisions:

@@ -51,7 +51,7 @@ def _picture(screen: Console) -> Generator[Progress]:
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
     with Live(
         console=screen,
-        get_renderable=lambda: draw(progress, screen.height),
+        get_renderable=lambda: draw(progress, screen.width, screen.height),
         refresh_per_second=_REFRESH,
         redirect_stdout=False,
         redirect_stderr=False,
@@ -60,12 +60,13 @@ def _picture(screen: Console) -> Generator[Progress]:
         yield progress
 
 
-def draw(progress: Progress, height: int) -> RenderableType:
+def draw(progress: Progress, width: int, height: int) -> RenderableType:
     """Draw the tree as it stands.
 
     Args:
         progress: What is known.
-        height: Lines of the terminal.
+        width: Columns of the terminal.
+        height: Its lines.
     """
     from rich.console import Group
     from rich.text import Text
@@ -84,7 +85,7 @@ def draw(progress: Progress, height: int) -> RenderableType:
         for branch, agent in list(in_tree(agents))[:fitting]
     ]
     headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
-    parts: list[RenderableType] = [output.table(headers, rows, right="ITER|VIEW / RECORD|COST")]
+    parts: list[RenderableType] = [output.table(headers, rows, width=width, right="ITER|VIEW / RECORD|COST")]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
     seconds = time.monotonic() - progress.started_at

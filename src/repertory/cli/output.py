@@ -115,18 +115,20 @@ def _has_width(stream: TextIO) -> bool:
     return stream.isatty() or "COLUMNS" in os.environ
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: str = "") -> Table:
-    """Make a table whose last column gives way where the terminal is too narrow, and no other does.
+def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
+    """Make a table whose last column gives way where there is not enough room, and no other does.
 
     Args:
-        headers: What stands above the columns, whole or as an abbreviation; all "" for no such line.
+        headers: What stands above the columns.
         rows: The cells, clean already.
+        width: Columns of the terminal that it may take.
         right: The headers, joined by ``|``, whose columns are aligned to the right.
     """
     from rich.cells import cell_len
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers))
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    left = width
     for index, header in enumerate(headers):
         widest = max(cell_len(str(text)) for text in (header, *(row[index] for row in rows)))
         last = index == len(headers) - 1
@@ -135,8 +137,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right
             justify="right" if header and header in right.split("|") else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=None if last else widest,
+            width=max(8, min(widest, left)) if last else widest,
         )
+        left -= widest + 2
     for row in rows:
         made.add_row(*row)
     return made

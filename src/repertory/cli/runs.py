@@ -162,7 +162,8 @@ def _print_table(lines: Sequence[RunLine]) -> None:
             )
         )
     headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
-    output.show(output.console(), output.table(headers, rows, right="AGE|ITER|TOKENS|COST"))
+    screen = output.console()
+    output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
 
 
 def coloured_state(state: str) -> Text:

@@ -1,0 +1,89 @@
+"""What leaves the process: nothing that steers a terminal, and one exit code for each kind of trouble."""
+
+from __future__ import annotations
+
+import pytest
+from cli_support import EVIL, EVIL_SHOWN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory import errors
+from repertory.cli import output
+
+
+def test_escape_sequences_become_visible_and_harmless() -> None:
+    """Golden: the clipboard, the screen, a C1 colour, bidi marks and a null are all spelled out."""
+    assert output.clean(EVIL) == EVIL_SHOWN
+
+
+def test_line_breaks_and_tabs_stay() -> None:
+    """Text keeps its form; Windows line ends become plain ones, a lone carriage return cannot overwrite a line."""
+    assert output.clean("a\r\n\tb\rc") == "a\n\tb\\rc"
+    assert output.one_line("a\n\n\tb  c") == "a b c"
+
+
+def test_one_line_is_cut_to_its_width() -> None:
+    """A cut is marked, and a line that fits is left alone."""
+    assert output.one_line("abcdef", 4) == "abc…"
+    assert output.one_line("abcd", 4) == "abcd"
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+def test_no_text_at_all_gets_a_control_character_through(text: str) -> None:
+    """Whatever a model writes, the terminal sees printable characters, line breaks and tabs, and can encode them."""
+    shown = output.clean(text)
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in shown)
+    assert not any(0x7F <= ord(char) < 0xA0 or 0xD800 <= ord(char) < 0xE000 for char in shown)
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c")
+    shown.encode("utf-8")
+
+
+def _all_errors(kind: type[errors.RepertoryError]) -> list[type[errors.RepertoryError]]:
+    return [kind, *(found for below in kind.__subclasses__() for found in _all_errors(below))]
+
+
+@pytest.mark.parametrize("kind", _all_errors(errors.RepertoryError), ids=lambda kind: kind.__name__)
+def test_every_error_has_an_exit_code(kind: type[errors.RepertoryError]) -> None:
+    """No error of the tree ends as success."""
+    error = output.Interrupted("x", 130) if kind is output.Interrupted else kind("x")
+    assert output.exit_code_of(error) in {1, 2, 4, 75, 78, 130}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.RunNotFound("x"), 4),
+        (errors.ConfigurationError("x"), 2),
+        (errors.JournalLocked("x"), 75),
+        (errors.JournalUnreadable("x"), 78),
+        (errors.JournalSchemaTooNew("x"), 78),
+        (errors.RunFailed("x"), 1),
+        (errors.UnknownModel("x"), 1),
+    ],
+)
+def test_exit_codes_are_as_documented(error: errors.RepertoryError, code: int) -> None:
+    """The numbers that scripts rely on."""
+    assert output.exit_code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (output.tokens(950), "950"),
+        (output.tokens(12_345), "12.3k"),
+        (output.tokens(999_960), "1.00M"),
+        (output.dollars(0.01234), "$0.0123"),
+        (output.dollars(1234.5), "$1,234.50"),
+        (output.duration(-1), "0s"),
+        (output.duration(59), "59s"),
+        (output.duration(7300), "2h"),
+        (output.duration(200_000), "2d"),
+        (output.ratio(100, 320), "3.2 times less"),
+        (output.ratio(200, 100), "2.0 times more"),
+        (output.ratio(100, 101), "the same"),
+        (output.ratio(0, 100), "–"),
+    ],
+)
+def test_figures_read_well(shown: str, expected: str) -> None:
+    """Units are short and say what they mean."""
+    assert shown == expected

@@ -1,0 +1,177 @@
+"""ps, inspect and ledger: what a database says, also while somebody writes to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, in_a_process, invoke
+
+from repertory.memory import open_journal
+
+
+def test_ps_shows_what_is_not_finished(made: Path, home: Path) -> None:
+    """A run that says it goes on, in a database nobody owns, is interrupted; how to go on is said."""
+    result = invoke("ps", "--db", made, home=home)
+    assert result.code == 0
+    assert OTHER in result.out
+    assert "interrupted" in result.out
+    assert RUN not in result.out
+    assert f"repertory resume {OTHER}" in result.out
+
+
+def test_ps_all_shows_the_tree_with_figures(made: Path, home: Path) -> None:
+    """Sub-agents stand below their parents; tokens and costs are sums over the calls."""
+    lines = invoke("ps", "-a", "--db", made, home=home).out.split("\n")
+    assert lines[0].split() == ["RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK"]
+    assert lines[1].split()[:3] == [RUN, "lead", "failed"]
+    assert "750" in lines[1]
+    assert "$0.0030" in lines[1]
+    assert lines[2].startswith("└ .0badc0de")
+
+
+def test_ps_json_is_one_object_with_every_run(made: Path, home: Path) -> None:
+    """The same data for a program, and nothing else on standard output or standard error."""
+    result = invoke("ps", "-a", "--json", "--db", made, home=home)
+    assert result.err == ""
+    runs = {run["run_id"]: run for run in result.json["runs"]}
+    assert set(runs) == {RUN, CHILD, OTHER}
+    assert runs[RUN]["state"] == "failed"
+    assert runs[RUN]["tokens_seen"] == 750
+    assert runs[RUN]["iterations"] == 3
+    assert runs[RUN]["cost"] == pytest.approx(0.003)
+    assert runs[CHILD]["parent_id"] == RUN
+    assert [run_id for run_id, run in runs.items() if run["resumable"]] == [RUN, OTHER]
+
+
+def test_a_run_is_not_called_interrupted_while_its_database_is_owned(made: Path, home: Path) -> None:
+    """Reading works beside the owner, and tells a living process from a dead one."""
+
+    async def look() -> None:
+        async with open_journal(made):
+            result = await anyio.to_thread.run_sync(lambda: in_a_process("ps", "--json", "--db", str(made), home=home))
+            states = {run["run_id"]: run["state"] for run in result.json["runs"]}
+            assert states[OTHER] == "running"
+            assert result.json["owned"] is True
+
+    anyio.run(look)
+    assert invoke("ps", "--json", "--db", made, home=home).json["owned"] is False
+
+
+def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:
+    """An empty state explains the next step, and is no error."""
+    result = invoke("ps", home=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "repertory demo" in result.out
+    assert invoke("ps", "--json", home=tmp_path).json == {"database": None, "owned": False, "runs": []}
+
+
+def test_inspect_shows_how_each_entry_was_shown(made: Path, home: Path) -> None:
+    """At iteration 2 one result is a stub; the decision stands there with its arithmetic."""
+    result = invoke("inspect", RUN, "-i", "2", "--db", made, home=home)
+    rows = {line.split()[0]: line.split()[2] for line in result.out.split("\n") if line[:1].isdigit()}
+    assert rows == {"0": "verbatim", "1": "verbatim", "2": "stub"}
+    assert "an old result: clears 795 tokens, costs $0.0123 now, saves $0.0021 a call" in result.out
+    assert "[stub of call-1]" in result.out
+    assert "saw 250 tokens (50 from the cache)" in result.out
+
+
+def test_inspect_json_holds_the_request_as_it_was_sent(made: Path, home: Path) -> None:
+    """The request of the newest iteration, cache markers in place, beside the record it was made from."""
+    shown = invoke("inspect", RUN, "--json", "--db", made, home=home).json
+    assert (shown["iteration"], shown["iterations"]) == (3, 3)
+    assert [entry["shown"] for entry in shown["record"]] == ["verbatim", "covered", "covered", "verbatim", "shaped"]
+    texts = [block.get("text") for message in shown["request"]["messages"] for block in message["content"]]
+    assert "[summary of the beginning]" in texts
+    assert shown["request"]["system"] == [{"type": "text", "text": "You lead.", "cache_control": {"type": "ephemeral"}}]
+    assert shown["usage"]["input_tokens"] == 300
+    assert [decision["iteration"] for decision in shown["decisions"]] == [2, 3]
+    assert shown["decisions"][0]["arithmetic"]["saving_per_call"] == 0.0021
+
+
+def test_an_iteration_shows_only_what_was_decided_by_then(made: Path, home: Path) -> None:
+    """The past is shown as it was seen then, not as it is seen now."""
+    shown = invoke("inspect", RUN, "-i", "1", "--json", "--db", made, home=home).json
+    assert shown["decisions"] == []
+    assert [entry["shown"] for entry in shown["record"]] == ["verbatim"]
+
+
+def test_the_ledger_shows_every_entry(made: Path, home: Path) -> None:
+    """The whole record, and for each large result where its whole is."""
+    result = invoke("ledger", RUN, "--db", made, home=home)
+    assert [line.split()[0] for line in result.out.split("\n") if line.startswith("#")] == [f"#{n}" for n in range(7)]
+    assert "--content cite-3" in result.out
+    entries = invoke("ledger", RUN, "--json", "--db", made, home=home).json["entries"]
+    assert [entry["position"] for entry in entries] == list(range(7))
+    assert entries[2]["content"][0]["type"] == "tool_result"
+
+
+def test_a_stored_content_is_shown_whole(made: Path, home: Path) -> None:
+    """As text it is harmless, as JSON it is exact."""
+    assert invoke("ledger", "--content", "cite-1", "--db", made, home=home).out == f"{WHOLE}{EVIL_SHOWN}\n"
+    assert invoke("ledger", "--content", "cite-1", "--json", "--db", made, home=home).json["body"] == WHOLE + EVIL
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps", "-a"),
+        ("ps", "-a", "--json"),
+        ("inspect", RUN),
+        ("inspect", RUN, "--full"),
+        ("inspect", RUN, "--json"),
+        ("ledger", RUN, "--full"),
+        ("ledger", RUN, "--json"),
+        ("ledger", "--content", "cite-1"),
+        ("ledger", "--content", "cite-1", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_lets_the_record_steer_the_terminal(words: tuple[str, ...], made: Path, home: Path) -> None:
+    """The record is full of escape sequences; none of them comes out raw, whichever way it is looked at."""
+    out = invoke(*words, "--db", made, home=home).out
+    assert not set(out) & set("\x1b\x07\x9b\x00\u202e\u2066")
+
+
+@pytest.mark.parametrize("part", [RUN, "aaaaaa", "x2c-aaaaaa"])
+def test_any_part_of_an_id_that_fits_one_tree_will_do(part: str, made: Path, home: Path) -> None:
+    """The beginning of ids made on one day is the same, so the end is what people type."""
+    assert invoke("ledger", part, "--json", "--db", made, home=home).json["run_id"] == RUN
+
+
+def test_no_id_means_the_newest_run(made: Path, home: Path) -> None:
+    """What one looks at most often needs no id."""
+    assert invoke("ledger", "--json", "--db", made, home=home).json["run_id"] == OTHER
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("inspect", "nothing"), 4, "there is no run 'nothing'"),
+        (("inspect", "run-01"), 4, "fits more than one run"),
+        (("inspect", RUN, "-i", "9"), 4, "has no iteration 9; it made 1 to 3"),
+        (("inspect", OTHER), 4, "has not called a model yet"),
+        (("ledger", "--content", "nothing"), 4, "no content 'nothing'"),
+        (("ledger", RUN, "--follow", "--json"), 2, "--follow"),
+        (("inspect", RUN, "-i", "0"), 2, "--iteration"),
+    ],
+)
+def test_what_is_not_there_is_one_line_and_an_exit_code(
+    words: tuple[str, ...], code: int, said: str, made: Path, home: Path
+) -> None:
+    """Nothing on standard output; on standard error one line that says what to do."""
+    result = invoke(*words, "--db", made, home=home)
+    assert result.code == code
+    assert result.out == ""
+    assert said in result.err
+    assert result.err.startswith("repertory: ")
+    assert result.err.count("\n") == 1
+
+
+def test_follow_ends_with_the_run(made: Path, home: Path) -> None:
+    """Following a run that has ended shows it and returns, and says how it ended."""
+    result = invoke("ledger", RUN, "--follow", "--db", made, home=home)
+    assert result.code == 0
+    assert "#6" in result.out
+    assert "the run failed: ModelUnavailable: gone" in result.err
