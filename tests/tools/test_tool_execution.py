@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -17,12 +16,6 @@ from repertory.llm.messages import Image, RawBlock, Text
 from repertory.memory.records import EventLogged
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, execute, tool, unknown_tool
 from repertory.tools.output import one_line, redact, to_output
-
-
-class RunAsync:
-    """Only for the type checker: what the fixture is."""
-
-    def __call__(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any: ...
 
 
 def returning(value: object, **options: Any) -> Tool:
@@ -354,7 +347,7 @@ async def test_a_timeout_inside_the_tool_is_its_own_error() -> None:
     assert output.error.cause == "crash"
 
 
-def test_cancellation_wins_over_a_crash_in_cleanup(run_async: RunAsync) -> None:
+def test_cancellation_wins_over_a_crash_in_cleanup(run_async: Any) -> None:
     """On both backends a cancelled call raises cancellation, even if the tool's tasks fail while they are stopped."""
 
     async def main() -> None:
@@ -386,7 +379,7 @@ def test_cancellation_wins_over_a_crash_in_cleanup(run_async: RunAsync) -> None:
     run_async(main)
 
 
-def test_outcomes_are_the_same_on_both_backends(run_async: RunAsync) -> None:
+def test_outcomes_are_the_same_on_both_backends(run_async: Any) -> None:
     """Results, errors, deadlines and groups, with plain and async functions."""
 
     def plain(number: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -16,13 +15,7 @@ from repertory.tools import ToolContext, call_tool, is_left_behind, tool
 from repertory.tools.threads import MAX_THREADS, run_in_thread
 
 
-class RunAsync:
-    """Only for the type checker: what the fixture is."""
-
-    def __call__(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any: ...
-
-
-def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async: RunAsync) -> None:
+def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async: Any) -> None:
     """The caller goes on at once; the thread learns that nobody waits for it."""
 
     async def main() -> None:
@@ -46,7 +39,7 @@ def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async
     run_async(main)
 
 
-def test_a_plain_tool_that_blocks_for_ever_ends_at_its_deadline(run_async: RunAsync) -> None:
+def test_a_plain_tool_that_blocks_for_ever_ends_at_its_deadline(run_async: Any) -> None:
     """The deadline holds for plain functions too."""
 
     async def main() -> None:
@@ -121,7 +114,7 @@ def test_nobody_is_left_behind_outside_a_thread() -> None:
     assert not is_left_behind()
 
 
-def test_what_a_plain_function_raises_arrives(run_async: RunAsync) -> None:
+def test_what_a_plain_function_raises_arrives(run_async: Any) -> None:
     """Errors of any kind cross the thread; ``StopIteration`` cannot cross a coroutine and becomes a crash."""
 
     async def main() -> None:

@@ -1,0 +1,173 @@
+"""An agent stores, lists and reads memory through tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from repertory.actors import open_system
+from repertory.memory import Memory, MemoryJournal
+from repertory.memory.actor import MemoryActor, Quotas
+from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, memory_tools
+from repertory.tools.pages import PAGE
+
+
+@asynccontextmanager
+async def open_memory(*, quotas: Quotas | None = None, start: float = 1_700_000_000.0) -> AsyncIterator[Memory]:
+    """A scope of memory behind a real actor, with a clock that ticks a minute at every item."""
+    now = start
+
+    def clock() -> float:
+        nonlocal now
+        now += 60
+        return now
+
+    journal = MemoryJournal()
+    async with open_system() as system:
+        ref = system.spawn(lambda: MemoryActor(journal, quotas=quotas, clock=clock), "memory")
+        yield await Memory.open(ref, "r")
+    await journal.aclose()
+
+
+TOOLS: dict[str, Tool] = {tool.name: tool for tool in memory_tools()}
+
+
+async def call(memory: Memory, name: str, *, key: str = "", **arguments: object) -> ToolOutput:
+    """What a tool answers."""
+    context = ToolContext(run_id="r", agent="scout", iteration=3, idempotency_key=key, memory=memory)
+    return await call_tool(TOOLS[name], arguments, context=context)
+
+
+def test_storing_may_be_made_again_and_reading_too() -> None:
+    """So that a crash between the write and its outcome loses nothing and doubles nothing."""
+    assert {name: (tool.effect, tool.repeatable) for name, tool in TOOLS.items()} == {
+        "memory_store": ("idempotent", False),
+        "memory_query": ("pure", False),
+        "memory_retrieve": ("pure", False),
+    }
+
+
+async def test_what_is_stored_is_listed_and_read() -> None:
+    """The answer names the id; the list shows what the item is, not what it says; reading gives all of it."""
+    async with open_memory() as memory:
+        stored = await call(
+            memory,
+            "memory_store",
+            content="Herons stand still.",
+            type="web_content",
+            source="birds.md:7",
+            tags=["heron", "bird"],
+            related_to=["item-x"],
+        )
+        item_id = stored.metadata["item_id"]
+        assert stored.text == f"stored as {item_id}"
+        line = (
+            f"{item_id} · web_content · 19 characters · 2023-11-14 22:15 UTC · from birds.md:7"
+            " · tags heron, bird · related to item-x"
+        )
+        listed = await call(memory, "memory_query")
+        assert re.sub(r"22:\d\d UTC", "22:15 UTC", listed.text) == f"1 item\n{line}"
+        read = await call(memory, "memory_retrieve", id=item_id)
+        assert re.sub(r"22:\d\d UTC", "22:15 UTC", read.text) == f"{line}\n\nHerons stand still."
+        assert read.metadata == {"retrieval": True, "item_id": item_id, "page": 1, "pages": 1}
+        assert (await memory.retrieve(item_id)).metadata == {"run": "r", "agent": "scout", "iteration": 3}
+
+
+async def test_a_call_that_is_made_again_writes_the_same_item() -> None:
+    """The id follows from the idempotency key: a retry after a crash adds nothing; another call is another item."""
+    async with open_memory() as memory:
+        first = await call(memory, "memory_store", key="ab" * 16, content="once")
+        again = await call(memory, "memory_store", key="ab" * 16, content="once")
+        other = await call(memory, "memory_store", key="cd" * 16, content="once")
+        assert first.metadata["item_id"] == again.metadata["item_id"] == f"item-{'ab' * 8}"
+        assert other.metadata["item_id"] != first.metadata["item_id"]
+        assert len(await memory.query()) == 2
+
+
+async def test_the_list_is_filtered_by_everything_that_is_known() -> None:
+    """Type, source, tags, time and words; newest first, with the total."""
+    async with open_memory() as memory:
+        for number in range(6):
+            await call(
+                memory,
+                "memory_store",
+                content=f"note {number} about {'herons' if number % 2 else 'kestrels'}",
+                type="custom" if number < 3 else "web_content",
+                source=f"s{number}",
+                tags=["odd" if number % 2 else "even"],
+            )
+        times = [item.at for item in reversed(await memory.query())]
+
+        async def sources(**arguments: object) -> list[str]:
+            return re.findall(r"from (s\d)", (await call(memory, "memory_query", **arguments)).text)
+
+        assert await sources() == ["s5", "s4", "s3", "s2", "s1", "s0"]
+        assert await sources(type="custom") == ["s2", "s1", "s0"]
+        assert await sources(source="s4") == ["s4"]
+        assert await sources(tags=["odd"], text="heron note") == ["s5", "s3", "s1"]
+        assert await sources(text="walrus") == []
+        assert await sources(since=_iso(times[2]), until=_iso(times[4])) == ["s3", "s2"]
+        assert await sources(since=_iso(times[4], zone="+00:00")) == ["s5", "s4"]
+        limited = await call(memory, "memory_query", limit=2)
+        assert limited.text.startswith("6 items, the newest 2 listed\n")
+        assert limited.metadata == {"found": 6, "listed": 2}
+
+
+def _iso(seconds: float, *, zone: str = "") -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
+
+
+async def test_an_item_is_read_in_the_wanted_shape() -> None:
+    """Each transform, with the size of the whole beside it."""
+    text = "Herons stand. They wait.\n\nKestrels hover. They drop.\nvoles\nmice"
+    async with open_memory() as memory:
+        item_id = (await call(memory, "memory_store", content=text)).metadata["item_id"]
+
+        async def shaped(**arguments: object) -> str:
+            output = await call(memory, "memory_retrieve", id=item_id, **arguments)
+            head, _, rest = output.text.partition("\n\n")
+            assert f"{len(text)} characters" in head
+            assert head.endswith(f", {arguments['transform']}")
+            return rest
+
+        assert await shaped(transform="first_n", n=13) == "Herons stand."
+        assert await shaped(transform="last_n", n=4) == "mice"
+        assert await shaped(transform="filtered", words="voles kestrels") == "Kestrels hover. They drop.\nvoles"
+        assert await shaped(transform="summary", n=40) == "Herons stand. Kestrels hover."
+        assert "Kestrels hover" in await shaped(transform="excerpt", words="kestrel")
+
+
+async def test_a_large_item_is_read_page_by_page() -> None:
+    """No page needs cutting, and none is lost."""
+    text = "".join(f"line {number}\n" for number in range(6_000))
+    async with open_memory() as memory:
+        item_id = (await call(memory, "memory_store", content=text)).metadata["item_id"]
+        first = await call(memory, "memory_retrieve", id=item_id)
+        assert len(first.text) < PAGE + 300
+        pages = [
+            (await call(memory, "memory_retrieve", id=item_id, page=number + 1)).text.partition("\n\n")[2]
+            for number in range(first.metadata["pages"])
+        ]
+        assert "".join(re.sub(r"\n\[page [^\]]*\]$", "", page) for page in pages) == text
+
+
+async def test_what_memory_refuses_is_told() -> None:
+    """A wrong id is the model's to repair; a full scope is not."""
+    async with open_memory(quotas=Quotas(item_characters=10)) as memory:
+        missing = await call(memory, "memory_retrieve", id="item-0")
+        assert "memory has no item 'item-0'; memory_query lists what it has" in missing.text
+        full = await call(memory, "memory_store", content="x" * 11)
+        assert missing.error is not None
+        assert full.error is not None
+        assert (missing.error.cause, full.error.cause) == ("retry", "failed")
+        assert "may hold 10" in full.text
+        assert (await call(memory, "memory_store", content="")).is_error
+
+
+async def test_without_memory_the_author_is_told_what_to_set() -> None:
+    """The context names the field."""
+    output = await call_tool(TOOLS["memory_query"])
+    assert "ToolContext.memory" in output.text
