@@ -1,0 +1,76 @@
+"""``repertory serve``: the long-lived process."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Backend(str, Enum):
+    """The event loops."""
+
+    trio = "trio"
+    asyncio = "asyncio"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(serve)
+
+
+def serve(
+    db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db", metavar="FILE", help="The database. Default: $REPERTORY_DB, else runs.db in the data folder."
+        ),
+    ] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option("--socket", metavar="PATH", help="The unix socket. Default: ctl.sock in the runtime folder."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="A port of 127.0.0.1 instead; 0 for any."),
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="MODULE:NAME", help="An agent that runs can be started with. May be repeated."),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="Offer the research team, for this folder.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="The model of agents that name none.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an earlier process left unfinished.")
+    ] = False,
+    backend: Annotated[Backend, typer.Option("--backend", help="The event loop.")] = Backend.trio,
+) -> None:
+    """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
+
+    SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
+    """
+    from repertory.agents import run
+    from repertory.cli.databases import runs_database
+    from repertory.cli.output import say
+    from repertory.service import Options, run_service
+
+    options = Options(
+        database=runs_database(db),
+        socket=socket,
+        port=port,
+        agents=agent or (),
+        root=root,
+        resume=resume,
+        model=model,
+    )
+
+    async def main() -> None:
+        await run_service(options, report=say)
+
+    run(main, backend=backend.value)

@@ -1,0 +1,48 @@
+"""The long-lived process: a supervisor that can be asked over HTTP, and a page to watch it.
+
+It needs the extra: ``pip install "repertory[service]"``.
+
+::
+
+    import repertory as rp
+    from repertory.service import Options, run_service
+
+    rp.run(run_service, Options(database="runs.db", agents=["my_agents:clerk"]))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from repertory.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from repertory.service.access import Access
+    from repertory.service.app import create_app
+    from repertory.service.control import Control
+    from repertory.service.process import Options, run_service
+    from repertory.service.server import serve_http
+
+_HOMES = {
+    "Access": "access",
+    "Control": "control",
+    "Options": "process",
+    "create_app": "app",
+    "run_service": "process",
+    "serve_http": "server",
+}
+
+__all__ = ["Access", "Control", "Options", "create_app", "run_service", "serve_http"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("repertory"):
+            raise
+        raise ConfigurationError(f'{error.name} is not installed; pip install "repertory[service]"') from error

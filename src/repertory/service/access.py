@@ -1,0 +1,204 @@
+"""Who may ask: the host, the origin and the token of a request, before anything of it is read.
+
+On a unix socket the file's mode decides who may connect. On TCP everything but the empty page needs the token: as a
+bearer token, or as the cookie that a browser gets for the code in the link it was opened with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from starlette.requests import cookie_parser
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from repertory.errors import ConfigurationError
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
+
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request goes no further."""
+
+    status: int
+    reason: str
+
+
+class Access:
+    """What a request must bring along.
+
+    Args:
+        port: The TCP port; None for a unix socket.
+        token: The secret that a request over TCP must show; None where the socket's file decides.
+    """
+
+    def __init__(self, *, port: int | None = None, token: str | None = None) -> None:
+        self._port = port
+        self._token = token
+        self._code: str | None = None
+
+    @property
+    def cookie_name(self) -> str:
+        """Cookies do not know ports, so the name does."""
+        return f"repertory-{self._port}"
+
+    @property
+    def cookie(self) -> str:
+        """What a browser shows instead of the token. It follows from the token, so it outlives the process."""
+        return hmac.digest((self._token or "").encode(), b"repertory cookie", hashlib.sha256).hex()
+
+    def new_code(self) -> str:
+        """A code for one link: whoever shows it first gets a cookie. It replaces the one before."""
+        self._code = secrets.token_urlsafe(32)
+        return self._code
+
+    def exchange(self, shown: str | None) -> bool:
+        """Whether a cookie is due for a code, which is used up by that, or for the token."""
+        secret = _bearer(shown)
+        if self._code is not None and hmac.compare_digest(secret, self._code.encode()):
+            self._code = None
+            return True
+        return self._token is not None and hmac.compare_digest(secret, self._token.encode())
+
+    def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
+        """Why the request is refused; None if it may go on."""
+        values: dict[str, list[str]] = {}
+        for name, value in headers:
+            values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
+        several = [
+            name for name in ("host", "origin", "authorization", "content-type") if len(values.get(name, [])) > 1
+        ]
+        if several:
+            return Refusal(400, f"the header {several[0]} came more than once")
+        first = {name: found[0] for name, found in values.items()}
+        host = first.get("host", "").lower()
+        if not self._is_our_host(host):
+            return Refusal(421, f"this is not {host[:100]!r}; ask for localhost")
+        origin = first.get("origin")
+        if origin is not None and origin.lower() != f"http://{host}":
+            return Refusal(403, "the request comes from another site's page")
+        if first.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return Refusal(403, "the request comes from another site's page; open the address in a tab of its own")
+        if (method, path) not in _OPEN and not self._is_known(first, values.get("cookie", [])):
+            return Refusal(401, "no valid token; see docs/service.md for where it is kept")
+        if method == "POST" and _media_type(first.get("content-type", "")) != "application/json":
+            return Refusal(415, "a POST must have content-type: application/json")
+        return None
+
+    def _is_our_host(self, host: str) -> bool:
+        if self._port is not None:
+            return host in {f"{name}:{self._port}" for name in _LOOPBACK}
+        name, colon, port = host.rpartition(":")  # a tunnel to the socket has whatever port it likes
+        return host in _LOOPBACK or (bool(colon) and name in _LOOPBACK and port.isascii() and port.isdigit())
+
+    def _is_known(self, headers: dict[str, str], cookies: list[str]) -> bool:
+        if self._token is None:
+            return True
+        if hmac.compare_digest(_bearer(headers.get("authorization")), self._token.encode()):
+            return True
+        return any(hmac.compare_digest(shown.encode(), self.cookie.encode()) for shown in self._shown(cookies))
+
+    def _shown(self, cookies: list[str]) -> list[str]:
+        jars = [cookie_parser(header) for header in cookies]
+        return [jar[self.cookie_name] for jar in jars if self.cookie_name in jar]
+
+
+class Guard:
+    """Lets through what ``Access`` admits, and sets the headers that every answer has."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # there is nothing but HTTP here
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), *_HEADERS]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        refusal = self._access.refusal(scope["method"], scope["path"], scope["headers"])
+        if refusal is None:
+            await self._app(scope, receive, send_guarded)
+            return
+        asked = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
+        body = msgspec.json.encode({"error": refusal.reason})
+        answer = Response(body, refusal.status, headers=asked, media_type="application/json")
+        await answer(scope, receive, send_guarded)
+
+
+def _bearer(shown: str | None) -> bytes:
+    scheme, _, secret = (shown or "").partition(" ")
+    return secret.strip().encode() if scheme.lower() == "bearer" else b""
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def default_token_file() -> Path:
+    """Where the token is kept unless told otherwise."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("repertory", appauthor=False)) / "service-token"
+
+
+def read_or_make_token(path: Path) -> str:
+    """The token in a file; 256 new random bits in a new file of mode 0600 where there is none.
+
+    Raises:
+        ConfigurationError: The file is not ours, others may read it, or it holds no token.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return _read_token(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+def _read_token(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise ConfigurationError(
+                    f"{path} must be a file of yours that nobody else can read (mode 0600, not "
+                    f"{status.st_mode & 0o7777:04o}); delete it, and the next start makes a new token"
+                )
+            token = file.read(1000).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
+    if len(token) < 43:  # 256 bits in base 64
+        raise ConfigurationError(f"{path} holds no token of 256 bits; delete it, and the next start makes a new one")
+    return token

@@ -1,0 +1,230 @@
+"""What can be asked of the runs of one supervisor: by name and id, from outside of the process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from repertory._ids import new_id
+from repertory.agents import Run, Supervisor, load_agent, research_team
+from repertory.errors import ConfigurationError, RunError
+from repertory.llm.messages import Json
+from repertory.memory.journal import RunRow
+from repertory.memory.records import FINAL_STATES, RunState
+from repertory.service.feed import Feed
+from repertory.service.views import (
+    AgentView,
+    RunDetail,
+    RunList,
+    below,
+    newest_trees,
+    read_node,
+    run_view,
+    sum_of,
+)
+
+RESEARCH: Final = "research"
+_RESEARCH_REF: Final = "repertory.agents:research_team"
+_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+
+
+class Control:
+    """Starts, finds and steers runs.
+
+    Args:
+        supervisor: Runs them.
+        agents: What may be started, each as ``module:name``; it is known by its agent's own name.
+        root: The folder that the research team may read; a run may be confined to one below it. None offers no
+            research team.
+
+    Raises:
+        ConfigurationError: An agent cannot be found, two have one name, or the folder is not there.
+    """
+
+    def __init__(self, supervisor: Supervisor, *, agents: Sequence[str] = (), root: Path | None = None) -> None:
+        self.supervisor = supervisor
+        self.journal = supervisor.journal
+        self.feed = Feed(supervisor)
+        self._references = _load(agents)
+        self._root = None if root is None else _existing_folder(root)
+        self._roots: dict[str, Run] = {}
+        self._beginning: set[str] = set()
+        self._resuming = anyio.Lock()  # two at once would be two loops on one record
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    def agents(self) -> list[AgentView]:
+        """What a run can be started with."""
+        views = [AgentView(name=name, description=line) for name, (_, line) in self._references.items()]
+        if self._root is not None:
+            line = "Answers a question about a folder of files, with sources."
+            views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
+        return views
+
+    async def list_runs(self, limit: int) -> RunList:
+        """The newest trees of runs, oldest first."""
+        seq = await self.journal.last_event()  # before the list, so that nothing falls in between
+        rows, more = newest_trees(await self.journal.read_runs(), limit)
+        tops: dict[str, str] = {}
+        views = []
+        for row in rows:
+            started = row.started
+            top = tops[started.run_id] = tops.get(started.parent_id or "", started.run_id)
+            views.append(run_view(row, live=self._is_live(top) and row.state not in FINAL_STATES))
+        return RunList(runs=views, seq=seq, more=more)
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        row = await self.journal.read_run(run_id)
+        rows = await self.journal.read_runs()
+        live = self._is_live(_top(rows, row))
+        node = await read_node(self.journal, below(rows, row.started.run_id), row.started.run_id, live=live)
+        return RunDetail(
+            run=node.run, result=row.result, statistics=node.statistics, tree_statistics=sum_of(node), tree=node
+        )
+
+    async def unfinished(self) -> list[RunRow]:
+        """The runs, without those below them, that the record says go on but nobody runs."""
+        rows = await self.journal.read_runs(states=_UNFINISHED)
+        return [row for row in rows if row.started.parent_id is None and not self._is_live(row.started.run_id)]
+
+    async def find_id(self, run_id: str) -> str:
+        """The whole id for an unambiguous beginning of it. Raises ``RunNotFound``."""
+        return (await self.journal.read_run(run_id)).started.run_id
+
+    # --- steering -----------------------------------------------------------------------------------------
+
+    async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
+        """Start a run; returns its id once it is durable.
+
+        Raises:
+            ConfigurationError: There is no such agent, the folder is not allowed, or the task is empty.
+        """
+        options: Json = {}
+        if agent == RESEARCH and self._root is not None:
+            reference = _RESEARCH_REF
+            options = {"root": str(self._confine(root))}
+            definition = research_team(options["root"])
+        elif agent in self._references:
+            if root is not None:
+                raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
+            reference = self._references[agent][0]
+            definition = load_agent(reference)
+        else:
+            names = ", ".join(view.name for view in self.agents())
+            raise ConfigurationError(
+                f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
+            )
+        self._forget_ended()
+        run_id = new_id("run")
+        self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either
+        try:
+            run = await self.supervisor.spawn(definition, task, agent_ref=reference, options=options, run_id=run_id)
+            self._roots[run_id] = run
+        finally:
+            self._beginning.discard(run_id)
+        return run_id
+
+    async def send(self, run_id: str, text: str) -> None:
+        """Say something to a run that is under way; it is durable afterwards. Raises ``RunError``."""
+        await (await self._live(run_id)).send(text)
+        self.feed.ring()
+
+    async def stop(self, run_id: str) -> None:
+        """End a run at its next boundary. Raises ``RunError``."""
+        (await self._live(run_id)).stop()
+
+    async def pause(self, run_id: str) -> None:
+        """Hold a run at its next boundary. Raises ``RunError``."""
+        (await self._live(run_id)).pause()
+
+    async def resume(self, run_id: str) -> None:
+        """Let a paused run go on, or one that an earlier process began, or that failed or was stopped.
+
+        Raises:
+            RunError: It is done, or belongs to another run.
+            ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
+        """
+        async with self._resuming:
+            run_id = await self.find_id(run_id)
+            run = self._find(run_id)
+            if run is not None:
+                run.resume()
+                return
+            row = await self.journal.read_run(run_id)
+            if row.state == "done":
+                raise RunError(f"run {run_id} is done; start another")
+            self._forget_ended()
+            self._beginning.add(run_id)
+            try:
+                self._roots[run_id] = await self.supervisor.resume(run_id)
+            finally:
+                self._beginning.discard(run_id)
+
+    # --- runs of this process -----------------------------------------------------------------------------
+
+    async def _live(self, run_id: str) -> Run:
+        run_id = await self.find_id(run_id)
+        run = self._find(run_id)
+        if run is None:
+            raise RunError(f"run {run_id} is not under way in this process; resume it first")
+        return run
+
+    def _find(self, run_id: str) -> Run | None:
+        return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)
+
+    def _walk(self, runs: Iterable[Run]) -> Iterator[Run]:
+        for run in runs:
+            if run.state not in FINAL_STATES:
+                yield run
+                yield from self._walk(run.children)
+
+    def _is_live(self, root_id: str) -> bool:
+        run = self._roots.get(root_id)
+        return root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
+
+    def _forget_ended(self) -> None:
+        self._roots = {run_id: run for run_id, run in self._roots.items() if run.state not in FINAL_STATES}
+
+    def _confine(self, root: str | None) -> Path:
+        assert self._root is not None
+        if root is None:
+            return self._root
+        folder = _existing_folder(self._root / root)
+        if not folder.is_relative_to(self._root):
+            raise ConfigurationError(f"root must be a folder in {self._root}, got {root[:500]!r}")
+        return folder
+
+
+def _top(rows: Sequence[RunRow], row: RunRow) -> str:
+    by_id = {other.started.run_id: other for other in rows}
+    while row.started.parent_id is not None:
+        row = by_id[row.started.parent_id]
+    return row.started.run_id
+
+
+def _existing_folder(path: Path) -> Path:
+    try:
+        folder = path.resolve(strict=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ConfigurationError(f"there is no folder {str(path)[:500]!r}") from error
+    if not folder.is_dir():
+        raise ConfigurationError(f"{str(path)[:500]!r} is no folder")
+    return folder
+
+
+def _load(references: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Agents by name: where each is defined, and a line about it. The current folder is looked into, too."""
+    if references and "" not in sys.path:
+        sys.path.insert(0, "")
+    found: dict[str, tuple[str, str]] = {}
+    for reference in references:
+        agent = load_agent(reference)
+        if agent.name in found or agent.name == RESEARCH:
+            raise ConfigurationError(f"--agent {reference}: there is an agent {agent.name!r} already")
+        found[agent.name] = (reference, agent.summary)
+    return found

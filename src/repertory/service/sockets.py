@@ -1,0 +1,160 @@
+"""Where the service listens: a unix socket that only its user can reach, or a port of this machine."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from repertory.errors import AddressInUse, ConfigurationError
+
+BACKLOG: Final = 64
+_SOCKET_MASK: Final = 0o177  # leaves 0600
+_CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody answers at a socket
+
+
+def default_socket() -> Path:
+    """Where the service listens unless told otherwise: in the user's runtime folder."""
+    import platformdirs
+
+    with warnings.catch_warnings():
+        # It warns where it falls back to a folder in /tmp; private_folder() sees to it that this one is ours.
+        warnings.simplefilter("ignore")
+        return Path(platformdirs.user_runtime_dir("repertory", appauthor=False)) / "ctl.sock"
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder for this user alone, if it is not there, and check that nobody else can replace what is in it.
+
+    Raises:
+        ConfigurationError: It cannot be made, or another user owns it, one above it, or may write to them.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()
+        places = [(place, place.stat()) for place in (folder, *folder.parents)]
+    except OSError as error:
+        raise ConfigurationError(f"cannot use the folder {folder}: {error.strerror}") from error
+    for place, status in places:
+        shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if shared or status.st_uid not in (0, os.geteuid()):
+            raise ConfigurationError(
+                f"{place} can be changed by other users (owner {status.st_uid}, mode {status.st_mode & 0o7777:04o}), "
+                f"so {folder} is no safe place; choose another with --socket"
+            )
+    return folder
+
+
+@contextmanager
+def unix_listener(path: Path) -> Iterator[socket.socket]:
+    """Listen at a unix socket of mode 0600 until the end of the block.
+
+    A lock beside it is held meanwhile, so that of two processes one gets the address and the other an error. What
+    a killed process left behind is removed, and so is our own socket at the end; another's never.
+
+    Raises:
+        AddressInUse: Somebody listens there.
+        ConfigurationError: The path is too long, is something else than a socket, or its folder is not safe.
+    """
+    path = private_folder(path.parent) / path.name
+    with _lock(path):
+        _remove_stale(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            before = os.umask(_SOCKET_MASK)
+            try:
+                listener.bind(str(path))
+            except OSError as error:
+                raise ConfigurationError(f"cannot listen at {path}: {error.strerror or error}") from error
+            finally:
+                os.umask(before)
+            ours = _identity(path)
+            try:
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+                yield listener
+            finally:
+                if _identity(path) == ours:
+                    path.unlink()
+
+
+@contextmanager
+def tcp_listener(port: int) -> Iterator[socket.socket]:
+    """Listen at a port of 127.0.0.1 until the end of the block; 0 lets the system choose one.
+
+    Raises:
+        AddressInUse: Somebody listens there.
+        ConfigurationError: The port cannot be had.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(f"port {port} is taken; choose another with --port") from error
+            raise ConfigurationError(f"cannot listen at port {port}: {error.strerror}") from error
+        listener.setblocking(False)
+        yield listener
+
+
+def peer_is_allowed(connection: socket.socket) -> bool:
+    """Whether the process at the other end of a unix socket is ours or root's. True for TCP, where a token decides."""
+    if connection.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return True
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (0, os.geteuid())
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(f"{path}.lock", flags, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AddressInUse(f"another service listens at {path}; choose another socket with --socket") from None
+        yield
+    finally:
+        os.close(descriptor)  # the file stays: unlinking it would let two processes lock two files of one name
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a process that is gone. The caller holds the lock."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+        raise ConfigurationError(f"{path} exists and is no socket of ours; choose another with --socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_TIMEOUT)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError:
+            pass  # somebody listens, and is too busy to answer
+    raise AddressInUse(f"another program listens at {path}; choose another socket with --socket")

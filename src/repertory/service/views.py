@@ -1,0 +1,182 @@
+"""What the service answers, as JSON. Fields are only ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from repertory.llm.model import Usage
+from repertory.memory.journal import Journal, RunRow
+from repertory.memory.records import FINAL_STATES, EventLogged
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that a run can be started with.
+
+    Attributes:
+        root: The folder it may read; None for agents that need none.
+    """
+
+    name: str
+    description: str
+    root: str | None = None
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list.
+
+    Attributes:
+        state: As in the record; ``interrupted`` where the record says that it goes on, but not in this process.
+        live: Whether this process runs it.
+        resumable: Whether a POST to its ``resume`` makes it go on.
+    """
+
+    id: str
+    parent_id: str | None
+    depth: int
+    agent: str
+    model: str
+    task: str
+    state: str
+    live: bool
+    resumable: bool
+    iteration: int
+    started_at: float
+    updated_at: float
+    error: str | None = None
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs did so far in all processes, by their events; ``cost`` is in US dollars."""
+
+    runs: int = 0
+    iterations: int = 0
+    tokens_seen: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    tool_calls: int = 0
+    dedup_hits: int = 0
+    retrievals: int = 0
+
+    def __add__(self, other: Figures) -> Figures:
+        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
+        return Figures(**{name: mine[name] + theirs[name] for name in mine})
+
+
+class RunNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with those below it."""
+
+    run: RunView
+    statistics: Figures
+    children: list[RunNode]
+
+
+class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        statistics: Its own figures.
+        tree_statistics: Its own and those of all below it.
+        tree: It and all below it.
+    """
+
+    run: RunView
+    result: str | None
+    statistics: Figures
+    tree_statistics: Figures
+    tree: RunNode
+
+
+class RunList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest trees of runs.
+
+    Attributes:
+        seq: The number of the newest event when the list was made: ``/events?after=seq`` goes on from here.
+        more: How many older trees are left out.
+    """
+
+    runs: list[RunView]
+    seq: int
+    more: int
+
+
+def run_view(row: RunRow, *, live: bool) -> RunView:
+    """What a list says about a run."""
+    started = row.started
+    state = row.state if live or row.state in FINAL_STATES else "interrupted"
+    return RunView(
+        id=started.run_id,
+        parent_id=started.parent_id,
+        depth=started.depth,
+        agent=started.agent,
+        model=started.model,
+        task=started.task,
+        state=state,
+        live=live,
+        resumable=started.parent_id is None and state in ("interrupted", "failed", "stopped", "paused"),
+        iteration=row.iteration,
+        started_at=started.at,
+        updated_at=row.updated_at,
+        error=row.error,
+    )
+
+
+def newest_trees(rows: Sequence[RunRow], limit: int) -> tuple[list[RunRow], int]:
+    """The rows of the ``limit`` newest trees, in the order they were started, and how many trees are left out."""
+    roots = [row.started.run_id for row in rows if row.started.parent_id is None]
+    kept = set(roots[-limit:]) if limit else set()
+    for row in rows:  # parents come before their children
+        if row.started.parent_id in kept:
+            kept.add(row.started.run_id)
+    return [row for row in rows if row.started.run_id in kept], len(roots) - min(len(roots), limit)
+
+
+def below(rows: Sequence[RunRow], run_id: str) -> list[RunRow]:
+    """The rows of a run and all below it."""
+    found = {run_id}
+    return [row for row in rows if row.started.run_id == run_id or _adopt(found, row)]
+
+
+def _adopt(found: set[str], row: RunRow) -> bool:
+    if row.started.parent_id not in found:
+        return False
+    found.add(row.started.run_id)
+    return True
+
+
+async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool) -> RunNode:
+    """Read a run and all below it. ``rows`` are theirs, parents first."""
+    nodes: dict[str, RunNode] = {}
+    for row in rows:
+        events = await journal.read_events(row.started.run_id)
+        view = run_view(row, live=live and row.state not in FINAL_STATES)
+        node = RunNode(run=view, statistics=figures(event for _, event in events), children=[])
+        if row.started.parent_id in nodes:
+            nodes[row.started.parent_id].children.append(node)
+        nodes[row.started.run_id] = node
+    return nodes[run_id]
+
+
+def sum_of(node: RunNode) -> Figures:
+    """The figures of a tree."""
+    return sum((sum_of(child) for child in node.children), start=node.statistics)
+
+
+def figures(events: Iterable[EventLogged]) -> Figures:
+    """Add up the events of one run."""
+    total: dict[str, Any] = dict.fromkeys(Figures.__struct_fields__, 0) | {"runs": 1}
+    for event in events:
+        body = event.body
+        if event.type == "ModelAnswered":
+            usage = msgspec.convert(body["usage"], Usage)
+            total["iterations"] += 1
+            total["tokens_seen"] += usage.prompt_tokens
+            total["output_tokens"] += usage.output_tokens
+            total["cost"] += body["cost"]
+        elif event.type == "ToolEnded":
+            total["tool_calls"] += 1
+            total["dedup_hits"] += body["deduplicated"]
+            total["retrievals"] += body["retrieval"]
+    return Figures(**total)
