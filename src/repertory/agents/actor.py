@@ -8,12 +8,12 @@ import anyio
 import msgspec
 
 from repertory.actors import Accepts, ActorContext, handler
+from repertory.agents.live import LiveRun
 from repertory.agents.loop import Loop
-from repertory.agents.run import LiveRun
 from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
-    from repertory.agents.supervisor import Supervisor
+    from repertory.agents.runtime import Runtime
 
 
 class StopRun(msgspec.Struct, frozen=True):
@@ -37,8 +37,8 @@ class AgentActor:
 
     receives: Accepts[StopRun | PauseRun | ResumeRun | SummaryReady | SummaryFailed]
 
-    def __init__(self, supervisor: Supervisor, live: LiveRun) -> None:
-        self._supervisor = supervisor
+    def __init__(self, runtime: Runtime, live: LiveRun) -> None:
+        self._runtime = runtime
         self._live = live
         self._loop: Loop | None = None
         self._finished = anyio.Event()
@@ -46,7 +46,7 @@ class AgentActor:
     def started(self, ctx: ActorContext) -> None:
         """Begin, or go on from the record."""
         self._live.ref = ctx.ref
-        self._loop = Loop(self._supervisor, self._live, ctx)
+        self._loop = Loop(self._runtime, self._live, ctx)
         ctx.start_soon(self._run, ctx)
 
     async def _run(self, ctx: ActorContext) -> None:

@@ -49,7 +49,7 @@ class Agent(msgspec.Struct, frozen=True):
     context: ContextPolicy | None = msgspec.field(default_factory=ContextPolicy)
     limits: Limits = Limits()
     max_tokens: int = 8192
-    options: Json = msgspec.field(default_factory=dict)
+    options: Json = msgspec.field(default_factory=dict[str, Any])
     description: str = ""
 
     def __post_init__(self) -> None:

@@ -11,9 +11,9 @@ import anyio
 from repertory.actors import ActorContext
 from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
 from repertory.agents.events import ToolEnded, ToolStarted
+from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import OpenCall, interrupted_result
-from repertory.agents.run import LiveRun
 from repertory.context import Shaped, shape_result
 from repertory.errors import ToolAbort
 from repertory.llm.messages import ToolResult, ToolUse, text_of
@@ -23,7 +23,7 @@ from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolF
 from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
 if TYPE_CHECKING:
-    from repertory.agents.supervisor import Supervisor
+    from repertory.agents.runtime import Runtime
 
 _RETRIEVALS = frozenset({"context_retrieve", "retrieve_content", "memory_retrieve"})
 
@@ -31,14 +31,14 @@ _RETRIEVALS = frozenset({"context_retrieve", "retrieve_content", "memory_retriev
 class Caller:
     """Makes the tool calls of one run."""
 
-    def __init__(self, supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> None:
-        self._supervisor = supervisor
-        self._journal = supervisor.journal
+    def __init__(self, runtime: Runtime, live: LiveRun, ctx: ActorContext) -> None:
+        self._runtime = runtime
+        self._journal = runtime.journal
         self._live = live
         agent = live.agent
         own = list(agent.tools)
         if agent.team:
-            own.append(delegate_tool(supervisor, live, ctx))
+            own.append(delegate_tool(runtime, live, ctx))
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(agent)
         self._cache = ToolCallCache()
@@ -113,13 +113,13 @@ class Caller:
             arguments_digest=digest,
             idempotency_key=key,
             iteration=iteration,
-            at=self._supervisor.clock(),
+            at=self._runtime.clock(),
         )
         ticket = self._journal.submit([intended])
         if tool.effect != "pure":
             # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
             await ticket.wait()
-        self._supervisor.publish(live, ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
+        self._runtime.publish(live, ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
         mark = self._cache.begin(tool)
         context = ToolContext(
             run_id=live.run_id,
@@ -195,7 +195,7 @@ class Caller:
             source_type=output.source_type,
             source=use.name,
             body=output.text,
-            at=self._supervisor.clock(),
+            at=self._runtime.clock(),
             url=output.url,
             format=output.format,
             metadata=output.metadata,
@@ -203,15 +203,13 @@ class Caller:
         return shaped, [stored]
 
     def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
-        return ToolFinished(
-            run_id=self._live.run_id, call_id=use.id, status=status, at=self._supervisor.clock(), **fields
-        )
+        return ToolFinished(run_id=self._live.run_id, call_id=use.id, status=status, at=self._runtime.clock(), **fields)
 
     def _ended(self, use: ToolUse, status: str, **figures: Any) -> None:
         retrieval = use.name in _RETRIEVALS
         self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
         figures.setdefault("duration", 0.0)
-        self._supervisor.publish(
+        self._runtime.publish(
             self._live, ToolEnded, call_id=use.id, tool=use.name, status=status, retrieval=retrieval, **figures
         )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from repertory.actors import ActorContext
-from repertory.agents.run import LiveRun
+from repertory.agents.live import LiveRun
 from repertory.errors import LimitExceeded, ToolFailed
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
 
 if TYPE_CHECKING:
-    from repertory.agents.supervisor import Supervisor
+    from repertory.agents.runtime import Runtime
 
 DELEGATE = "delegate"
 
@@ -30,7 +30,7 @@ class Unfinished(BaseException):
     """
 
 
-def delegate_tool(supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> Tool:
+def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
     """Make the ``delegate`` tool of one run, its team's names in the schema.
 
     The sub-agent's run has an id that follows from the call, so a delegation that is made again after a crash
@@ -44,7 +44,7 @@ def delegate_tool(supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> T
         task: What to do, complete in itself.
         """
         try:
-            child = await supervisor.spawn_below(
+            child = await runtime.spawn_below(
                 live, team[agent], task, call_id=context.call_id, key=context.idempotency_key, ctx=ctx
             )
         except LimitExceeded as error:

@@ -15,28 +15,34 @@ class EventHub:
     """The newest events of a supervisor, readable from the beginning by any number of readers.
 
     Readers hold a place in the log, not a buffer of their own, so a slow one costs nothing and blocks nobody:
-    it is told how many events it missed.
+    it is told how many events it missed. The attributes are for readers.
+
+    Attributes:
+        events: The newest events.
+        count: How many there have been.
+        news: Set, and replaced, when something has happened.
+        closed: Whether nothing will come any more.
     """
 
     def __init__(self, *, keep: int = 20_000) -> None:
-        self._events: deque[Event] = deque(maxlen=keep)
-        self._count = 0
-        self._news = anyio.Event()
-        self._closed = False
+        self.events: deque[Event] = deque(maxlen=keep)
+        self.count = 0
+        self.news = anyio.Event()
+        self.closed = False
 
     def publish(self, event: Event) -> None:
         """Add an event and wake the readers. Never blocks."""
-        self._events.append(event)
-        self._count += 1
+        self.events.append(event)
+        self.count += 1
         self._wake()
 
     def close(self) -> None:
         """End every reader once it has read what there is."""
-        self._closed = True
+        self.closed = True
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
+        news, self.news = self.news, anyio.Event()
         news.set()
 
     def reader(
@@ -69,22 +75,22 @@ class EventReader:
     async def __anext__(self) -> Event:
         hub = self._hub
         while not self._ended:
-            oldest = hub._count - len(hub._events)
+            oldest = hub.count - len(hub.events)
             if self._next < oldest:
                 missed, self._next = oldest - self._next, oldest
-                newest = hub._events[0]
+                newest = hub.events[0]
                 return EventsMissed(
                     run_id=newest.run_id, agent=newest.agent, iteration=newest.iteration, at=newest.at, count=missed
                 )
-            if self._next < hub._count:
-                event = hub._events[self._next - oldest]
+            if self._next < hub.count:
+                event = hub.events[self._next - oldest]
                 self._next += 1
                 if self._until is not None and self._until(event):
                     self._ended = True
                 if self._wanted is None or self._wanted(event):
                     return event
                 continue
-            if hub._closed:
+            if hub.closed:
                 break
-            await hub._news.wait()
+            await hub.news.wait()
         raise StopAsyncIteration

@@ -9,8 +9,8 @@ import anyio
 from repertory.actors import ActorContext
 from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
+from repertory.agents.live import LiveRun
 from repertory.agents.recovery import OpenCall, open_calls, with_unique_ids
-from repertory.agents.run import LiveRun
 from repertory.agents.view import ContextView
 from repertory.errors import (
     ContextError,
@@ -27,7 +27,7 @@ from repertory.memory import Draft, Entry, Snapshot
 from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
-    from repertory.agents.supervisor import Supervisor
+    from repertory.agents.runtime import Runtime
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
 _EMPTY = "Your last message was empty. Either call a tool or give your answer."
@@ -37,15 +37,15 @@ _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run f
 class Loop:
     """Runs one run from wherever its record stands. One per incarnation of its actor."""
 
-    def __init__(self, supervisor: Supervisor, live: LiveRun, ctx: ActorContext) -> None:
-        self._supervisor = supervisor
-        self._journal = supervisor.journal
+    def __init__(self, runtime: Runtime, live: LiveRun, ctx: ActorContext) -> None:
+        self._runtime = runtime
+        self._journal = runtime.journal
         self._live = live
         self._agent = live.agent
-        self._model = supervisor.model_for(live)
+        self._model = runtime.model_for(live)
         self._ledger = live.ledger
-        self._caller = Caller(supervisor, live, ctx)
-        self._view = ContextView(supervisor, live, model=self._model, tools=self._caller.tools.values(), ref=ctx.ref)
+        self._caller = Caller(runtime, live, ctx)
+        self._view = ContextView(runtime, live, model=self._model, tools=self._caller.tools.values(), ref=ctx.ref)
         self._nudges = 0
 
     async def run(self) -> None:
@@ -59,12 +59,12 @@ class Loop:
         except JournalError:
             raise  # nothing can be recorded any more, so there is no honest way to end the run
         except (ModelError, ContextError, ToolAbort, RunError) as error:
-            await self._supervisor.end_run(self._live, "failed", error=error)
+            await self._runtime.end_run(self._live, "failed", error=error)
         else:
             if result is not None:
-                await self._supervisor.end_run(self._live, "done", result=result)
+                await self._runtime.end_run(self._live, "done", result=result)
             elif self._live.wish == "stop":
-                await self._supervisor.end_run(self._live, "stopped")
+                await self._runtime.end_run(self._live, "stopped")
             # else the supervisor is closing: the record says how to go on
 
     async def _iterate_until_answered(self) -> str | None:
@@ -90,18 +90,18 @@ class Loop:
         self._caller.count_earlier(journalled)
         calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
-        self._supervisor.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
+        self._runtime.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
         await self._caller.run(calls, iteration)
 
     async def _may_go_on(self) -> bool:
         """Serve the mailbox between iterations: wait while paused, take in what the user said."""
         live = self._live
         if live.wish == "pause":
-            await self._supervisor.change_state(live, "paused")
+            await self._runtime.change_state(live, "paused")
             while live.wish == "pause":
                 await live.wait_for_wish()
             if live.wish == "go":
-                await self._supervisor.change_state(live, "running")
+                await self._runtime.change_state(live, "running")
         if live.wish in ("stop", "close"):
             return False
         said = live.take_inbox()
@@ -153,7 +153,7 @@ class Loop:
     # --- one iteration ------------------------------------------------------------------------------------
 
     async def _iterate(self) -> None:
-        self._supervisor.check_limits(self._live)
+        self._runtime.check_limits(self._live)
         self._live.iteration += 1
         iteration = self._live.iteration
         content = await self._ask_model(iteration)
@@ -192,7 +192,7 @@ class Loop:
 
     def _on_stream(self, event: StreamEvent) -> None:
         if isinstance(event, Retrying):
-            self._supervisor.publish(
+            self._runtime.publish(
                 self._live, ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason
             )
 

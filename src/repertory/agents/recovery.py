@@ -53,7 +53,7 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
         if isinstance(block, ToolResult)
     }
     intended = {row.intended.call_id: row.intended for row in calls}
-    found = []
+    found: list[OpenCall] = []
     for use in tool_uses(last.content):
         if use.id in answered:
             continue

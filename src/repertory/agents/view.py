@@ -10,8 +10,8 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.events import ContextEdited, IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
-from repertory.agents.run import LiveRun
 from repertory.context import (
     EMPTY,
     Calibration,
@@ -35,7 +35,7 @@ from repertory.summarizer import Summarize, SummaryFailed, SummaryReady
 from repertory.tools import Tool
 
 if TYPE_CHECKING:
-    from repertory.agents.supervisor import Supervisor
+    from repertory.agents.runtime import Runtime
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _MOST_REFUSALS = 3
@@ -60,13 +60,13 @@ class ContextView:
     """The view of one run: its plan, and everything that makes a request out of it."""
 
     def __init__(
-        self, supervisor: Supervisor, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]
+        self, runtime: Runtime, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]
     ) -> None:
         agent = live.agent
         system = (Text(agent.instructions),) if agent.instructions.strip() else ()
         schemas = [tool.schema for tool in tools]
         max_tokens = min(agent.max_tokens, model.profile.max_output)
-        self._supervisor = supervisor
+        self._runtime = runtime
         self._live = live
         self._model = model
         self._ref = ref
@@ -93,7 +93,7 @@ class ContextView:
 
     async def open(self) -> None:
         """Take up the plan and the figures where the record left them."""
-        journal, run_id = self._supervisor.journal, self._live.run_id
+        journal, run_id = self._runtime.journal, self._live.run_id
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
         self._plan = reduce(apply, decisions, EMPTY)
         stored = await journal.read_summaries(run_id)
@@ -122,7 +122,7 @@ class ContextView:
         Raises:
             ContextOverflow: It does not fit, even at its smallest.
         """
-        live, now = self._live, self._supervisor.clock()
+        live, now = self._live, self._runtime.clock()
         snapshot = live.ledger.snapshot()
         record_estimate = self._record_estimate(snapshot)
         estimate = record_estimate
@@ -155,8 +155,8 @@ class ContextView:
             )
         )
         # Need not be durable before the call: it is before the answer, which is all that acts on it.
-        self._supervisor.journal.submit(records)
-        self._supervisor.publish(
+        self._runtime.journal.submit(records)
+        self._runtime.publish(
             live,
             IterationStarted,
             view_tokens=self._calibration.real_tokens(estimate),
@@ -174,7 +174,7 @@ class ContextView:
         if covers:
             self._live.meter.add(summaries=covers)
             self._summaries = [summary for summary in self._summaries if summary.last >= self._plan.start]
-        self._supervisor.publish(
+        self._runtime.publish(
             self._live,
             ContextEdited,
             kind=decision.kind,
@@ -204,12 +204,12 @@ class ContextView:
 
     def replied(self, shown: Shown, response: ModelResponse, *, duration: float) -> ModelReplied:
         """Count an answer, and make the record that goes into the journal together with it."""
-        now, usage = self._supervisor.clock(), response.usage
+        now, usage = self._runtime.clock(), response.usage
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
         self._shrink_to = None
         self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
-        self._supervisor.publish(
+        self._runtime.publish(
             self._live,
             ModelAnswered,
             usage=usage,
@@ -239,12 +239,12 @@ class ContextView:
     def failed(self, shown: Shown, error: ModelError, *, duration: float) -> None:
         """Record a call without an answer."""
         words = f"{type(error).__name__}: {error}"
-        self._supervisor.journal.submit(
+        self._runtime.journal.submit(
             [
                 ModelReplied(
                     run_id=self._live.run_id,
                     call=shown.call,
-                    at=self._supervisor.clock(),
+                    at=self._runtime.clock(),
                     error=words,
                     duration=duration,
                 )
@@ -275,7 +275,7 @@ class ContextView:
             return
         snapshot = self._live.ledger.snapshot()
         newest = self._newest_summary
-        self._supervisor.summarizer.tell(
+        self._runtime.summarizer.tell(
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,
@@ -294,7 +294,7 @@ class ContextView:
         summary = message.summary
         self._summaries.append(summary)
         self._newest_summary = summary
-        self._supervisor.publish(
+        self._runtime.publish(
             self._live,
             SummaryTaken,
             first=summary.first,
@@ -306,7 +306,7 @@ class ContextView:
 
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
-        self._supervisor.publish(self._live, SummaryRefused, reason=message.reason)
+        self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
 
 
 def _covers(decision: Decision) -> int:

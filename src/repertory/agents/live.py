@@ -1,0 +1,107 @@
+"""What this process knows of a run while it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+import anyio
+import msgspec
+
+from repertory.actors import ActorRef
+from repertory.agents.accounting import Meter, RunStatistics
+from repertory.agents.agent import Agent
+from repertory.memory import Ledger, Memory
+from repertory.memory.records import RunStarted, RunState
+
+Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Something said to a run from outside, durable under its id, and not yet in the ledger."""
+
+    message_id: str
+    text: str
+
+
+class LiveRun:
+    """What this process knows of one run. It outlives the actor's restarts; the journal outlives it."""
+
+    def __init__(
+        self, started: RunStarted, agent: Agent, ledger: Ledger, memory: Memory, *, parent: LiveRun | None = None
+    ) -> None:
+        self.started = started
+        self.agent = agent
+        self.ledger = ledger
+        self.memory = memory
+        self.parent = parent
+        self.children: list[LiveRun] = []
+        self.meter = Meter()
+        self.state: RunState = "running"
+        self.iteration = 0
+        self.resumed = False
+        self.killed = False
+        self.ending = False
+        self.result: str | None = None
+        self.error: str | None = None
+        self.cause: BaseException | None = None
+        self.ref: ActorRef[Any] | None = None
+        self.ended = anyio.Event()
+        self.wish: Wish = "go"
+        self._wished = anyio.Event()
+        self._inbox: list[Said] = []
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.started.run_id
+
+    @property
+    def root(self) -> LiveRun:
+        """The run at the top of the tree."""
+        return self if self.parent is None else self.parent.root
+
+    def lineage(self) -> Iterator[LiveRun]:
+        """This run and those above it."""
+        run: LiveRun | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def tree(self) -> Iterator[LiveRun]:
+        """This run and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.tree()
+
+    def tree_statistics(self) -> RunStatistics:
+        """The figures of this run and of all below it, added up."""
+        first, *rest = (run.meter.statistics for run in self.tree())
+        return sum(rest, start=first)
+
+    # --- what is asked of the loop; read at its boundaries ---
+
+    def wish_for(self, wish: Wish) -> None:
+        """Ask the loop to go on, pause, stop, or close with the supervisor. The last two are not taken back."""
+        if self.wish not in ("stop", "close"):
+            self.wish = wish
+        wished, self._wished = self._wished, anyio.Event()
+        wished.set()
+
+    async def wait_for_wish(self) -> None:
+        """Wait until something is asked of the loop."""
+        await self._wished.wait()
+
+    def say(self, said: Said) -> None:
+        """Put a message where the loop looks at its next boundary."""
+        self._inbox.append(said)
+
+    def take_inbox(self) -> list[Said]:
+        """What was said since the last boundary."""
+        said, self._inbox = self._inbox, []
+        return said
+
+    def try_to_end(self) -> bool:
+        """Take no more messages, unless one has come that the loop has not seen."""
+        self.ending = not self._inbox
+        return self.ending
