@@ -66,7 +66,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
         citation: For the payload and for listings; None where nothing is stored.
     """
 
-    content: str | tuple[Block, ...]
+    content: str | tuple[Text | Image | RawBlock, ...]
     content_id: str | None = None
     original_length: int = 0
     citation: Citation | None = None
