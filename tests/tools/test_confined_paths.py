@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.errors import ConfigurationError, ToolFailed, ToolRetry
+from repertory.memory import open_journal
+from repertory.tools import call_tool, file_tools
 from repertory.tools.confined import Folder, read_all
 from repertory.tools.threads import run_in_thread
 
@@ -222,10 +224,28 @@ def test_an_absolute_denial_holds_under_every_name(world: Path) -> None:
 
 def test_a_database_is_never_opened(world: Path) -> None:
     """Closing any descriptor of a SQLite file drops the locks that this process holds on it."""
-    for name in ("run.db", "run.db-wal", "RUN.SQLITE3", "x.sqlite-shm"):
+    (world / "mine.lock").write_text("")
+    for name in ("run.db", "run.db-wal", "RUN.SQLITE3", "x.sqlite-shm", "mine", "mine-wal", "mine-shm"):
         (world / name).write_text("SQLite format 3")
         with pytest.raises(ToolFailed, match="is a database"):
             read(Folder(world), name)
+
+
+async def test_the_journal_of_this_process_is_not_touched(tmp_path: Path) -> None:
+    """A search over the folder that holds an open journal leaves SQLite's locks on it in place, whatever its name."""
+
+    def locks() -> int:
+        inode = (tmp_path / "record").stat().st_ino
+        return sum(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+
+    async with open_journal(tmp_path / "record"):
+        held = locks()
+        assert held > 0
+        for tool in file_tools(tmp_path)[1:]:
+            await call_tool(tool, {"pattern": "SQLite"} if tool.name == "search_files" else {"path": "record"})
+        assert locks() == held
+        (tmp_path / "record").open().close()
+        assert locks() < held, "negative control: one careless open does drop them"
 
 
 def test_a_walk_is_sorted_and_leaves_out_links_caches_and_version_control(world: Path) -> None:

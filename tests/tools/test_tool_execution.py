@@ -83,6 +83,19 @@ async def test_a_tool_may_say_more_than_its_words() -> None:
     assert (refusal.is_error, refusal.text) == (True, "no")
 
 
+async def test_metadata_is_small_plain_json() -> None:
+    """It goes into the record, so what cannot be kept is told as a result that cannot be shown."""
+    made = await call_tool(returning(ToolOutput("x", url="a\0", metadata={"at": (1, Pair(1, [])), "no": float("nan")})))
+    assert made.metadata == {"at": [1, {"b": 1, "a": []}], "no": None}
+    assert made.url == "a\N{REPLACEMENT CHARACTER}"
+    large = await call_tool(returning(ToolOutput("x", metadata={"all": "y" * 20_000})))
+    assert large.metadata == {"left_out": "20,010 characters of metadata, at most 10,000 are kept"}
+    for metadata in ({"x": object()}, {"x": "\udc80"}):
+        output = await call_tool(returning(ToolOutput("x", metadata=metadata)))
+        assert output.error is not None
+        assert output.error.cause == "result"
+
+
 @pytest.mark.parametrize(
     ("value", "content"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import unicodedata
 from collections import Counter
@@ -32,10 +33,10 @@ SKIPPED_FOLDERS: Final = frozenset(
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
 )
 # SQLite's locks on a file are dropped when *anything* in the process closes it, so a database is never opened here,
-# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2.
-DATABASES: Final = tuple(
-    base + tail for base in (".db", ".db3", ".sqlite", ".sqlite3") for tail in ("", "-wal", "-shm", "-journal")
-)
+# not even to see what it is: https://www.sqlite.org/howtocorrupt.html, section 2.2. It is known by its name, and a
+# journal of ours under any name by the lock file beside it.
+_DATABASE: Final = re.compile(r"\.(db|db3|sqlite|sqlite3)(-wal|-shm|-journal)?", re.IGNORECASE)
+_SIDE_FILE: Final = re.compile(r"-(wal|shm|journal)$")
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK the open of a FIFO that is swapped in would wait for a writer.
@@ -222,7 +223,7 @@ class Folder:
             raise ToolFailed(f"{found.path!r} is a symbolic link, and links are not followed")
         if not stat.S_ISREG(facts.st_mode):
             raise ToolFailed(f"{found.path!r} is not a regular file")
-        if found.parts[-1].lower().endswith(DATABASES):
+        if _is_database(found):
             raise ToolFailed(f"{found.path!r} is a database, not text")
         if self._is_denied_place(facts):
             raise ToolFailed(f"{found.path!r} may not be read")
@@ -263,6 +264,17 @@ def printable(parts: Iterable[str]) -> str:
     """A path for people and models: a name cannot forge a line of output."""
     path = "/".join(parts)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path) or "."
+
+
+def _is_database(found: FoundFile) -> bool:
+    name = found.parts[-1]
+    if _DATABASE.fullmatch(os.path.splitext(name)[1]):
+        return True
+    try:
+        os.stat(f"{_SIDE_FILE.sub('', name)}.lock", dir_fd=found.folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def _fold(name: str) -> str:

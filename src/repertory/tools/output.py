@@ -18,6 +18,7 @@ Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 Cause: TypeAlias = Literal["arguments", "unknown-tool", "retry", "failed", "deadline", "crash", "result"]
 
 NO_OUTPUT: Final = "(no output)"
+_MOST_METADATA: Final = 10_000  # characters as JSON
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
         source_type: What the content store files it under: ``web``, ``database``, ``file``, ``search``, ``tool``.
         url: Where the content came from; "" where it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        metadata: Small facts about the result that stay visible when the content is cited or shortened.
+        metadata: Small facts about the result, as JSON, that stay when the content is cited or shortened.
         records: Durable records that commit in one transaction with the outcome; none of them if it is an error.
         truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
             was not.
@@ -128,6 +129,8 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
     return msgspec.structs.replace(
         output,
         content=bounded,
+        url=clean_text(output.url)[0],
+        metadata=_plain_metadata(output.metadata),
         truncated_from=length if cap is not None and length > cap else output.truncated_from,
     )
 
@@ -198,6 +201,17 @@ def _bound_blocks(blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap
         length += size
         room = None if room is None else max(0, room - size)
     return tuple(out) or NO_OUTPUT, length
+
+
+def _plain_metadata(metadata: Json) -> Json:
+    """Metadata as the JSON that it will be kept as; what is not small is left out."""
+    if not metadata:
+        return metadata
+    text = _json_text(metadata)
+    if len(text) > _MOST_METADATA:
+        return {"left_out": f"{len(text):,} characters of metadata, at most {_MOST_METADATA:,} are kept"}
+    plain: Json = msgspec.json.decode(text)
+    return plain
 
 
 _SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (

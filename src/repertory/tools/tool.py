@@ -69,10 +69,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
-
-
-@overload
 def tool(
     function: Callable[..., Any],
     /,
