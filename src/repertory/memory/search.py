@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.memory.entries import Entry
 from repertory.memory.excerpts import EXCERPT, cut_end, find_words, words_of
-from repertory.memory.excerpts import cut_at as cut_at  # noqa: PLC0414 - known by this name to other rooms
 from repertory.memory.journal import SearchHit
 from repertory.memory.rows import encode_json
 

@@ -64,9 +64,10 @@ class Snapshot(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
-            if stop < 0:  # a backward slice through the first entry; as a literal, -1 would mean the list's end
-                return self._entries[start::step] if start >= 0 else []
-            return self._entries[start:stop:step]
+            if step > 0:
+                return self._entries[start:stop:step]
+            # Backwards, the bounds may be -1, which as an index would mean the end of the shared list.
+            return [self._entries[position] for position in range(start, stop, step)]
         if not -self._length <= index < self._length:
             raise IndexError(f"position {index} is not within this snapshot of {self._length} entries")
         return self._entries[index if index >= 0 else self._length + index]

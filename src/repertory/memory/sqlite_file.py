@@ -79,10 +79,20 @@ def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
             return JournalUnreadable(f"{fact}; is it a file that you may read and write, in a folder that you may?")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return JournalLocked(f"{fact}; another program holds the file: end its transaction")
-        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return JournalWriteFailed(f"{fact}; is the disk full?")
+        case sqlite3.SQLITE_FULL:
+            return JournalWriteFailed(f"{fact}; make room, then start again")
+        case sqlite3.SQLITE_IOERR:
+            return JournalUnreadable(f"{fact}; is it a file, on a disk that works?")
         case _:
             return JournalUnreadable(fact)
+
+
+def make_folder(path: str) -> None:
+    """Make the folder that a journal is to stand in, for this user alone, if there is none."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise JournalUnreadable(f"cannot make the folder of {path}: {error.strerror} ({error.filename})") from error
 
 
 def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:

@@ -47,7 +47,7 @@ from repertory.memory.rows import (
     encode_records,
 )
 from repertory.memory.search import EntryIndex, match_expression, search_hit
-from repertory.memory.sqlite_file import FileLock, check_readable, not_writable, open_to_write
+from repertory.memory.sqlite_file import FileLock, check_readable, make_folder, not_writable, open_to_write
 from repertory.memory.sqlite_reader import Rows, SqliteReader
 from repertory.memory.sqlite_writer import Job, SqliteWriter, WriterStatistics, delete_contents, index_slice
 
@@ -348,7 +348,7 @@ def _open(path: str, durability: Durability, readonly: bool, close_timeout: floa
     if readonly:
         check_readable(path)
         return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    make_folder(path)
     lock = FileLock(path)
     try:
         writer = SqliteWriter(open_to_write(path, durability), path)

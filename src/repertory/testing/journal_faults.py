@@ -1,0 +1,87 @@
+"""Journals that misbehave on command, for tests of what stands on a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from repertory.errors import JournalWriteFailed
+from repertory.memory.journal import Ticket
+from repertory.memory.memory_journal import MemoryJournal
+from repertory.memory.records import Record
+from repertory.memory.waiting import Latch, wake_all
+
+
+class FailingJournal(MemoryJournal):
+    """A journal whose disk refuses a batch, and with it everything after, as a full disk would.
+
+    As with the real one, the batch is taken and its ticket raises; later batches are refused at once.
+    """
+
+    def __init__(self, *, fail_after: int | None = None) -> None:
+        """Make a journal in memory.
+
+        Args:
+            fail_after: How many batches are written before one fails; None for none until ``fail`` is called.
+        """
+        super().__init__()
+        self._left = fail_after
+        self._broken = False
+
+    def fail(self) -> None:
+        """Refuse the next batch."""
+        self._left = 0
+
+    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+        """Keep a batch, or fail as told."""
+        if self._broken:
+            raise _refused()
+        if self._left == 0:
+            self._broken = True
+            ticket = Latch()
+            ticket.finish(_refused)
+            return ticket
+        if self._left is not None:
+            self._left -= 1
+        return super().submit(records, on_commit=on_commit)
+
+
+def _refused() -> JournalWriteFailed:
+    return JournalWriteFailed("the journal could not be written: the test said so")
+
+
+class SlowJournal(MemoryJournal):
+    """A journal whose disk takes its time: while it is held, batches are queued and nothing is acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[tuple[Latch, Sequence[Record], Callable[[], None] | None]] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many batches are queued."""
+        return len(self._held or ())
+
+    def hold(self) -> None:
+        """Acknowledge nothing until ``release``."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Write what is queued, in order, and acknowledge it."""
+        held, self._held = self._held or [], None
+        for ticket, records, on_commit in held:
+            super().submit(records, on_commit=on_commit)
+            wake_all(ticket.finish())
+
+    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+        """Keep a batch, or queue it."""
+        if self._held is None:
+            return super().submit(records, on_commit=on_commit)
+        ticket = Latch()
+        self._held.append((ticket, records, on_commit))
+        return ticket
+
+    async def aclose(self) -> None:
+        """Write what is queued, then close."""
+        self.release()
+        await super().aclose()
