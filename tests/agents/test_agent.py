@@ -1,0 +1,122 @@
+"""Definitions of agents, and how they are found by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import repertory as rp
+from repertory.errors import ConfigurationError
+from repertory.testing import ScriptedModel
+
+
+@rp.tool(effect="pure")
+def look() -> str:
+    """Look."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        ({"name": ""}, "agent name must be a letter"),
+        ({"name": "two words"}, "got 'two words'"),
+        ({"name": "a", "memory": "borrowed"}, "memory must be 'shared', 'snapshot' or 'isolated', got 'borrowed'"),
+        ({"name": "a", "max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"name": "a", "tools": [look, look]}, "tools must have different names, got look more than once"),
+        ({"name": "a", "team": [rp.Agent("b"), rp.Agent("b")]}, "team must have different names, got b"),
+    ],
+)
+def test_a_definition_that_makes_no_sense_is_refused(definition: dict[str, object], words: str) -> None:
+    """The error names the field, what was expected and what came."""
+    with pytest.raises(ConfigurationError, match=words):
+        rp.Agent(**definition)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"iterations": 0}, "limits.iterations must be at least 1, got 0"),
+        ({"depth": -1}, "limits.depth must be at least 0, got -1"),
+        ({"cost": 0.0}, "limits.cost must be above 0 or None, got 0.0"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, float], words: str) -> None:
+    """A limit that would forbid everything is a mistake, not a limit."""
+    with pytest.raises(ConfigurationError, match=words):
+        rp.Limits(**limits)  # type: ignore[arg-type]
+
+
+def test_the_digest_follows_everything_that_shapes_what_an_agent_does() -> None:
+    """It is the same for equal definitions, and another one for any change, also below."""
+    plain = rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b")])
+    changed = [
+        rp.Agent("a", instructions="Do!", tools=[look], team=[rp.Agent("b")]),
+        rp.Agent("a", instructions="Do.", team=[rp.Agent("b")]),
+        rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b", instructions="x")]),
+        rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b")], context=None),
+        rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b")], model="offline"),
+        rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b")], model=ScriptedModel([])),
+    ]
+    assert plain.digest == rp.Agent("a", instructions="Do.", tools=[look], team=[rp.Agent("b")]).digest
+    assert len({plain.digest, *(agent.digest for agent in changed)}) == len(changed) + 1
+
+
+def test_a_team_can_be_walked_and_searched() -> None:
+    """Every agent of a tree is reached once, and a member is found by its name."""
+    leaf = rp.Agent("leaf", description="At the end.")
+    tree = rp.Agent("root", team=[rp.Agent("branch", instructions="First line.\nSecond.", team=[leaf])])
+    assert [agent.name for agent in tree.walk()] == ["root", "branch", "leaf"]
+    assert tree.member("branch") is tree.team[0]
+    assert tree.member("leaf") is None
+    assert [agent.summary for agent in tree.walk()] == ["root", "First line.", "At the end."]
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    """A module with an agent, functions that make one, and something else."""
+    made = ModuleType("made_for_a_test")
+    made.clerk = rp.Agent("clerk")  # type: ignore[attr-defined]
+    made.make = lambda root: rp.Agent("made", instructions=str(root))  # type: ignore[attr-defined]
+    made.take_all = lambda **options: rp.Agent("all", instructions=",".join(options))  # type: ignore[attr-defined]
+    made.number = 3  # type: ignore[attr-defined]
+    sys.modules["made_for_a_test"] = made
+    yield made  # type: ignore[misc]
+    del sys.modules["made_for_a_test"]
+
+
+@pytest.mark.usefixtures("module")
+def test_an_agent_is_loaded_by_module_and_name() -> None:
+    """A function gets the options that it takes."""
+    assert rp.load_agent("made_for_a_test:clerk").name == "clerk"
+    assert rp.load_agent("made_for_a_test:make", root=Path("/srv"), other=1).instructions == "/srv"
+    assert rp.load_agent("made_for_a_test:take_all", root=1, other=2).instructions == "root,other"
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("clerk", "expected an agent as module:name, got 'clerk'"),
+        ("no_such_module:clerk", "no module named 'no_such_module'.*PYTHONPATH"),
+        ("made_for_a_test:boss", "has no 'boss'; it has the agents clerk"),
+        ("made_for_a_test:number", "is a int, not an Agent"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_says_what_is_wrong(reference: str, words: str) -> None:
+    """The message says what to do about it."""
+    with pytest.raises(ConfigurationError, match=words):
+        rp.load_agent(reference)
+
+
+def test_a_module_that_lacks_a_library_is_told_apart_from_a_missing_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one would look for the wrong thing."""
+    (tmp_path / "needs_a_library.py").write_text("import a_library_nobody_has\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match="needs 'a_library_nobody_has', which is not installed"):
+        rp.load_agent("needs_a_library:agent")
