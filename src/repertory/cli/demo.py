@@ -113,9 +113,11 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
     if outcome.answer is not None:
         print_answer(outcome.answer)
         screen.print()
-    headers = ("", "MODELS SAW", "PLAIN LOOP", "")
-    table = output.table(headers, list(_figures(outcome)), width=screen.width, right="MODELS SAW|PLAIN LOOP")
-    output.show(screen, table, "")
+    if outcome.statistics.iterations:
+        headers = ("", "MODELS SAW", "PLAIN LOOP", "")
+        figures = list(_figures(outcome))
+        table = output.table(headers, figures, width=screen.width, right="MODELS SAW|PLAIN LOOP")
+        output.show(screen, table, "")
     if outcome.model == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
         output.show(screen, Text(words, style="dim"), "")

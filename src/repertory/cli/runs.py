@@ -96,7 +96,7 @@ def list_runs(*, db: Path | None, everything: bool, as_json: bool) -> None:
         if as_json:
             output.print_json({"database": None, "owned": False, "runs": []})
         else:
-            print(_hint([], []))  # noqa: T201 - a command's own answer
+            print(_hint([], [], ""))  # noqa: T201 - a command's own answer
         return
     paths = databases_to_read(db)
     lines, owned = anyio.run(_read_lines, paths[0])
@@ -109,7 +109,7 @@ def list_runs(*, db: Path | None, everything: bool, as_json: bool) -> None:
         output.say(f"reading {paths[0]}{more}")
     if shown:
         _print_table(shown)
-    hint = _hint(lines, shown)
+    hint = _hint(lines, shown, "" if named_database(db) is None else f" --db {paths[0]}")
     if hint:
         print(f"\n{hint}" if shown else hint)  # noqa: T201 - a command's own answer
 
@@ -131,16 +131,16 @@ def _unfinished_trees(lines: Sequence[RunLine]) -> list[RunLine]:
     return [line for line in lines if line.run_id in kept]
 
 
-def _hint(lines: Sequence[RunLine], shown: Sequence[RunLine]) -> str:
+def _hint(lines: Sequence[RunLine], shown: Sequence[RunLine], where: str) -> str:
     """What a person may want to do next; "" where the table says it all."""
     resumable = [line for line in shown if line.resumable]
     if resumable:
-        return f"Go on with: repertory resume {resumable[-1].run_id}"
+        return f"Go on with: repertory resume {resumable[-1].run_id}{where}"
     if shown:
         return ""
     if not lines:
         return 'No runs yet. Start one: repertory demo, or repertory run "TASK" --root DIR'
-    return f"Nothing is under way. {len(lines)} runs have ended: repertory ps -a shows them."
+    return f"Nothing is under way. {len(lines)} runs have ended: repertory ps -a{where} shows them."
 
 
 def _print_table(lines: Sequence[RunLine]) -> None:

@@ -1,0 +1,128 @@
+"""The demo: real agents, a real record, citations that hold; on a terminal, in a pipe, and for a program."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from cli_support import Result, in_a_process, invoke, settings
+
+SGR = re.compile(r"\x1b\[[\d;]*m")
+
+
+def test_the_demo_gives_one_object_with_what_was_promised(demo: Result) -> None:
+    """A lead and at least three researchers answered, and the models saw less than a plain loop would send."""
+    assert demo.code == 0, demo.err
+    found = demo.json
+    assert found["state"] == "done"
+    assert found["agents"] >= 4
+    assert found["iterations"] >= found["agents"]
+    assert 0 < found["tokens_seen"] < found["tokens_plain"]
+    assert 0 < found["cost_seen"] < found["cost_plain"]
+    assert found["summaries"] >= 1
+    assert found["retrievals"] >= 1
+    assert {"dedup_hits", "seconds", "run_id", "answer", "database"} <= set(found)
+
+
+def test_every_citation_of_the_demo_holds(demo: Result) -> None:
+    """Checked again by other means: each file and line exists in this Python's standard library."""
+    found = demo.json
+    assert found["citations"]["total"] >= 3
+    assert found["citations"]["resolved"] == found["citations"]["total"]
+    root = Path(sysconfig.get_paths()["stdlib"])
+    places = re.findall(r"([\w/]+\.py):(\d+)", found["answer"])
+    assert places
+    for path, line in places:
+        assert len((root / path).read_text(errors="replace").split("\n")) >= int(line)
+
+
+def test_the_demo_makes_a_private_database_that_the_other_commands_find(demo: Result, demo_home: Path) -> None:
+    """Without any option ps, inspect and ledger look at what the demo just did."""
+    path = Path(demo.json["database"])
+    assert path.parent == demo_home / "data" / "repertory"
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    listed = invoke("ps", "-a", home=demo_home)
+    assert demo.json["run_id"] in listed.out
+    assert f"reading {path}" in listed.err
+    runs = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
+    assert len(runs) == demo.json["agents"]
+    assert sum(run["iterations"] for run in runs) == demo.json["iterations"]
+    assert invoke("ps", home=demo_home).out.startswith("Nothing is under way.")
+
+
+def test_what_the_researchers_saw_was_edited(demo: Result, demo_home: Path) -> None:
+    """The newest request of a researcher shows stubs or a summary, each explained by a decision."""
+    runs = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
+    child = next(run["run_id"] for run in runs if run["parent_id"] == demo.json["run_id"])
+    shown = invoke("inspect", child, "--json", home=demo_home).json
+    assert {entry["shown"] for entry in shown["record"]} & {"stub", "covered"}
+    assert shown["decisions"]
+    assert shown["prompt_tokens"] < shown["record_tokens"]
+
+
+def test_a_run_that_is_done_is_resumed_to_its_answer(demo: Result, demo_home: Path) -> None:
+    """Resuming what has ended makes no model call; it gives the answer again."""
+    again = invoke("resume", demo.json["run_id"], "--json", home=demo_home)
+    assert again.code == 0, again.err
+    assert again.json["answer"] == demo.json["answer"]
+    listed = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
+    assert sum(run["iterations"] for run in listed) == demo.json["iterations"]
+
+
+def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
+    """The real entry point, on asyncio: line by line what happens, then the answer, the figures, what to do next."""
+    result = in_a_process("demo", "--backend", "asyncio", "--db", str(tmp_path / "demo.db"), home=tmp_path)
+    assert result.code == 0, result.err
+    assert "\x1b" not in result.out
+    assert re.search(r"^ +\d+\.\ds  researcher 3 +starts: ", result.out, re.MULTILINE)
+    for said in ("iteration 1: saw", "prompt tokens", "citations", f"recorded in {tmp_path}", "repertory inspect run-"):
+        assert said in result.out
+    assert not any(line.endswith(" ") for line in result.out.split("\n"))
+
+
+def _on_a_terminal(home: Path, **env: str) -> str:
+    """What the demo writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "repertory", "demo"],
+        stdout=theirs,
+        stderr=theirs,
+        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "80", **settings(home), **env},
+    )
+    os.close(theirs)
+    seen = bytearray()
+    while True:
+        try:
+            piece = os.read(ours, 65_536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    assert process.wait() == 0, seen.decode()
+    return seen.decode()
+
+
+@pytest.mark.parametrize(
+    ("env", "moves", "colours"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, False, False)],
+    ids=["terminal", "NO_COLOR", "dumb"],
+)
+def test_on_a_terminal_the_demo_is_a_live_picture(
+    env: dict[str, str], moves: bool, colours: bool, tmp_path: Path
+) -> None:
+    """The tree is redrawn in place; NO_COLOR takes the colours away, a dumb terminal gets lines."""
+    seen = _on_a_terminal(tmp_path, **env)
+    assert ("\x1b[1A" in seen) == moves
+    assert ("VIEW / RECORD" in seen) == moves
+    painted = {int(code) for codes in SGR.findall(seen) for code in re.findall(r"\d+", codes)}
+    assert bool(painted & set(range(30, 38))) == colours
+    assert "repertory ledger run-" in seen
