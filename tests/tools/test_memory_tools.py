@@ -78,8 +78,10 @@ async def test_a_call_that_is_made_again_writes_the_same_item() -> None:
     """The id follows from the idempotency key: a retry after a crash adds nothing; another call is another item."""
     async with open_memory() as memory:
         first = await call(memory, "memory_store", key="ab" * 16, content="once")
+        position = await memory.snapshot()
         again = await call(memory, "memory_store", key="ab" * 16, content="once")
         other = await call(memory, "memory_store", key="cd" * 16, content="once")
+        assert await memory.snapshot() == position + 1
         assert first.metadata["item_id"] == again.metadata["item_id"] == f"item-{'ab' * 8}"
         assert other.metadata["item_id"] != first.metadata["item_id"]
         assert len(await memory.query()) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -14,6 +14,9 @@ from repertory.tools.context import ToolContext
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 from repertory.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from repertory.memory import Memory
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -41,12 +44,14 @@ def memory_tools() -> list[Tool]:
             tags: Words to find it by.
             related_to: Ids of items it belongs to.
         """
+        memory = context.need_memory()
+        # The same id for every attempt at this call: made again after a crash, it finds what it wrote before.
+        item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
         try:
-            item = await context.need_memory().store(
+            item = await _find(memory, item_id) or await memory.store(
                 content,
                 type=type,
-                # The same id for every attempt at this call: made again after a crash, it writes the same item.
-                item_id=f"item-{context.idempotency_key[:16]}" if context.idempotency_key else "",
+                item_id=item_id,
                 source=source,
                 tags=tags or (),
                 related_to=related_to or (),
@@ -132,6 +137,16 @@ def memory_tools() -> list[Tool]:
         tool(memory_query, effect="pure", repeatable=False),
         tool(memory_retrieve, effect="pure", repeatable=False, policy=as_it_is),
     ]
+
+
+async def _find(memory: Memory, item_id: str) -> ItemInfo | None:
+    """An item that an earlier attempt wrote; None where there was none."""
+    if not item_id:
+        return None
+    try:
+        return await memory.retrieve(item_id, Transform(kind="first_n", n=0))
+    except ItemNotFound:
+        return None
 
 
 def _seconds(time: datetime | None) -> float | None:
