@@ -1,0 +1,121 @@
+"""What a type checker must make of the public surface; mypy and pyright read this in strict mode, nothing runs it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_type
+
+import repertory as rp
+from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
+from repertory.agents import AnyEvent, Event, ToolEnded
+from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
+from repertory.memory import Entry, Item, ItemInfo, Journal, RunRow, Snapshot
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+@rp.tool
+def bare(word: str) -> str:
+    """Decorated without parentheses."""
+    return word
+
+
+@rp.tool(effect="idempotent", deadline=5, policy=rp.ResultPolicy(cap_tokens=500))
+async def full(word: str, context: rp.ToolContext) -> rp.ToolOutput:
+    """Decorated with options."""
+    assert_type(context.memory, rp.Memory | None)
+    assert_type(await context.need_memory().store(word), ItemInfo)
+    return rp.ToolOutput(word, metadata={"length": len(word)})
+
+
+assert_type(bare, rp.Tool)
+assert_type(full, rp.Tool)
+
+
+class EchoModel:
+    """A model of an application's own: the protocol is all that it needs."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "echo"
+
+    @property
+    def profile(self) -> rp.ModelProfile:
+        """What the planner is told."""
+        return rp.profile_for("echo")
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Answer with what it was told."""
+        return ModelResponse(content=request.messages[-1].content, usage=Usage())
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+models: Sequence[rp.Model] = [
+    EchoModel(),
+    rp.OfflineModel(),
+    rp.AnthropicModel("claude-sonnet-5-5"),
+    ScriptedModel([call("bare", word="a"), "b"]),
+    FunctionModel(lambda request: request.model),
+    rp.open_model("offline"),
+]
+agent = rp.Agent(
+    "agent",
+    tools=[bare, full, *rp.file_tools("."), *rp.memory_tools(), *rp.context_tools()],
+    team=[rp.research_team(".")],
+    model="claude-sonnet-5-5",
+    memory="snapshot",
+    context=rp.ContextPolicy(rhythm="strict", tools={"bare": rp.ResultPolicy(expiration_mode="remove")}),
+    limits=rp.Limits(iterations=3, cost=0.5),
+)
+
+
+class Count(Request[int], frozen=True):
+    """A message that types its answer."""
+
+
+class Counter:
+    """An actor of an application's own."""
+
+    @handler
+    def count(self, message: Count) -> int:
+        """Answer."""
+        return 1
+
+
+async def main(journal: Journal, ctx: ActorContext, context: rp.ToolContext) -> str:
+    """What the calls of a program give."""
+    async with rp.open_supervisor("runs.db", model=models[0], durability="process") as supervisor:
+        assert_type(supervisor, rp.Supervisor)
+        run = await supervisor.spawn(agent, "task")
+        assert_type(run, rp.Run)
+        async for event in run.events(tree=True):
+            assert_type(event, Event)
+            if isinstance(event, ToolEnded):
+                assert_type(event.characters, int)
+        assert_type(run.children, tuple[rp.Run, ...])
+        assert_type(run.statistics(tree=True), rp.RunStatistics)
+        assert_type(await supervisor.runs(states=["done"]), list[RunRow])
+        assert_type(await supervisor.journal.read_entries(run.id), list[Entry])
+        assert_type(await context.need_memory().retrieve("item"), Item)
+        assert_type(await run.wait_result(), str)
+    async with open_system("mine") as system:
+        ref = system.spawn(Counter, "counter")
+        assert_type(await ref.ask(Count()), int)
+    async with rp.open_journal("runs.db", readonly=True) as opened:
+        assert_type(opened, Journal)
+    return "done"
+
+
+def narrowed(event: AnyEvent, snapshot: Snapshot, ref: ActorRef[Count]) -> Entry:
+    """What is narrowed, indexed and sent."""
+    if isinstance(event, ToolEnded):
+        assert_type(event.deduplicated, bool)
+    ref.tell(Count())
+    assert_type(snapshot[1:], list[Entry])
+    return snapshot[0]
+
+
+assert_type(rp.run_sync(agent, "task", path="runs.db", model="offline"), str)
+assert_type(rp.load_agent("module:name"), rp.Agent)
