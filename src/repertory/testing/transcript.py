@@ -152,11 +152,13 @@ def _check_pairs(messages: list[Json]) -> None:
                     f"messages.{index}.content.{position}: each tool_use must have a single result. Found multiple "
                     f"`tool_result` blocks with id: {result}"
                 )
-        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        for position, call in enumerate(open_calls):
-            if call in seen:
-                refuse(f"messages.{index}.content.{position}: `tool_use` ids must be unique")
-            seen.add(call)
+        open_calls = []
+        for position, block in enumerate(blocks):
+            if block["type"] == "tool_use":
+                if block["id"] in seen:
+                    refuse(f"messages.{index}.content.{position}: `tool_use` ids must be unique")
+                seen.add(block["id"])
+                open_calls.append(block["id"])
     if messages[-1]["role"] == "assistant":
         _refuse_unanswered(open_calls, len(messages) - 1)
 

@@ -1,0 +1,152 @@
+"""Scripted models: they play their script, and fail loudly when the run does not follow it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from conftest import RunAsync
+from repertory.errors import ModelUnavailable
+from repertory.llm import (
+    Message,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    StreamEvent,
+    Text,
+    TextDelta,
+    Thinking,
+    ThinkingDelta,
+    ToolUse,
+    ToolUseStarted,
+    Usage,
+    profile_for,
+)
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+def request(text: str = "hello") -> ModelRequest:
+    """A small request."""
+    return ModelRequest(model="scripted", messages=(Message("user", (Text(text),)),))
+
+
+def test_a_script_is_played_in_order(run_async: RunAsync) -> None:
+    """Every kind of step gives what it says; requests are recorded; the script is complete at the end."""
+
+    async def later(asked: ModelRequest) -> str:
+        await anyio.lowlevel.checkpoint()
+        return f"{len(asked.messages)} message"
+
+    whole = ModelResponse(content=(Text("whole"),), stop_reason="refusal", usage=Usage(1, 2), model="other")
+
+    async def main() -> None:
+        model = ScriptedModel(
+            [
+                "words",
+                call("search", query="tides"),
+                [Text("both"), call("f", call_id="mine"), call("g")],
+                whole,
+                lambda asked: asked.model,
+                later,
+                ModelUnavailable("down"),
+                lambda _: ModelUnavailable("down too"),  # type: ignore[list-item, return-value]
+            ]
+        )
+        assert isinstance(model, Model)
+        events: list[StreamEvent] = []
+        first = await model.complete(request(), on_event=events.append)
+        assert (first.content, first.stop_reason, first.model) == ((Text("words"),), "end_turn", "scripted")
+        assert first.usage.input_tokens > 0
+        assert first.usage.output_tokens > 0
+        second = await model.complete(request(), on_event=events.append)
+        [use] = second.content
+        assert isinstance(use, ToolUse)
+        assert (use.name, use.input, second.stop_reason) == ("search", {"query": "tides"}, "tool_use")
+        third = await model.complete(request("other"))
+        ids = [block.id for block in third.content if isinstance(block, ToolUse)]
+        assert ids[0] == "mine"
+        assert len({*ids, use.id}) == 3
+        assert await model.complete(request()) == whole
+        assert (await model.complete(request())).content == (Text("scripted"),)
+        assert (await model.complete(request())).content == (Text("1 message"),)
+        with pytest.raises(AssertionError, match="2 of 8 steps"):
+            model.assert_complete()
+        for why in ("down", "down too"):
+            with pytest.raises(ModelUnavailable, match=why):
+                await model.complete(request())
+        model.assert_complete()
+        assert events == [TextDelta("words"), ToolUseStarted(use.id, "search")]
+        assert [asked.messages[0].content for asked in model.requests[1:3]] == [(Text("hello"),), (Text("other"),)]
+        await model.aclose()
+
+    run_async(main)
+
+
+def test_a_run_that_asks_too_often_fails(run_async: RunAsync) -> None:
+    """The error names the script's length and the end of what was asked: the two things one needs to see."""
+
+    async def main() -> None:
+        model = ScriptedModel([])
+        model.assert_complete()
+        with pytest.raises(AssertionError, match=r"has 0 steps, and was asked for step 1.*'why\?'"):
+            await model.complete(request("why?"))
+
+    run_async(main)
+
+
+def test_two_calls_at_once_get_two_steps(run_async: RunAsync) -> None:
+    """Concurrency does not play a step twice or skip one."""
+
+    async def main() -> None:
+        model = ScriptedModel([f"answer {n}" for n in range(10)])
+        answers: list[str] = []
+
+        async def ask() -> None:
+            [block] = (await model.complete(request())).content
+            assert isinstance(block, Text)
+            answers.append(block.text)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(ask)
+        assert sorted(answers) == [f"answer {n}" for n in range(10)]
+        model.assert_complete()
+
+    run_async(main)
+
+
+def test_a_model_made_anew_does_not_reuse_call_ids(run_async: RunAsync) -> None:
+    """After a restart the script goes on in a new object; ids must not collide with those in the ledger."""
+
+    async def main() -> None:
+        asked = request()
+        [first] = (await ScriptedModel([call("f")]).complete(asked)).content
+        longer = ModelRequest(model="scripted", messages=(*asked.messages, Message("assistant", (first,))))
+        [second] = (await ScriptedModel([call("f")]).complete(longer)).content
+        assert isinstance(first, ToolUse)
+        assert isinstance(second, ToolUse)
+        assert first.id != second.id
+
+    run_async(main)
+
+
+def test_a_function_answers_whatever_is_asked(run_async: RunAsync) -> None:
+    """Any number of calls, in any order, with a profile of one's own."""
+
+    async def main() -> None:
+        model = FunctionModel(
+            lambda asked: [Thinking("hm"), Text(str(len(asked.messages)))],
+            profile=profile_for("claude-opus-5"),
+            name="mine",
+        )
+        assert isinstance(model, Model)
+        assert (model.name, model.profile.name) == ("mine", "claude-opus-5")
+        assert (ScriptedModel([]).name, ScriptedModel([]).profile.name) == ("scripted", "scripted")
+        events: list[StreamEvent] = []
+        for _ in range(3):
+            await model.complete(request(), on_event=events.append)
+        assert events == [ThinkingDelta("hm"), TextDelta("1")] * 3
+        assert len(model.requests) == 3
+        await model.aclose()
+
+    run_async(main)

@@ -1,0 +1,293 @@
+"""The Messages server over real sockets: what any client sees, also one that is not ours."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+
+from conftest import RunAsync
+from repertory.llm import OfflineModel, Text, ToolUse, profile_for
+from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
+from repertory.testing.faults import Refuse, Reset
+from repertory.testing.wire import decode_request
+
+HEADERS = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+BODY: dict[str, Any] = {
+    "model": "claude-sonnet-4-6",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "hello"}],
+}
+
+
+def post(
+    url: str, body: Any, *, path: str = "/v1/messages", headers: dict[str, str] | None = None, method: str = "POST"
+) -> tuple[int, dict[str, str], str]:
+    """Ask as a plain client does, from a plain thread."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    try:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request(method, path, data, HEADERS if headers is None else headers)
+        response = connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_plain_client_gets_an_answer(run_async: RunAsync) -> None:
+    """One JSON object, with usage and ids; the same seed and requests give the same bytes."""
+
+    async def main() -> None:
+        texts = []
+        for _ in range(2):
+            async with open_messages_server(
+                lambda _: [Text("hi"), ToolUse("t", "f", {})], seed=7, thinks=True
+            ) as server:
+                status, headers, text = await anyio.to_thread.run_sync(lambda: post(server.url, BODY))
+                assert status == 200
+                assert headers["request-id"].startswith("req_")
+                texts.append(text)
+        answer = json.loads(texts[0])
+        assert texts[0] == texts[1]
+        assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use"]
+        assert answer["stop_reason"] == "tool_use"
+        assert answer["usage"]["input_tokens"] > 0
+        assert answer["id"].startswith("msg_")
+
+    run_async(main)
+
+
+def test_a_stream_has_the_events_that_the_api_documents(run_async: RunAsync) -> None:
+    """Order, names, a ping, and usage at both ends."""
+
+    async def main() -> None:
+        async with open_messages_server(ScriptedModel(["hello " * 20])) as server:
+            status, headers, text = await anyio.to_thread.run_sync(lambda: post(server.url, {**BODY, "stream": True}))
+        assert status == 200
+        assert headers["content-type"].startswith("text/event-stream")
+        events = [part.split("\n") for part in text.strip().split("\n\n")]
+        names = [name.removeprefix("event: ") for name, _ in events]
+        data = [json.loads(line.removeprefix("data: ")) for _, line in events]
+        assert [event["type"] for event in data] == names
+        assert names[:3] == ["message_start", "ping", "content_block_start"]
+        assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+        assert set(names[3:-3]) == {"content_block_delta"}
+        assert "cache_creation" in data[0]["message"]["usage"]
+        assert data[-2]["usage"]["output_tokens"] > 1
+
+    run_async(main)
+
+
+def test_counting_tokens_agrees_with_the_bill(run_async: RunAsync) -> None:
+    """What the count says is what the same request is billed for."""
+
+    async def main() -> None:
+        async with open_messages_server(FunctionModel(lambda _: "ok")) as server:
+
+            def ask() -> tuple[int, int]:
+                count = {key: value for key, value in BODY.items() if key != "max_tokens"}
+                counted = json.loads(post(server.url, count, path="/v1/messages/count_tokens?beta=true")[2])
+                return counted["input_tokens"], json.loads(post(server.url, BODY)[2])["usage"]["input_tokens"]
+
+            counted, billed = await anyio.to_thread.run_sync(ask)
+            assert counted == billed
+            assert server.usage.input_tokens == billed
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "kind", "says"),
+    [
+        ({"path": "/v2/messages"}, 404, "not_found_error", "Not found: POST /v2/messages"),
+        ({"method": "GET"}, 404, "not_found_error", "Not found: GET"),
+        ({"body": b"{"}, 400, "invalid_request_error", "not valid JSON"),
+        ({"body": [1]}, 400, "invalid_request_error", "not valid JSON"),
+        ({"headers": {}}, 401, "authentication_error", "x-api-key header is required"),
+        ({"body": {**BODY, "model": "claude-9"}}, 404, "not_found_error", "model: claude-9"),
+        ({"body": {**BODY, "model": "claude-opus-5"}}, 404, "not_found_error", "model: claude-opus-5"),
+        ({"body": {"max_tokens": 1, "messages": []}}, 400, "invalid_request_error", "model: Field required"),
+        ({"body": {**BODY, "messages": []}}, 400, "invalid_request_error", "at least one message"),
+        (
+            {"body": {**BODY, "max_tokens": 64_001, "messages": [{"role": "user", "content": "x" * 3_800_000}]}},
+            400,
+            "invalid_request_error",
+            "exceed context limit",
+        ),
+    ],
+)
+def test_a_refusal_has_status_type_and_words(
+    run_async: RunAsync, change: dict[str, Any], status: int, kind: str, says: str
+) -> None:
+    """Errors look like the API's, and are recorded for the test to see."""
+
+    async def main() -> None:
+        profile = profile_for("claude-sonnet-4-6")
+        async with open_messages_server(FunctionModel(lambda _: "ok"), profile=profile, api_key="k") as server:
+            arguments = {"headers": {**HEADERS, "x-api-key": "k"}, "body": BODY, **change}
+            body = arguments.pop("body")
+            got, headers, text = await anyio.to_thread.run_sync(lambda: post(server.url, body, **arguments))
+            assert got == status
+            error = json.loads(text)
+            assert error["type"] == "error"
+            assert error["error"]["type"] == kind
+            assert says in error["error"]["message"]
+            assert error["request_id"] == headers["request-id"]
+            [exchange] = server.exchanges
+            assert (exchange.status, exchange.message) == (status, error["error"]["message"])
+
+    run_async(main)
+
+
+def test_faults_spoil_one_request_each_in_order(run_async: RunAsync) -> None:
+    """A refusal with its headers, a pass, a reset; then all is well again, and the record tells."""
+
+    async def main() -> None:
+        refuse = Refuse(429, "rate_limit_error", "slow down", {"retry-after": "3"})
+        async with open_messages_server(FunctionModel(lambda _: "ok"), faults=[refuse, None]) as server:
+            server.inject(Reset())
+
+            def ask() -> list[Any]:
+                first, second = post(server.url, BODY), post(server.url, BODY)
+                with pytest.raises(ConnectionError):
+                    post(server.url, BODY)
+                return [first, second, post(server.url, BODY)]
+
+            (status, headers, _), second, fourth = await anyio.to_thread.run_sync(ask)
+            assert (status, headers["retry-after"]) == (429, "3")
+            assert second[0] == fourth[0] == 200
+            assert [exchange.status for exchange in server.exchanges] == [429, 200, 0, 200]
+            assert [exchange.fault for exchange in server.exchanges] == [refuse, None, Reset(), None]
+
+    run_async(main)
+
+
+def test_many_threads_at_once_are_served(run_async: RunAsync) -> None:
+    """Thirty plain threads, each with its own connection and its own answer."""
+
+    async def main() -> None:
+        async with open_messages_server(lambda asked: f"you said {asked.messages[0].content[0].text}") as server:  # type: ignore[union-attr]
+            answers: dict[int, str] = {}
+
+            def ask(number: int) -> None:
+                body = {**BODY, "messages": [{"role": "user", "content": f"number {number}"}]}
+                answers[number] = json.loads(post(server.url, body)[2])["content"][0]["text"]
+
+            def ask_all() -> None:
+                threads = [threading.Thread(target=ask, args=(number,)) for number in range(30)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+            await anyio.to_thread.run_sync(ask_all)
+            assert answers == {number: f"you said number {number}" for number in range(30)}
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", b"400"),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: zero\r\n\r\n", b"400"),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 300_000, b"431"),
+        (b"", b""),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf", b"400"),
+    ],
+)
+def test_a_client_that_speaks_no_http_is_turned_away(run_async: RunAsync, sent: bytes, status: bytes) -> None:
+    """Nothing a client sends, or stops sending, disturbs the server: the next one is served."""
+
+    async def main() -> None:
+        async with open_messages_server(FunctionModel(lambda _: "ok")) as server:
+
+            def speak() -> bytes:
+                host, port = server.url.removeprefix("http://").split(":")
+                with socket.create_connection((host, int(port)), timeout=10) as connection:
+                    connection.sendall(sent)
+                    connection.shutdown(socket.SHUT_WR)
+                    said = b""
+                    try:
+                        while data := connection.recv(65_536):
+                            said += data
+                    except ConnectionError:
+                        pass
+                    return said
+
+            said = await anyio.to_thread.run_sync(speak)
+            assert said.split(b" ")[1:2] == ([status] if status else [])
+            assert (await anyio.to_thread.run_sync(lambda: post(server.url, BODY)))[0] == 200
+
+    run_async(main)
+
+
+def test_the_tests_own_error_comes_out_as_it_is(run_async: RunAsync) -> None:
+    """A failing assertion in the block is not wrapped in a group; a responder's error ends the test loudly."""
+
+    async def main() -> None:
+        with pytest.raises(LookupError, match="mine"):
+            async with open_messages_server(FunctionModel(lambda _: "ok")):
+                raise LookupError("mine")
+        with pytest.raises(ExceptionGroup) as caught:
+            async with open_messages_server(ScriptedModel([])) as server:
+                with pytest.raises(ConnectionError):
+                    await anyio.to_thread.run_sync(lambda: post(server.url, BODY))
+                await anyio.sleep_forever()
+        assert caught.group_contains(AssertionError, match="0 steps")
+
+    run_async(main)
+
+
+def test_a_request_is_read_as_it_was_sent() -> None:
+    """Markers stay in the blocks, server tools are left out, and everything else is in the options."""
+    marked = {"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}
+    body = {
+        **BODY,
+        "system": [marked],
+        "tools": [{"type": "web_search", "name": "w"}],
+        "thinking": {"type": "adaptive"},
+    }
+    request = decode_request(body, ("beta-1",))
+    assert request.system == (Text("s", extra={"cache_control": {"type": "ephemeral"}}),)
+    assert request.tools == ()
+    assert request.options == {"thinking": {"type": "adaptive"}}
+    assert (request.betas, request.max_tokens) == (("beta-1",), 100)
+
+
+def test_the_server_runs_from_the_command_line() -> None:
+    """``python -m repertory.testing.server`` says where it listens, and serves the offline model to any process."""
+    command = [sys.executable, "-m", "repertory.testing.server", "--port", "0", "--thinks"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
+            status, _, text = post(url, BODY)
+            assert status == 200
+            assert [block["type"] for block in json.loads(text)["content"]] == ["thinking", "text"]
+        finally:
+            process.terminate()
+
+
+def test_the_offline_model_answers_behind_the_server(run_async: RunAsync) -> None:
+    """Any model is a responder."""
+
+    async def main() -> None:
+        async with open_messages_server(OfflineModel()) as server:
+            body = {
+                **BODY,
+                "messages": [{"role": "user", "content": "Bees dance to tell where flowers are. Why do bees dance?"}],
+            }
+            text = await anyio.to_thread.run_sync(lambda: post(server.url, body)[2])
+            assert "Bees dance to tell where flowers are." in text
+
+    run_async(main)
