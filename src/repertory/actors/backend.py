@@ -66,6 +66,10 @@ class Backend(Protocol):
         """Wake the task that sleeps on the spot, if there is one."""
         ...
 
+    def is_parked(self, spot: Parkable) -> bool:
+        """Whether a task sleeps on the spot. One that was cancelled does not, although it has not run since."""
+        ...
+
     def post(self, function: Callable[[], object]) -> None:
         """Run a function in the scheduler's thread, soon; from any thread. RuntimeError when it has ended."""
         ...
@@ -103,6 +107,10 @@ class TrioBackend:
             spot.parked = None
             self._lowlevel.reschedule(task)
 
+    def is_parked(self, spot: Parkable) -> bool:
+        """Whether a task sleeps on the spot."""
+        return spot.parked is not None
+
     def post(self, function: Callable[[], object]) -> None:
         """Run a function in trio's thread, soon."""
         self._token.run_sync_soon(function)
@@ -133,6 +141,10 @@ class AsyncioBackend:
             spot.parked = None
             if not future.done():  # cancelled in this very pass
                 future.set_result(None)
+
+    def is_parked(self, spot: Parkable) -> bool:
+        """Whether a task sleeps on the spot."""
+        return spot.parked is not None and not spot.parked.done()
 
     def post(self, function: Callable[[], object]) -> None:
         """Run a function in the loop's thread, soon."""

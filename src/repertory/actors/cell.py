@@ -182,7 +182,7 @@ class Cell:
             function()
         else:
             with suppress(RuntimeError):  # the scheduler has ended, and the actor with it
-                self.runtime.backend.post(function)
+                self.runtime.hand_over(function)
 
     def become(self, state: ActorState) -> None:
         """Change the state and wake those who wait for a change."""
@@ -286,6 +286,7 @@ class Cell:
         for watcher in watchers or ():
             watcher.signal_death(self, reason)
         self.life = self.suspect = None
+        self.holding = False
         self.family.leave(self)
         self.become("stopped")
 

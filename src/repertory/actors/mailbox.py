@@ -124,17 +124,17 @@ class Mailbox:
 
     def admit(self) -> None:
         """Let in those who wait, first come first served, now that there is room."""
-        senders = self.senders
+        senders, backend = self.senders, self.cell.runtime.backend
         while senders and len(self.queue) < self.room:
             waiting = senders.popleft()
-            if isinstance(waiting, Sender):
-                waiting.admitted = True
-                self.queue.append(waiting.message)
-                self.cell.runtime.backend.unpark(waiting)
-            elif waiting.state != ENDED:
+            if not backend.is_parked(waiting):  # cancelled, or timed out
+                self.cell.withdrawn += isinstance(waiting, Call)
+            elif isinstance(waiting, Call):
                 self.queue.append(waiting)
             else:
-                self.cell.withdrawn += 1
+                waiting.admitted = True
+                self.queue.append(waiting.message)
+                backend.unpark(waiting)
 
     def _drop_oldest(self) -> None:
         oldest = self.queue.popleft()
@@ -182,7 +182,7 @@ class Mailbox:
         if raises and self.room != CLOSED and len(self.queue) + len(runtime.foreign) >= self.capacity:
             raise self.full(message)
         try:
-            runtime.hand_over(self, message)
+            runtime.hand_over(lambda: self.receive_foreign(message))
         except RuntimeError as error:
             raise ActorStopped(f"{self.cell.path} has stopped: its event loop has ended") from error
 

@@ -97,7 +97,7 @@ async def _live(cell: Cell) -> None:
 async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
     """Handle messages until a graceful stop has emptied the mailbox."""
     actor, context, table = life.actor, life.context, blueprint.table
-    park = cell.runtime.backend.park
+    park, is_parked = cell.runtime.backend.park, cell.runtime.backend.is_parked
     box = cell.mailbox
     queue = box.queue
     # One by one, never the whole queue at once: what is not begun must stay in the mailbox when this one crashes.
@@ -128,13 +128,13 @@ async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
             box.admit()
         call: Call | None = None
         if type(item) is Call:
-            if item.state != WAITING:
+            if item.state != WAITING or not is_parked(item):
                 cell.withdrawn += 1
                 continue
             item.state = BEGUN
             cell.call = call = item
             message = item.message
-        kind: type[Any] = type(message)
+        kind: type[Any] = type(message)  # pyright: ignore[reportUnknownVariableType]
         entry = table.get(kind) or blueprint.find(kind)
         if entry is None:
             cell.call = None

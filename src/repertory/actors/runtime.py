@@ -14,7 +14,6 @@ from repertory.actors.wheel import Wheel
 
 if TYPE_CHECKING:
     from repertory.actors.cell import Cell
-    from repertory.actors.mailbox import Mailbox
     from repertory.actors.system import ActorSystem
 
 
@@ -27,7 +26,8 @@ class Runtime:
         wheel: The timers of all asks.
         run_cell: The task of an actor; an attribute because cells cannot import the module that drives them.
         inline_left: How many more asks may run inline before one must be a checkpoint.
-        foreign: Messages from other OS threads on their way to their mailboxes.
+        foreign: What other OS threads want done, messages above all.
+        parked: The sleeping courier.
         failure: The crash at the top that ends the system.
     """
 
@@ -50,31 +50,49 @@ class Runtime:
         self.wheel = Wheel(self.backend, timer_resolution)
         self.dead_letters = dead_letters
         self.inline_left = INLINE_QUOTA
-        self.foreign: deque[tuple[Mailbox, Any]] = deque()
+        self.foreign: deque[Callable[[], None]] = deque()
+        self.courier_runs = False
+        self.parked: Any = None
         self.failure: BaseException | None = None
         self.system: ActorSystem
         self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
         self._announced = False
 
-    def hand_over(self, mailbox: Mailbox, message: Any) -> None:
-        """Take a message from another OS thread. Appending to and popping from a deque are atomic.
+    def hand_over(self, errand: Callable[[], None]) -> None:
+        """Have something done in the scheduler's thread; from any other. Errands of one thread keep their order.
 
         Raises:
             RuntimeError: The scheduler's thread has ended.
         """
-        self.foreign.append((mailbox, message))
+        self.foreign.append(errand)  # atomic, as is the popleft below
         if not self._announced:
             # Two threads may both announce, which is harmless; the flag only spares a burst its wake-ups.
             self._announced = True
-            self.backend.post(self.receive_foreign)
+            self.backend.post(self._announce)
 
-    def receive_foreign(self) -> None:
-        """Bring the messages from other threads to their mailboxes."""
+    def _announce(self) -> None:
+        if self.courier_runs:
+            self.backend.unpark(self)
+        else:
+            self.run_errands()
+
+    def run_errands(self) -> None:
+        """Do what other threads want done."""
         # The flag falls before the deque is emptied: what is appended from here on is announced anew.
         self._announced = False
         while self.foreign:
-            mailbox, message = self.foreign.popleft()
-            mailbox.receive_foreign(message)
+            self.foreign.popleft()()
+
+    async def run_courier(self) -> None:
+        """Run errands until cancelled. A task, because anyio starts no tasks from a bare callback of asyncio's."""
+        self.courier_runs = True
+        try:
+            while True:
+                self.run_errands()
+                if not self.foreign:
+                    await self.backend.park(self)
+        finally:
+            self.courier_runs = False
 
     def fail(self, error: BaseException) -> None:
         """An actor at the top failed beyond repair, and nobody is left to escalate to."""

@@ -114,6 +114,7 @@ async def open_system(
         )
         top = Children(runtime, None, nursery, supervision, runtime.fail)
         runtime.system = ActorSystem(name, runtime, top)
+        nursery.start_soon(runtime.run_courier, name=f"{name} courier")
         nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
         try:
             yield runtime.system
@@ -123,7 +124,7 @@ async def open_system(
         top.closed = True
         nursery.cancel_scope.cancel()
     top.sweep()
-    runtime.receive_foreign()
+    runtime.run_errands()
     if runtime.failure is not None:
         runtime.failure.__context__ = failure  # what the block made of the end of its actors
         raise runtime.failure
