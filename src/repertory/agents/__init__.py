@@ -18,6 +18,7 @@ from repertory.agents.events import (
     SummaryRefused,
     SummaryTaken,
     ToolEnded,
+    ToolProgress,
     ToolStarted,
 )
 from repertory.agents.limits import Limits
@@ -45,6 +46,7 @@ __all__ = [
     "SummaryTaken",
     "Supervisor",
     "ToolEnded",
+    "ToolProgress",
     "ToolStarted",
     "load_agent",
     "open_supervisor",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import RunFinishedError, from_thread
+from anyio.lowlevel import current_token
 
 from repertory.actors import ActorContext
 from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
-from repertory.agents.events import ToolEnded, ToolStarted
+from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import OpenCall, interrupted_result
@@ -18,14 +22,12 @@ from repertory.context import Shaped, shape_result
 from repertory.errors import ToolAbort
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.memory import Draft, Snapshot
-from repertory.memory.journal import SearchHit, ToolCallRow
+from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
-
-_RETRIEVALS = frozenset({"context_retrieve", "retrieve_content", "memory_retrieve"})
 
 
 class Caller:
@@ -44,12 +46,15 @@ class Caller:
         self._cache = ToolCallCache()
         self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
 
-    def count_earlier(self, calls: Sequence[ToolCallRow]) -> None:
+    def count_earlier(self, snapshot: Snapshot) -> None:
         """Count the calls of earlier processes."""
-        for row in calls:
-            if row.finished is not None:
-                retrieval = row.intended.tool in _RETRIEVALS
-                self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
+        for entry in snapshot:
+            if entry.tool_call_id is not None:
+                self._live.meter.add(tool_calls=1, retrievals=int(bool(entry.metadata.get("retrieval"))))
+
+    def forget_results(self) -> None:
+        """Answer no call from an earlier one: somebody outside may have changed what it saw."""
+        self._cache.clear()
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
@@ -129,6 +134,7 @@ class Caller:
             idempotency_key=key,
             arguments_digest=digest,
             record=_Record(live),
+            progress=self._progress_of(use),
             contents=self._journal,
             memory=live.memory,
         )
@@ -172,11 +178,13 @@ class Caller:
             shown=len(text_of(shaped.content)),
             duration=output.duration,
             deduplicated=deduplicated_from is not None,
+            retrieval=bool(output.metadata.get("retrieval")),
         )
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
         """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
-        if self._policy is None:
+        if self._policy is None or output.metadata.get("retrieval"):
+            # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content), []
         call = f"{self._live.run_id}\0{use.id}".encode()
         shaped = shape_result(
@@ -205,13 +213,28 @@ class Caller:
     def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
         return ToolFinished(run_id=self._live.run_id, call_id=use.id, status=status, at=self._runtime.clock(), **fields)
 
-    def _ended(self, use: ToolUse, status: str, **figures: Any) -> None:
-        retrieval = use.name in _RETRIEVALS
+    def _ended(self, use: ToolUse, status: str, *, retrieval: bool = False, **figures: Any) -> None:
         self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
         figures.setdefault("duration", 0.0)
         self._runtime.publish(
             self._live, ToolEnded, call_id=use.id, tool=use.name, status=status, retrieval=retrieval, **figures
         )
+
+    def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
+        """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
+        token, home = current_token(), get_ident()
+
+        def tell(text: str) -> None:
+            def publish() -> None:
+                self._runtime.publish(self._live, ToolProgress, keep=False, call_id=use.id, tool=use.name, text=text)
+
+            if get_ident() == home:
+                publish()
+            else:
+                with suppress(RunFinishedError):  # a thread that was left behind has nobody to tell
+                    from_thread.run_sync(publish, token=token)
+
+        return tell
 
     def _result_of(self, call_id: str) -> str | None:
         for entry in reversed(self._live.ledger.snapshot()):

@@ -81,6 +81,14 @@ class ToolStarted(Event, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
+class ToolProgress(Event, frozen=True, kw_only=True):
+    """A tool says how far it is; only for those who watch, it is not kept."""
+
+    call_id: str
+    tool: str
+    text: str
+
+
 class ToolEnded(Event, frozen=True, kw_only=True):
     """A tool call ended.
 
@@ -160,6 +168,7 @@ AnyEvent: TypeAlias = (
     | ModelAnswered
     | ModelRetrying
     | ToolStarted
+    | ToolProgress
     | ToolEnded
     | ContextEdited
     | SummaryTaken

@@ -87,7 +87,7 @@ class Loop:
             return
         self._live.iteration = iteration
         journalled = await self._journal.read_tool_calls(self._live.run_id)
-        self._caller.count_earlier(journalled)
+        self._caller.count_earlier(snapshot)
         calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
         self._runtime.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
@@ -106,6 +106,7 @@ class Loop:
             return False
         said = live.take_inbox()
         if said:
+            self._caller.forget_results()
             await self._ledger.append(
                 *(
                     Draft(

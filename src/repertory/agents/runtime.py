@@ -17,7 +17,7 @@ from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.errors import LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
-from repertory.llm.messages import Text
+from repertory.llm.messages import Json, Text
 from repertory.llm.model import Model
 from repertory.memory import Draft, Ledger, Memory
 from repertory.memory.journal import Journal, RunRow
@@ -162,17 +162,14 @@ class Runtime:
 
     # --- what a run's own parts need --------------------------------------------------------------------------
 
-    def publish(self, live: LiveRun, event: type[Event], **fields: Any) -> None:
-        """Let everybody know, and keep it in the journal."""
-        made = event(run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields)
-        self.hub.publish(made)
-        body = {
-            name: value
-            for name, value in msgspec.to_builtins(made).items()
-            if name not in ("event", "run_id", "agent", "iteration", "at")
-        }
-        record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=made.at, iteration=live.iteration)
-        self.journal.submit([record])
+    def publish(self, live: LiveRun, event: type[Event], *, keep: bool = True, **fields: Any) -> None:
+        """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
+        now, iteration = self.clock(), live.iteration
+        self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
+        if keep:
+            body: Json = msgspec.to_builtins(fields)
+            record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=now, iteration=iteration)
+            self.journal.submit([record])
 
     async def change_state(self, live: LiveRun, state: RunState) -> None:
         """Put a run into a state that is not its last."""
