@@ -137,23 +137,27 @@ _FIELD_KEYS = ("fields", "columns", "properties", "attributes")
 
 def _is_schema(_: str, data: Any) -> bool:
     entities = _rows(data) or ([data] if isinstance(data, dict) else [])
-    return bool(entities) and all(any(entity.get(key) for key in _FIELD_KEYS) for entity in entities)
+    return bool(entities) and all(_fields_of(entity) for entity in entities)
 
 
 def _schema(_: str, data: Any, length: int) -> str:
     return _fit((_entity(entity) for entity in _rows(data) or [data]), length)
 
 
+def _fields_of(entity: dict[str, Any]) -> list[Any]:
+    lists = (entity.get(key) for key in _FIELD_KEYS)
+    return next((list(fields) for fields in lists if isinstance(fields, list | dict) and fields), [])
+
+
 def _entity(entity: dict[str, Any]) -> str:
-    fields = next(entity[key] for key in _FIELD_KEYS if entity.get(key))
-    names = [str(f.get("name", f)) if isinstance(f, dict) else str(f) for f in fields]
+    names = [str(f.get("name", f)) if isinstance(f, dict) else str(f) for f in _fields_of(entity)]
     title = entity.get("name") or entity.get("title") or entity.get("table") or "entity"
     key = entity.get("primary_key") or entity.get("primaryKey") or entity.get("key") or entity.get("id")
     related = entity.get("relations") or entity.get("relationships") or entity.get("foreign_keys") or ()
     parts = [f"{title}: {len(names)} fields ({', '.join(names[:_FIRST_FIELDS])}{', …' * (len(names) > _FIRST_FIELDS)})"]
     if key:
         parts.append(f"key {key}")
-    if related:
+    if isinstance(related, list | dict) and related:
         parts.append("relations " + ", ".join(clip(_scalar(r), 60) for r in list(related)[:_FIRST_FIELDS]))
     return "; ".join(parts)
 

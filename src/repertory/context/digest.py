@@ -85,8 +85,7 @@ def _head(entries: Sequence[Entry], previous: str) -> str:
 def _merged(previous: str, room: int, used: Iterable[str]) -> str:
     """What an earlier summary says, its head line dropped, made to fit: first lines, then the best names."""
     lines = previous.split("\n")
-    if lines and lines[0].startswith("[digest of "):
-        lines = lines[1:]
+    lines = [line for line in lines if not line.startswith(("[digest of ", "(older lines"))]
     text = "\n".join(lines)
     if len(text) <= room:
         return text
@@ -131,7 +130,7 @@ def _newest_that_fit(lines: Sequence[str], room: int) -> list[str]:
     for line in reversed(lines):
         room -= len(line) + 1
         if room < 30:
-            out.append(f"({len(lines) - len(out)} older lines left out)")
+            out.append("(older lines left out)")
             break
         out.append(line)
     return out[::-1]

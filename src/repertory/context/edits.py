@@ -27,6 +27,7 @@ class CanEdit:
     """What may be edited now.
 
     Attributes:
+        live: The view.
         keep_from: Everything from this position on stays as it is.
         old: Results that may be compacted, oldest first, with their rules.
         gone: Results that are to be removed.
@@ -52,7 +53,7 @@ class CanEdit:
             keep_recent: How many of the newest results to keep; None for what the policy says.
             fold: Whether to make a digest of everything old, however little it is.
         """
-        self._live = live
+        self.live = live
         self._iteration = iteration
         policy = live.policy
         self._strict = policy.rhythm == "strict" and keep_recent is None
@@ -88,12 +89,12 @@ class CanEdit:
         if self.summary is not None:
             return self.summary.first
         if self.fold:
-            return self._live.plan.start
+            return self.live.plan.start
         return min((entry.position for entry in [*self.gone, *(entry for entry, _ in self.old)]), default=0)
 
     def cleared_estimate(self) -> int:
         """How many tokens the edits would clear, about."""
-        live = self._live
+        live = self.live
         cleared = sum(entry.tokens - _stub_tokens(rules) for entry, rules in self.old)
         cleared += sum(entry.tokens for entry in self.gone)
         if self._covered_to:
@@ -105,7 +106,7 @@ class CanEdit:
 
     def tokens_read_in_vain(self) -> int:
         """Tokens that calls have read although they could have been cleared before, each call counted."""
-        live = self._live
+        live = self.live
         results = live.results
         since = live.plan.decided_in
         wasted = 0
@@ -121,11 +122,11 @@ class CanEdit:
         return wasted
 
     def _spoken_tokens(self, upto: int) -> int:
-        live = self._live
+        live = self.live
         return sum(live.before(p + 1) - live.before(p) for p in live.spoken if p < upto)
 
     def _compactable(self, expired: dict[int, ResultRules]) -> list[tuple[Entry, ResultRules]]:
-        live = self._live
+        live = self.live
         gone = {entry.position for entry in self.gone}
         found = []
         count = len(live.results)
@@ -146,7 +147,7 @@ class CanEdit:
 
     def _best(self, summaries: Sequence[SummaryStored]) -> SummaryStored | None:
         """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
-        live = self._live
+        live = self.live
         starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
         fitting = [
             summary
@@ -167,7 +168,7 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
         snapshot: The ledger.
         users: Whether what users said stays verbatim under a digest.
     """
-    live = able._live
+    live = able.live
     edits: list[Edit] = []
     start = live.plan.start
     used = names_used(snapshot[start:]) if able.old or able.fold else set()
@@ -268,12 +269,13 @@ def _cover(
 
 
 def _kept(live: Live, snapshot: Sequence[Entry], first: int, upto: int, *, users: bool) -> tuple[int, ...]:
-    """What stays verbatim under a summary. Pins stay by themselves, but are named so that the plan says it all."""
+    """What stays verbatim under a summary. Pins do too, by themselves, and so they end when they are taken off."""
     before = [position for cover in live.plan.covers if cover.first >= first for position in cover.kept]
-    found = []
+    found: list[int] = []
     for position in [*before, *(p for p in live.spoken if p < upto)]:
         entry = snapshot[position]
-        if entry.kind != "user-input" or position in live.plan.pins or (users and live.policy.keep_user_input):
+        said = entry.kind == "user-input" and users and live.policy.keep_user_input
+        if entry.kind == "task" or said or live.rules(entry.tool).pin:
             found.append(position)
     return tuple(sorted(found))
 

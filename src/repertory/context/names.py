@@ -93,8 +93,9 @@ def best_names(texts: Iterable[str], room: int, *, without: str = "", also: Iter
     for name in also:
         if name in found:
             found[name] += 100.0
-    chosen = set()
-    for name in sorted(found, key=lambda name: -found[name]):
+    chosen: set[str] = set()
+    # Of two names that weigh the same the later one is nearer to what comes next.
+    for name in sorted(reversed(found), key=lambda name: -found[name]):
         if len(name) < room and name not in without:
             chosen.add(name)
             room -= len(name) + 1

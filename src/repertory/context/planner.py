@@ -199,11 +199,9 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
     def spent(self) -> float:
         """US dollars that the prompts have cost so far, about: written once, read at every call as they grew."""
-        prices = prices_at(self.profile, self.estimate)
-        written = self.estimate * self.calibration.factor * prices.cache_write / 1_000_000
-        return written + self.estimate * self.calibration.factor * self.iteration / 2 * read_price(
-            self.profile, self.estimate
-        )
+        prompt = self.calibration.real_tokens(self.estimate)
+        written = prompt * prices_at(self.profile, prompt).cache_write / 1_000_000
+        return written + prompt * self.iteration / 2 * read_price(self.profile, prompt)
 
     def price(self, first: int, after: int) -> Price:
         """Price an edit that begins at a position and leaves a prompt of ``after`` estimated tokens."""

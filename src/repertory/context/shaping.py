@@ -10,7 +10,7 @@ import msgspec
 from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
 from repertory.context.policy import ResultRules
-from repertory.llm.messages import Block, Text, text_of
+from repertory.llm.messages import Block, Image, RawBlock, Text, text_of
 
 _CHARS_PER_TOKEN = 4
 _PARAMS_CHARS = 300

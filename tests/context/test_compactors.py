@@ -1,0 +1,140 @@
+"""Compactors: each kind of result is recognized and said in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.context import compact, register_compactor
+from repertory.context.compactors import COMPACTORS
+
+
+def js(value: object) -> str:
+    """Compact JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+SEARCH = js(
+    {"results": [{"title": f"Tides {n}", "url": f"https://sea.example/{n}", "snippet": "w " * 300} for n in range(9)]}
+)
+SCHEMA = js(
+    {
+        "name": "customer",
+        "primary_key": "id",
+        "fields": [{"name": f"field_{n}"} for n in range(12)],
+        "relations": [{"target": "order"}, "region"],
+    }
+)
+ROWS = js([{"id": n, "city": f"Town {n}", "meta": {"a": 1}} for n in range(40)])
+JSON = js(
+    {"server": {"host": "db-7.example", "ports": [5432, 5433]}, "ok": True, "deep": {"a": {"b": {"c": 1}}}, "none": []}
+)
+PAGE = "<html><head><title>Tide tables</title></head><body><h1>North</h1><p>High at noon. <a href='https://sea.example/x'>x</a>"
+MARKDOWN = "# Tide tables\n\nHigh at noon.\n\n## North\n\ntext\n\n## South\n\nmore https://sea.example/y\n"
+FILE = "import os\n\nclass Harbour:\n    def depth(self):\n        return 7\n\ndef main():\n    pass\n"
+LISTING = "src/app.py\nsrc/lib/util.py\nREADME.md\ntests/test_app.py\nsetup.cfg\n"
+LOG = (
+    "".join(f"2026-11-21 10:0{n}:00 INFO ok {n}\n" for n in range(9))
+    + "2026-11-21 10:10:00 ERROR disk full on /dev/sda1\n"
+)
+CSV = "id,city,price\n1,Kiel,3\n2,Brest,4\n3,Genua,5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("search", SEARCH, ["9 search results", "Tides 0 https://sea.example/0", "more"]),
+        ("schema", SCHEMA, ["customer: 12 fields (field_0", "field_4, …)", "key id", "relations order, region"]),
+        ("rows", ROWS, ["40 rows; columns id, city, meta", "city=Town 0"]),
+        ("rows", CSV, ["table of 3 rows", "id,city,price", "2,Brest,4"]),
+        ("json", JSON, ["server.host: db-7.example", "server.ports: 2 items, first 5432", "none: 0 items"]),
+        ("page", PAGE, ["page: Tide tables", "High at noon", "North", "https://sea.example/x"]),
+        ("page", MARKDOWN, ["page: Tide tables", "North; South", "1 links: https://sea.example/y"]),
+        ("file", FILE, ["9 lines; begins: import os", "3: class Harbour", "7: def main"]),
+        ("listing", LISTING, ["5 entries: 3 .py", "src/lib/util.py"]),
+        ("listing", js(["a/b.txt", "c.md"]), ["2 entries", "c.md"]),
+        ("log", LOG, ["log of 10 lines", "ERROR disk full on /dev/sda1"]),
+    ],
+)
+def test_each_kind_is_recognized_and_said_briefly(name: str, text: str, expected: list[str]) -> None:
+    """The right plug-in speaks, within its room, and says what matters of that kind."""
+    data = msgspec.json.decode(text) if text[0] in "{[" else None
+    found = next(c.name for c in COMPACTORS.values() if c.matches(text, data))
+    assert found == name
+    said = compact(text, 500)
+    assert len(said) <= 500
+    for part in expected:
+        assert part in said
+
+
+def test_a_snippet_of_a_search_result_is_short() -> None:
+    """At most 200 characters of each snippet, whatever room there is."""
+    said = compact(SEARCH, 100_000)
+    assert max(len(line) for line in said.splitlines()) < 350
+
+
+def test_what_no_compactor_knows_keeps_its_beginning() -> None:
+    """Plain words are shown as far as half of the room goes, so that names find place too."""
+    assert compact("The sea is calm. " * 100, 100).startswith("The sea is calm.")
+    assert compact("{not json", 100) == "{not json"
+
+
+def test_the_policy_or_the_tool_names_the_compactor() -> None:
+    """A name beats recognition."""
+    assert "lines; begins" in compact(LISTING, 300, name="file")
+    assert "log of" in compact("a\nb\n", 300, tool="log")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Leaves the registry as it was."""
+    before = dict(COMPACTORS)
+    yield
+    COMPACTORS.clear()
+    COMPACTORS.update(before)
+
+
+@pytest.mark.usefixtures("restored")
+def test_an_application_adds_its_own() -> None:
+    """It is asked first, and one of the same name replaces the built-in."""
+
+    class Tide:
+        name = "tide"
+
+        def matches(self, text: str, data: Any) -> bool:
+            return "tide" in text
+
+        def compact(self, text: str, data: Any, length: int) -> str:
+            return "a tide table " * 100
+
+    register_compactor(Tide())
+    assert compact('{"tide": 3}', 40).startswith("a tide table")
+    assert len(compact('{"tide": 3}', 40)) <= 40
+    register_compactor(Tide())
+    assert list(COMPACTORS)[0] == "tide"
+
+
+@given(
+    st.one_of(
+        st.text(max_size=400),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+            lambda inner: (
+                st.lists(inner, max_size=4)
+                | st.dictionaries(
+                    st.sampled_from(["url", "fields", "name", "key", "a", "relations"]), inner, max_size=4
+                )
+            ),
+            max_leaves=12,
+        ).map(lambda value: js(value)),
+    ),
+    st.integers(1, 300),
+)
+def test_any_text_is_compacted_within_its_room(text: str, length: int) -> None:
+    """No result, however odd, makes a compactor fail or go over its room."""
+    assert len(compact(text, length)) <= length

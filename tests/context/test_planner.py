@@ -1,0 +1,381 @@
+"""The planner: when edits pay, what they cost, what is kept, and how a prompt is made to fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from context_histories import Story, long_story, planned, profile
+
+from repertory.context import (
+    EMPTY,
+    Calibration,
+    ContextPolicy,
+    CoverRange,
+    Outcome,
+    Planner,
+    Projector,
+    Prospect,
+    RemoveResult,
+    ResultPolicy,
+    StubResult,
+    measure,
+    plan_next,
+    price_of,
+    project,
+    validate,
+)
+from repertory.errors import ContextOverflow
+from repertory.llm.messages import Text, text_of
+from repertory.llm.model import Usage, encode_request
+from repertory.llm.profiles import ModelProfile, Prices, cost_of
+from repertory.memory import Snapshot, SummaryStored
+from repertory.testing.cache import PromptCache
+
+SYSTEM = (Text("instructions " * 600),)
+HEAD = 1_960
+
+
+def bill(story: Story, policy: ContextPolicy | None, model: ModelProfile, *, pause_after: int = 0) -> list[float]:
+    """What each call has cost in all so far, by the exact rules of the prompt cache; None plans nothing."""
+    clock = [0.0]
+    cache = PromptCache(lambda: clock[0])
+    projector = Projector(profile=model, system=SYSTEM)
+    planner = None if policy is None else Planner(policy=policy, profile=model, head_tokens=HEAD)
+    plan, calibration, total, spent = EMPTY, Calibration(), 0.0, []
+    for number, position in enumerate(story.requests(), 1):
+        snapshot = story.snapshot(position)
+        clock[0] += 1_000.0 if number == pause_after else 5.0
+        estimate = 0
+        if planner is not None:
+            outcome = planner.next(
+                snapshot,
+                plan,
+                iteration=snapshot[-1].iteration + 1,
+                calibration=calibration,
+                cold=number == pause_after,
+            )
+            plan, estimate = outcome.plan, outcome.estimate
+        request = projector.project(snapshot, plan)
+        validate(request, model)
+        use = cache.use(encode_request(request), model)
+        use.begun()
+        calibration = calibration.observe(estimate=estimate, real=use.usage.prompt_tokens)
+        total += cost_of(model, use.usage + Usage(output_tokens=60))
+        spent.append(total)
+    return spent
+
+
+@pytest.mark.parametrize("read", [0.1, 0.05, 0.025, 1.0])
+@pytest.mark.parametrize("size", [200, 3_000, 12_000])
+def test_at_no_call_has_a_run_cost_more_than_if_nothing_were_edited(read: float, size: int) -> None:
+    """Never dearer than doing nothing, wherever the run ends: billed by the cache's own rules, not by the plan's."""
+    story = long_story(70, size=size)
+    model = profile(read=read, window=1_000_000)
+    mine, plain = bill(story, ContextPolicy(), model), bill(story, None, model)
+    assert max(one / other for one, other in zip(mine, plain, strict=True)) <= 1.001
+
+
+def test_a_long_run_is_much_cheaper() -> None:
+    """With large results the bill falls by more than a third at usual prices."""
+    story, model = long_story(110, size=12_000), profile(read=0.1, window=1_000_000)
+    assert bill(story, ContextPolicy(), model)[-1] < 0.65 * bill(story, None, model)[-1]
+
+
+def test_editing_at_every_call_is_dear() -> None:
+    """Negative control: the same bill shows what strict rhythm costs at today's read prices."""
+    story, model = long_story(70, size=3_000), profile(read=0.025)
+    strict = ContextPolicy(rhythm="strict", strict_chars=0, summarize_every=3)
+    assert bill(story, strict, model)[-1] > 1.1 * bill(story, None, model)[-1]
+
+
+def test_the_decision_carries_the_arithmetic_that_the_bill_confirms() -> None:
+    """What a decision says it costs now is what the next call really costs more, within a tenth."""
+    story, model = long_story(60, size=12_000), profile(read=0.1)
+    runs = planned(story, ContextPolicy(venture=0.1), model, head_tokens=HEAD)
+    at, (snapshot, outcome) = next((i, run) for i, run in enumerate(runs) if run[1].decisions)
+    decision = outcome.decisions[0]
+    assert decision.kind == "pays"
+
+    def next_call(plan: Any) -> float:
+        cache, projector = PromptCache(lambda: 0.0), Projector(profile=model, system=SYSTEM)
+        for earlier, _ in runs[:at]:
+            cache.use(encode_request(projector.project(earlier)), model).begun()
+        return cost_of(model, cache.use(encode_request(projector.project(snapshot, plan)), model).usage)
+
+    real = next_call(outcome.plan) - next_call(EMPTY)
+    said = decision.arithmetic
+    assert said.cost_now == pytest.approx(real, abs=0.1 * next_call(EMPTY))
+    assert said.cleared_tokens == measure(snapshot, EMPTY) - measure(snapshot, outcome.plan)
+    assert said.prompt_before - said.prompt_after == said.cleared_tokens
+    assert said.saving_per_call == pytest.approx(said.cleared_tokens * 0.3 / 1_000_000)
+    assert "clears" in decision.sentence
+
+
+def test_the_price_of_an_edit_follows_the_published_formula() -> None:
+    """Extra cost (w-r) x rewritten - r x cleared now, r x cleared saved at each later call; cliffs included."""
+    model = profile(read=0.1)
+    price = price_of(model, Prospect(before=50_000, after=30_000, new=1_000, untouched=10_000))
+    assert price.rewritten == 20_000
+    assert price.saving_per_call == pytest.approx(20_000 * 0.3e-6)
+    assert price.cost_now == pytest.approx((19_000 * (3.75 - 0.3) - 20_000 * 0.3) / 1e6)
+    cold = price_of(model, Prospect(before=50_000, after=30_000, new=1_000, untouched=10_000, cold=True))
+    assert cold.cost_now == pytest.approx(-20_000 * 3.75e-6)
+    none = price_of(profile(cache=False), Prospect(before=50_000, after=30_000, new=1_000, untouched=0))
+    assert none.cost_now == none.saving_per_call * -1 == pytest.approx(-20_000 * 3e-6)
+    above = Prices(input=15.0, output=75.0, cache_read=1.5, cache_write=18.75, cache_write_1h=30.0, above=40_000)
+    cliff = msgspec.structs.replace(model, prices=(*model.prices, above))
+    assert price_of(cliff, Prospect(before=50_000, after=30_000, new=0, untouched=0)).cost_now < price.cost_now
+
+
+def test_without_a_prompt_cache_old_results_go_at_once() -> None:
+    """Nothing is read from a cache, so every token not sent is money saved."""
+    runs = planned(long_story(12), ContextPolicy(), profile(cache=False))
+    assert {decision.kind for _, outcome in runs for decision in outcome.decisions} == {"free"}
+    assert runs[-1][1].estimate < 0.75 * (500 + measure(runs[-1][0], EMPTY))
+
+
+def test_a_cold_cache_makes_edits_free() -> None:
+    """After a pause everything is written again anyway, so what may go goes then."""
+    story, model = long_story(20, size=6_000), profile(read=0.025)
+    policy = ContextPolicy()
+    snapshot = story.snapshot()
+    warm = plan_next(snapshot, policy=policy, profile=model, iteration=21)
+    cold = plan_next(snapshot, policy=policy, profile=model, iteration=21, cold=True)
+    assert warm.decisions == ()
+    assert cold.decisions[0].kind == "cold"
+    assert cold.decisions[0].arithmetic.cost_now < 0
+    mine, plain = bill(story, policy, model, pause_after=15), bill(story, None, model, pause_after=15)
+    assert mine[-1] < 0.97 * plain[-1]
+
+
+def test_the_newest_results_and_what_matters_more_are_kept() -> None:
+    """keep_recent counts results; importance stretches or shrinks it for a tool; pinned ones never go."""
+    policy = ContextPolicy(
+        keep_recent=3,
+        tools={
+            "vital": ResultPolicy(importance=3.0),
+            "noise": ResultPolicy(importance=0.0),
+            "law": ResultPolicy(pin=True),
+        },
+    )
+    story = Story()
+    for tool in ["law", "vital", "read", "vital", "read", "noise", "read", "noise", "read", "read"]:
+        story.turn("words and more\n" * 300, tool=tool)
+    outcome = plan_next(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=11)
+    stubbed = [story.entries[position].tool for position in sorted(outcome.plan.shown)]
+    assert stubbed == ["read", "read", "noise", "read", "noise"]
+
+
+def test_a_result_that_no_model_has_seen_is_never_compacted_for_money() -> None:
+    """All results of the newest turn stay whole, however many and however little is to be kept."""
+    story = long_story(5)
+    newest = story.turn(*["fresh words\n" * 500] * 8)[1:]
+    outcome = plan_next(
+        story.snapshot(), policy=ContextPolicy(keep_recent=0), profile=profile(cache=False), iteration=7, cold=True
+    )
+    assert outcome.decisions
+    assert all(outcome.plan.representation(entry) == "verbatim" for entry in newest)
+
+
+def summary(story: Story, last: int, *, first: int = 0, tokens: int = 30) -> SummaryStored:
+    """A summary that the summarizer has stored."""
+    return SummaryStored(
+        run_id="run-test",
+        summary_id=f"sum-{last}",
+        first=first,
+        last=last,
+        strategy="model",
+        content=(Text(f"FACTS: 0 to {last}"),),
+        tokens=tokens,
+        at=1.0,
+    )
+
+
+def test_the_best_fitting_summary_is_swapped_in() -> None:
+    """It covers most, ends where no pair is split, reaches into nothing recent, and is smaller than what it replaces."""
+    story = long_story(20)
+    offered = [
+        summary(story, 8),
+        summary(story, 12),
+        summary(story, 13),  # ends between a call and its result
+        summary(story, 36),  # reaches into what is recent
+        summary(story, 16, first=5),  # leaves a gap
+        summary(story, 10, tokens=10**6),  # grows
+    ]
+    outcome = plan_next(
+        story.snapshot(), policy=ContextPolicy(), profile=profile(cache=False), iteration=21, summaries=offered
+    )
+    assert [(cover.summary_id, cover.kept) for cover in outcome.plan.covers] == [("sum-12", (0,))]
+    assert [type(edit) for edit in outcome.decisions[0].edits][0] is CoverRange
+    later = plan_next(
+        story.snapshot(),
+        outcome.plan,
+        policy=ContextPolicy(),
+        profile=profile(cache=False),
+        iteration=21,
+        summaries=[summary(story, 8), summary(story, 16, first=13), summary(story, 20)],
+    )
+    assert [cover.summary_id for cover in later.plan.covers] == ["sum-20"]
+
+
+def test_summaries_can_be_switched_off() -> None:
+    """Then old results become stubs and nothing is covered."""
+    policy = ContextPolicy(summaries=False)
+    outcomes = [o for _, o in planned(long_story(60), policy, profile(cache=False), summaries=[])]
+    assert all(not outcome.plan.covers for outcome in outcomes)
+    assert outcomes[-1].plan.shown
+    plain = ContextPolicy(summaries=False, stubs=False)
+    assert all(not outcome.decisions for _, outcome in planned(long_story(60), plain, profile(cache=False)))
+
+
+def test_without_a_summarizer_the_planner_covers_the_past_itself() -> None:
+    """No summary ever comes; the view stays bounded all the same, and says where the originals are."""
+    sizes = []
+    for _, outcome in planned(long_story(300, size=1_000), ContextPolicy(), profile(cache=False)):
+        sizes.append(outcome.estimate)
+    assert outcome.plan.covers
+    assert len(outcome.plan.covers) <= 9
+    assert max(sizes[150:]) < 1.2 * max(sizes[:150])
+    assert "context_retrieve" in text_of(outcome.plan.covers[-1].content)
+
+
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
+def test_results_expire_after_their_turns(rhythm: Any) -> None:
+    """Removed or compacted once they are older than their policy says, not before, and the events say so."""
+    policy = ContextPolicy(
+        rhythm=rhythm,
+        summaries=False,
+        window=50,
+        keep_recent=50,
+        tools={
+            "gone": ResultPolicy(expiration_mode="remove", expiration_turns=2),
+            "short": ResultPolicy(expiration_mode="compact", expiration_turns=1, compact_mode="first_chars"),
+        },
+    )
+    story = Story()
+    story.turn("to be removed\n" * 200, tool="gone")
+    story.turn("to be shortened\n" * 200, tool="short")
+    kinds: list[list[type]] = []
+    for number in range(4):
+        outcome = plan_next(
+            story.snapshot(), policy=policy, profile=profile(cache=False), iteration=story.iteration + 1
+        )
+        kinds.append([type(edit) for decision in outcome.decisions for edit in decision.edits])
+        story.turn(f"ok {number}")
+    assert kinds == [[], [RemoveResult, StubResult], [RemoveResult, StubResult], [RemoveResult, StubResult]]
+    off = msgspec.structs.replace(policy, expiration=False)
+    assert plan_next(story.snapshot(), policy=off, profile=profile(cache=False), iteration=9).decisions == ()
+
+
+def test_strict_rhythm_shows_its_window_whole_and_covers_the_rest() -> None:
+    """The documents' literal behaviour: the last five iterations, stubs or a summary for what came before."""
+    policy = ContextPolicy(rhythm="strict")
+    story = long_story(16, policy=policy)
+    outcome = planned(story, policy, profile())[-1][1]
+    plan = outcome.plan
+    shown = [entry for entry in story.entries if entry.tool and plan.representation(entry) == "shaped"]
+    assert {entry.iteration for entry in shown} == {12, 13, 14, 15, 16}
+    assert outcome.estimate < 0.5 * measure(long_story(16).snapshot(), EMPTY)
+
+
+def test_a_prompt_that_would_not_fit_is_made_to() -> None:
+    """Gently first; the newest results, the task and what is pinned go last, and headroom is left."""
+    story = long_story(40)
+    for budget in (30_000, 12_000, 6_000, 3_500):
+        outcome = plan_next(
+            story.snapshot(), policy=ContextPolicy(budget_tokens=budget), profile=profile(), iteration=41
+        )
+        assert outcome.decisions[0].kind == "forced"
+        assert f"{budget:,}" in outcome.decisions[0].reason
+        assert outcome.prompt_tokens <= budget
+        assert outcome.plan.representation(story.entries[0]) == "verbatim"
+        validate(project(story.snapshot(), outcome.plan, profile=profile()))
+
+
+def test_even_unread_results_are_cut_when_nothing_else_helps() -> None:
+    """One giant turn: what came last is shortened, with the way to the whole."""
+    story = Story()
+    story.turn(*["giant words\n" * 3_000] * 3, "tiny")
+    outcome = plan_next(story.snapshot(), policy=ContextPolicy(budget_tokens=3_000), profile=profile(), iteration=2)
+    assert outcome.prompt_tokens <= 3_000
+    stub = outcome.plan.shown[2]
+    assert "context is full; context_retrieve(iteration=1)" in getattr(stub, "text", "")
+    assert 5 not in outcome.plan.shown
+
+
+def test_what_users_said_gives_way_before_the_run_fails() -> None:
+    """Many long messages: they stay verbatim while there is room, then a digest stands for them."""
+    story = long_story(3)
+    for number in range(30):
+        story.say(f"remark {number} " + "blah " * 200)
+        story.turn("ok")
+    policy = ContextPolicy(budget_tokens=4_000, summary_tokens=300)
+    outcome = plan_next(story.snapshot(), policy=policy, profile=profile(), iteration=34)
+    assert outcome.prompt_tokens <= 4_000
+    assert outcome.plan.covers[0].kept == (0,)
+    assert "remark" in text_of(outcome.plan.covers[0].content)
+
+
+def test_what_cannot_fit_is_an_error_with_its_size() -> None:
+    """A task larger than the budget ends the run instead of looping."""
+    story = Story("word " * 4_000)
+    story.turn("ok")
+    with pytest.raises(ContextOverflow, match=r"at its smallest, 2,000 may be sent"):
+        plan_next(story.snapshot(), policy=ContextPolicy(budget_tokens=2_000), profile=profile(), iteration=2)
+
+
+def test_a_refused_prompt_is_planned_strictly_smaller() -> None:
+    """The recovery of a token-limit error: below what the caller names, or an error, never the same again."""
+    story = long_story(20)
+    first = plan_next(story.snapshot(), policy=ContextPolicy(), profile=profile(), iteration=21)
+    second = plan_next(
+        story.snapshot(),
+        first.plan,
+        policy=ContextPolicy(),
+        profile=profile(),
+        iteration=21,
+        shrink_to=first.prompt_tokens * 6 // 10,
+    )
+    assert second.decisions[0].kind == "recovery"
+    assert second.prompt_tokens <= first.prompt_tokens * 6 // 10
+
+
+def test_the_window_bounds_the_prompt_where_no_budget_does() -> None:
+    """The profile's window less the answer's room is the limit."""
+    story, small = long_story(40), profile(window=16_000)
+    sizes = [outcome.prompt_tokens for _, outcome in planned(story, ContextPolicy(), small)]
+    assert max(sizes) <= 16_000 - 8_000
+
+
+def test_estimates_learn_from_what_the_provider_counted() -> None:
+    """The last real count and the calibrated difference; nonsense teaches nothing."""
+    start = Calibration()
+    assert start.real_tokens(1_000) == 1_000
+    learned = start.observe(estimate=1_000, real=1_300)
+    assert learned.real_tokens(1_000) == 1_300
+    assert learned.real_tokens(1_100) == 1_430
+    assert learned.observe(estimate=0, real=5) is learned
+    assert start.observe(estimate=10, real=10_000).factor == 4.0
+    story = long_story(20)
+    half = plan_next(
+        story.snapshot(),
+        policy=ContextPolicy(budget_tokens=24_000),
+        profile=profile(),
+        iteration=21,
+        calibration=Calibration().observe(estimate=10_000, real=16_000),
+    )
+    assert half.decisions[0].kind == "forced"
+
+
+def test_a_planner_follows_a_plan_that_others_changed() -> None:
+    """A caller who expands or pins hands in a new plan; the planner counts it anew."""
+    story = long_story(12)
+    planner = Planner(policy=ContextPolicy(), profile=profile(cache=False), head_tokens=0)
+    done: Outcome = planner.next(story.snapshot(), iteration=13)
+    again = planner.next(story.snapshot(), done.plan, iteration=13)
+    assert (again.plan, again.decisions) == (done.plan, ())
+    back = planner.next(story.snapshot(9), EMPTY, iteration=5)
+    assert back.estimate == measure(story.snapshot(9), EMPTY)
+    assert isinstance(story.snapshot(), Snapshot)

@@ -1,0 +1,78 @@
+"""Policies: layers, defaults, and values that make no sense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repertory.context import ContextPolicy, ResultPolicy, ResultRules, merge_policies
+from repertory.context.policy import most_aggressive
+from repertory.errors import ConfigurationError
+
+
+def test_the_run_beats_the_agent_and_the_agent_beats_the_tool() -> None:
+    """Each field is what the strongest layer that says it says."""
+    agent = ContextPolicy(tools={"read": ResultPolicy(cap_tokens=200, pin=True)})
+    policy = agent.with_layers(
+        tools={"read": ResultPolicy(cap_tokens=100, excerpt_chars=50, importance=2.0), "grep": ResultPolicy(pin=True)},
+        run=ResultPolicy(cap_tokens=300),
+    )
+    rules = policy.rules("read")
+    assert (rules.cap_tokens, rules.pin, rules.excerpt_chars, rules.importance) == (300, True, 50, 2.0)
+    assert (policy.rules("grep").cap_tokens, policy.rules("grep").pin) == (300, True)
+    assert policy.rules("other") == ResultRules(cap_tokens=300)
+
+
+def test_what_no_layer_says_is_the_default() -> None:
+    """An empty policy gives the documented defaults; None is not a value."""
+    assert ContextPolicy().rules("x") == ResultRules()
+    assert ContextPolicy().rules(None).cap_tokens == 8_000
+    assert merge_policies(None, ResultPolicy(cite_over=7), None, ResultPolicy(cite_over=8)) == ResultPolicy(cite_over=7)
+
+
+def test_strict_rhythm_cuts_to_500_characters_unless_told_otherwise() -> None:
+    """The documents' literal number is there, and any layer overrides it."""
+    assert ContextPolicy(rhythm="strict").rules("x").cap_chars == 500
+    assert ContextPolicy(rhythm="strict", strict_chars=0).rules("x").cap_chars == 0
+    own = ContextPolicy(rhythm="strict", tools={"view": ResultPolicy(cap_chars=4_000)})
+    assert own.rules("view").cap_chars == 4_000
+
+
+def test_expiration_can_be_switched_off_as_a_whole() -> None:
+    """One switch beats every tool's own expiration."""
+    policy = ContextPolicy(expiration=False, results=ResultPolicy(expiration_mode="remove"))
+    assert policy.rules("x").expiration_mode == "none"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ContextPolicy(window=0), "ContextPolicy.window is 0"),
+        (lambda: ContextPolicy(window="five"), "ContextPolicy.window is 'five'"),  # type: ignore[arg-type]
+        (lambda: ContextPolicy(rhythm="slow"), "ContextPolicy.rhythm is 'slow'"),  # type: ignore[arg-type]
+        (lambda: ContextPolicy(budget_tokens=10), "ContextPolicy.budget_tokens is 10"),
+        (lambda: ContextPolicy(summary_tokens=1), "ContextPolicy.summary_tokens is 1"),
+        (lambda: ContextPolicy(patience=-1.0), "ContextPolicy.patience is -1.0"),
+        (lambda: ResultPolicy(cap_tokens=-1), "ResultPolicy.cap_tokens is -1"),
+        (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
+        (lambda: ResultPolicy(expiration_mode="vanish"), "ResultPolicy.expiration_mode is 'vanish'"),  # type: ignore[arg-type]
+        (lambda: ResultPolicy(importance=1e9), "ResultPolicy.importance is"),
+        (lambda: ContextPolicy(tools={"x": 3}), "ContextPolicy.tools is"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(make: Any, words: str) -> None:
+    """The error says which field and what came, where the mistake was made."""
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+def test_results_of_one_turn_expire_under_the_most_aggressive_setting() -> None:
+    """The earliest, the most thorough, the shortest; nothing where nothing expires."""
+    gentle = ResultRules(expiration_mode="compact", expiration_turns=5, compact_length=400)
+    harsh = ResultRules(expiration_mode="remove", expiration_turns=9, compact_length=100)
+    never = ResultRules()
+    both = most_aggressive([never, gentle, harsh])
+    assert (both.expiration_mode, both.expiration_turns, both.compact_length) == ("remove", 5, 100)
+    assert most_aggressive([gentle]).expiration_mode == "compact"
+    assert most_aggressive([never, never]) == never

@@ -1,0 +1,173 @@
+"""Projection: order, legality of odd records, breakpoints, and the journal's short form."""
+
+from __future__ import annotations
+
+import msgspec
+from context_histories import PICTURE, Story, long_story, planned, profile
+
+from repertory.context import (
+    EMPTY,
+    ContextPolicy,
+    CoverRange,
+    Decision,
+    Projector,
+    apply,
+    project,
+    sent_body,
+    validate,
+)
+from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json
+from repertory.llm.model import Breakpoint, ToolSchema, encode_request
+from repertory.llm.profiles import CacheRules
+
+TOOL = ToolSchema("read", "Read a file.", {"type": "object"})
+MODEL = profile()
+
+
+def test_neighbours_of_one_role_are_one_message_with_results_first() -> None:
+    """A user who speaks while tools run stands after the results, as the API demands."""
+    story = Story()
+    story.turn("one", "two", between="and hurry")
+    story.say("really")
+    request = project(story.snapshot(), profile=MODEL)
+    validate(request)
+    assert [m.role for m in request.messages] == ["user", "assistant", "user"]
+    last = request.messages[-1].content
+    assert [type(block) for block in last] == [ToolResult, ToolResult, Text, Text]
+    assert [block.text for block in last[2:] if isinstance(block, Text)] == ["and hurry", "really"]
+
+
+def test_what_the_api_refuses_in_a_record_is_left_out() -> None:
+    """Blank texts, empty turns, trailing thinking, pictures in an error: each becomes legal, nothing else changes."""
+    story = Story()
+    story.turn((Text("  "), PICTURE), text=" ", errors=[0])
+    story.iteration += 1
+    story.add("assistant", "assistant", Text(""))
+    story.add("user", "user-input", Text(" "))
+    story.add("user", "user-input", Text("go on"))
+    story.add("assistant", "assistant", Text("well"), Thinking("cut off", "s"), RedactedThinking("x"))
+    story.say("yes")
+    request = project(story.snapshot(), profile=MODEL)
+    validate(request)
+    assert request.messages[1].content == (story.entries[1].content[1],)
+    assert request.messages[2].content == (
+        ToolResult("call_1", (Text("[image]"),), is_error=True),
+        Text("go on"),
+    )
+    assert request.messages[3].content == (Text("well"),)
+
+
+def test_the_same_block_objects_go_through_untouched() -> None:
+    """What needs no change is not copied, so nothing can change it."""
+    story = long_story(2)
+    request = project(story.snapshot(), profile=MODEL)
+    assert request.messages[1].content[1] is story.entries[1].content[1]
+
+
+def cover(first: int, last: int, position: int, edge: int) -> Decision:
+    """A decision that covers a range."""
+    edit = CoverRange(
+        first=first, last=last, content=(Text(f"sum {last}"),), tokens=5, was_tokens=9, kept=(0,) if not first else ()
+    )
+    return Decision(kind="pays", reason="test", iteration=1, position=position, edge=edge, edits=(edit,))
+
+
+def test_breakpoints_stand_at_the_head_the_edge_and_the_end() -> None:
+    """On an epoch's first request the edge before it is marked too, since the cache still holds that prefix."""
+    story = long_story(12)
+    snapshot = story.snapshot()
+    plain = project(snapshot, profile=MODEL, tools=[TOOL])
+    assert plain.breakpoints == (Breakpoint(None), Breakpoint(24))
+    plan = apply(apply(EMPTY, cover(0, 4, 7, 7)), cover(5, 8, len(snapshot), 13))
+    first = project(snapshot, plan, profile=MODEL, tools=[TOOL])
+    assert [p.message for p in first.breakpoints] == [None, 0, 4, 16]
+    story.turn("more")
+    second = project(story.snapshot(), plan, profile=MODEL, tools=[TOOL])
+    assert [p.message for p in second.breakpoints] == [None, 4, 18]
+
+
+def test_a_turn_with_many_calls_marks_the_message_before_it() -> None:
+    """More blocks than a lookup goes back: without a second marker the last request's entry would be missed."""
+    story = Story()
+    story.turn("a")
+    story.turn(*["x"] * 12)
+    request = project(story.snapshot(), profile=MODEL)
+    assert [p.message for p in request.breakpoints] == [2, 4]
+    few = msgspec.structs.replace(MODEL, cache=CacheRules(breakpoints=1))
+    assert [p.message for p in project(story.snapshot(), profile=few).breakpoints] == [4]
+
+
+def test_no_cache_no_breakpoints() -> None:
+    """A model without a prompt cache is sent no markers, and an empty record none either."""
+    story = long_story(3)
+    assert project(story.snapshot(), profile=profile(cache=False)).breakpoints == ()
+    assert project(story.snapshot(0), profile=MODEL).messages == ()
+
+
+def test_options_and_betas_go_along() -> None:
+    """Whatever the caller adds to the request is in it."""
+    request = project(
+        Story().snapshot(),
+        profile=MODEL,
+        options={"temperature": 0.0},
+        betas=["x-1"],
+        max_tokens=77,
+        system=[Text("S")],
+    )
+    assert (request.options, request.betas, request.max_tokens, request.model) == (
+        {"temperature": 0.0},
+        ("x-1",),
+        77,
+        "test-model",
+    )
+
+
+def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
+    """Each record holds only new messages; with its markers put back it is the request that was sent."""
+    story = long_story(10)
+    projector = Projector(profile=MODEL, system=[Text("S")], tools=[TOOL], options={"thinking": {"type": "disabled"}})
+    messages: list[object] = []
+    for call, (snapshot, outcome) in enumerate(planned(story, ContextPolicy(), MODEL), 1):
+        request = projector.project(snapshot, outcome.plan)
+        record = projector.record(request, run_id="r", call=call, iteration=call, position=len(snapshot), at=1.0)
+        assert record.base_call == (call - 1 or None)
+        assert len(record.body["messages"]) <= 2
+        messages = [*messages[: record.shared_messages], *record.body["messages"]]
+        body = sent_body({**record.body, "messages": messages})
+        assert canonical_json(body) == canonical_json(encode_request(request))
+
+
+def test_betas_are_recorded_but_are_no_field_of_the_body() -> None:
+    """Headers are part of what was sent; they are kept apart from the body."""
+    projector = Projector(profile=MODEL, betas=["compact-1"], tools=[TOOL])
+    request = projector.project(Story().snapshot())
+    record = projector.record(request, run_id="r", call=1, iteration=1, position=1, at=1.0)
+    assert record.body["betas"] == ["compact-1"]
+    assert canonical_json(sent_body(record.body)) == canonical_json(encode_request(request))
+
+
+def test_a_shorter_snapshot_starts_the_view_over() -> None:
+    """A projector that is given an earlier record shows just that."""
+    story = long_story(4)
+    projector = Projector(profile=MODEL)
+    projector.project(story.snapshot())
+    assert projector.project(story.snapshot(3)) == project(story.snapshot(3), profile=MODEL)
+
+
+def test_covered_calls_and_reasoning_are_kept_as_words() -> None:
+    """What is pinned of an assistant's turn under a summary is quoted; reasoning is not."""
+    story = Story()
+    story.turn((Text("res"), PICTURE), thinking="hm")
+    story.turn("two")
+    decision = cover(0, 2, 5, 3)
+    plan = apply(
+        EMPTY, msgspec.structs.replace(decision, edits=(msgspec.structs.replace(decision.edits[0], kept=(0, 1, 2)),))
+    )
+    request = project(story.snapshot(), plan, profile=MODEL)
+    validate(request)
+    words = str(request.messages[0])
+    assert "you called read" in words
+    assert "you said in iteration 1" in words
+    assert "hm" not in words.replace("them", "")
+    assert PICTURE in request.messages[0].content
+    assert not any(isinstance(block, ToolUse) for block in request.messages[0].content)

@@ -1,0 +1,176 @@
+"""What callers and agents ask of the plan, and what they are told: expanding, due summaries, lifecycle events."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from context_histories import Story, long_story, profile
+
+from repertory.context import (
+    EMPTY,
+    ContextPolicy,
+    MessageEvent,
+    ResultPolicy,
+    SummaryRange,
+    added,
+    apply,
+    digest,
+    due_summary,
+    events_of,
+    expand,
+    names_used,
+    pin,
+    plan_next,
+    project,
+)
+from repertory.errors import ContextError
+from repertory.llm.messages import Text, ToolUse, text_of
+from repertory.llm.profiles import ModelProfile
+
+NO_CACHE: ModelProfile = profile(cache=False)
+
+
+def test_a_part_of_the_whole_can_be_expanded() -> None:
+    """The lines that were asked for, out of the content store's whole, under a line that says which."""
+    story = long_story(12)
+    plan = plan_next(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=13).plan
+    whole = "".join(f"line {n}\n" for n in range(1, 101))
+    decision = expand(story.snapshot(), plan, 2, iteration=13, whole=whole, items=(40, 41), reason="agent asked")
+    shown = project(story.snapshot(), apply(plan, decision), profile=NO_CACHE).messages[2].content[0]
+    assert text_of(shown) == "[lines 40–41 of 100]\nline 40\nline 41\n"
+    assert (decision.kind, decision.reason) == ("expand", "agent asked")
+    own = expand(story.snapshot(), plan, 2, iteration=13, items=(1, 1))
+    assert "lines 1–1 of" in str(own.edits)
+
+
+def test_expanding_what_cannot_be_is_an_error() -> None:
+    """What is in view already, lines that are not there, entries that do not exist."""
+    story = long_story(12)
+    plan = plan_next(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=13).plan
+    with pytest.raises(ContextError, match="entry 24 is in view already"):
+        expand(story.snapshot(), plan, 24, iteration=13)
+    with pytest.raises(ContextError, match="lines 1–2; lines 9–9 cannot be shown"):
+        expand(story.snapshot(), plan, 2, iteration=13, whole="a\nb\n", items=(9, 9))
+    with pytest.raises(ContextError, match="there is no entry -1"):
+        expand(story.snapshot(), plan, -1, iteration=13)
+
+
+def test_what_was_expanded_can_be_compacted_again() -> None:
+    """An expanded result is a result like any other for the next plan."""
+    story = long_story(12)
+    plan = plan_next(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=13).plan
+    back = apply(plan, expand(story.snapshot(), plan, 2, iteration=13))
+    assert back.representation(story.entries[2]) == "expanded"
+    again = plan_next(story.snapshot(), back, policy=ContextPolicy(), profile=NO_CACHE, iteration=14).plan
+    assert again.representation(story.entries[2]) == "stub"
+
+
+def test_a_summary_is_due_every_so_many_iterations() -> None:
+    """From the start, chained, ending where no call is open; not before its time, and not when switched off."""
+    story = long_story(10)
+    policy = ContextPolicy()
+    assert due_summary(story.snapshot(), EMPTY, policy, iteration=9) is None
+    assert due_summary(story.snapshot(), EMPTY, policy, iteration=10) == SummaryRange(0, 21, "", 0)
+    assert due_summary(story.snapshot(), EMPTY, policy, iteration=19, asked_in=10) is None
+    for off in (ContextPolicy(summaries=False), ContextPolicy(summarize_every=0)):
+        assert due_summary(story.snapshot(), EMPTY, off, iteration=10) is None
+    open_call = story.add("assistant", "assistant", ToolUse("open", "read", {}))
+    found = due_summary(story.snapshot(), EMPTY, policy, iteration=11)
+    assert found is not None
+    assert found.upto == open_call.position
+    assert due_summary(Story().snapshot(), EMPTY, policy, iteration=10) is None
+
+
+def test_the_next_summary_merges_the_one_in_view() -> None:
+    """It is told what stands for the beginning now, and where that ends."""
+    story = long_story(60)
+    plan = plan_next(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=61).plan
+    assert plan.covers
+    found = due_summary(story.snapshot(), plan, ContextPolicy(), iteration=61)
+    assert found is not None
+    assert (found.first, found.previous_upto, found.upto) == (0, plan.start, 121)
+    assert found.previous == text_of(plan.covers[0].content)
+
+
+def test_every_edit_becomes_an_event() -> None:
+    """Added, compacted, expired, removed, covered, expanded: with turn, reason, tokens and price."""
+    policy = ContextPolicy(
+        tools={"gone": ResultPolicy(expiration_mode="remove", expiration_turns=1)}, summarize_every=1, keep_recent=2
+    )
+    story = long_story(8)
+    assert [(e.kind, e.position, e.tokens_saved) for e in added(story.entries[:1])] == [
+        ("added", 0, -story.entries[0].tokens)
+    ]
+    story.turn("gone soon\n" * 300, tool="gone")
+    for _ in range(4):
+        story.turn("words\n" * 300)
+    outcome = plan_next(story.snapshot(), policy=policy, profile=NO_CACHE, iteration=14)
+    events = [e for d in outcome.decisions for e in events_of(d, story.snapshot(), policy)]
+    assert {event.kind for event in events} >= {"covered"}
+    assert all(event.turn == 14 and event.reason and event.saving_per_call > 0 for event in events)
+    bare = ContextPolicy(tools=policy.tools, summaries=False, keep_recent=2)
+    outcome = plan_next(story.snapshot(), policy=bare, profile=NO_CACHE, iteration=14)
+    kinds = [e.kind for d in outcome.decisions for e in events_of(d, story.snapshot(), bare)]
+    assert kinds[:2] == ["expired", "removed"]
+    assert "compacted" in kinds
+    shown = expand(story.snapshot(), outcome.plan, 2, iteration=15)
+    (event,) = events_of(shown)
+    assert (event.kind, event.position, event.tokens_saved < 0) == ("expanded", 2, True)
+    assert events_of(pin(story.snapshot(), 2, iteration=3)) == []
+
+
+def test_a_listener_that_fails_cannot_break_the_run() -> None:
+    """Its error is handed to the caller to log, and later events still reach it."""
+    from repertory.context import tell
+
+    heard: list[int] = []
+
+    def listener(event: MessageEvent) -> None:
+        heard.append(event.position)
+        if event.position == 1:
+            raise RuntimeError("listener bug")
+
+    failed = tell(listener, added(long_story(2).entries))
+    assert heard == [0, 1, 2, 3, 4]
+    assert [(event.position, str(error)) for event, error in failed] == [(1, "listener bug")]
+
+
+def test_a_digest_keeps_what_matters_within_its_bound() -> None:
+    """What users want, what was done, what failed, and the names that came up; bounded and deterministic."""
+    story = Story("Port must stay 8443.")
+    story.turn(
+        "def connect_pool(): ...\n" * 20, text="I found connect_pool in db/pool.py", arguments={"path": "db/pool.py"}
+    )
+    story.turn("ERROR: connection refused by db-7.example:5432\n" + "noise\n" * 500, errors=[0])
+    story.say("use the replica")
+    story.add("user", "system", Text("recovered after a crash"))
+    text = digest(story.entries, tokens=300, used=names_used(story.entries))
+    for part in (
+        "Port must stay 8443",
+        "connect_pool",
+        "read(db/pool.py",
+        "connection refused",
+        "user: use the replica",
+        "system: recovered",
+        "iterations 1–2",
+    ):
+        assert part in text
+    assert len(text) <= 1_200
+    assert digest(story.entries, tokens=300, used=names_used(story.entries)) == text
+    assert "Port" not in digest(story.entries, tokens=300, kept=[0])
+
+
+@pytest.mark.parametrize("tokens", [60, 150, 600])
+def test_a_digest_merges_an_earlier_one_and_drops_the_oldest_lines_first(tokens: int) -> None:
+    """Chained over and over it stays within its bound, and the newest work is in it."""
+    previous = ""
+    story = Story()
+    for number in range(30):
+        entries = story.turn(f"value_{number} in lib/file_{number}.py\n" * 30, text=f"step_{number} done")
+        previous = digest(entries, tokens=tokens, previous=previous, used=names_used(entries))
+        assert len(previous) <= tokens * 4
+    assert "file_29.py" in previous
+    assert ("step_29 done" in previous) == (tokens > 60)
+    assert "step_0 done" not in previous
+    assert previous.count("[digest of") == 1
+    assert isinstance(msgspec.json.encode(previous), bytes)

@@ -1,0 +1,185 @@
+"""Shaping on arrival: caps, citations, readable cuts; and what stands for a result later."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import msgspec
+import pytest
+from context_histories import PICTURE, Story
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.context import ResultRules, cite, shape_result, stub_of
+from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
+from repertory.context.stubs import removal_of
+from repertory.llm.messages import Text
+
+CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
+ROWS = msgspec.json.encode([{"id": n, "name": f"row {n}", "url": None} for n in range(300)]).decode()
+LOG = "".join(f"2026-11-21 10:00:{n % 60:02d} INFO step {n} done\n" for n in range(300))
+TABLE = "id,name,price\n" + "".join(f"{n},thing {n},{n * 3}\n" for n in range(300))
+PROSE = "The moon pulls the sea. It does so twice a day, and nobody minds. " * 200
+
+
+def test_a_short_result_is_shown_whole_and_stored_nowhere() -> None:
+    """Below the citation threshold nothing is done."""
+    shaped = shape_result("fine", rules=ResultRules(), content_id="c-1")
+    assert (shaped.content, shaped.content_id, shaped.original_length) == ("fine", None, 0)
+
+
+def test_a_medium_result_is_shown_whole_and_stored() -> None:
+    """The model reads it whole once; the store has it for later."""
+    shaped = shape_result(PROSE, rules=ResultRules(), content_id="c-1", tool="fetch", url="https://sea.example")
+    assert (shaped.content, shaped.content_id, shaped.original_length) == (PROSE, "c-1", 0)
+    assert shaped.citation is not None
+    assert (shaped.citation.length, shaped.citation.url) == (len(PROSE), "https://sea.example")
+
+
+@pytest.mark.parametrize("text", [CODE, ROWS, LOG, TABLE, PROSE], ids=["code", "json", "log", "table", "prose"])
+def test_a_long_result_keeps_head_and_tail_and_says_how_to_get_the_rest(text: str) -> None:
+    """Both ends are whole records; the note has the numbers, the lines and the call."""
+    shaped = shape_result(text, rules=ResultRules(cap_chars=2_000), content_id="c-9")
+    assert isinstance(shaped.content, str)
+    assert len(shaped.content) < 2_400
+    head, tail = text[:200], text[-200:]
+    assert shaped.content.startswith(head)
+    assert tail in shaped.content
+    assert 'retrieve_content(content_id="c-9")' in shaped.content.splitlines()[-1]
+    assert f"of {len(text):,} characters" in shaped.content
+    assert shaped.original_length == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "head_end", "tail_begin"),
+    [
+        (CODE, "code", "\n\n", "def "),
+        (ROWS, "json", "},", '{"id"'),
+        (LOG, "log", "\n", "2026-"),
+        (TABLE, "table", "\n", ""),
+        (PROSE, "prose", ". ", ""),
+    ],
+)
+def test_each_kind_of_text_is_cut_where_it_stays_readable(text: str, kind: str, head_end: str, tail_begin: str) -> None:
+    """A definition, a record, a line, a sentence: nothing is cut in its middle."""
+    assert kind_of_text(text) == kind
+    found = cut(text, 1_500)
+    assert isinstance(found, Cut)
+    assert found.head.endswith(head_end)
+    assert found.tail.lstrip("\n").startswith(tail_begin)
+    assert found.omitted == len(text) - len(found.head) - len(found.tail)
+    assert len(found.head) + len(found.tail) <= 1_500
+
+
+def test_the_missing_lines_are_named_exactly() -> None:
+    """Asking for the named lines gives precisely what was left out."""
+    found = cut(LOG, 1_000)
+    assert found is not None
+    lines = LOG.splitlines(keepends=True)
+    assert "".join(lines[found.first_line - 1 : found.last_line]) == LOG[len(found.head) : len(LOG) - len(found.tail)]
+
+
+@given(st.text(alphabet="ae\u0301\u0308👩\u200d👧\ufe0f🏽x ", min_size=1, max_size=60), st.integers(0, 60))
+def test_no_cut_is_inside_a_character(text: str, at: int) -> None:
+    """Not between a letter and its accent, nor inside a joined emoji."""
+    place = safe_cut(text, min(at, len(text)))
+    if 0 < place < len(text):
+        assert not unicodedata.combining(text[place])
+        assert text[place] not in "\u200d\ufe0f🏽"
+        assert text[place - 1] != "\u200d"
+
+
+def test_a_cut_at_a_fixed_place_does_split_characters() -> None:
+    """Negative control: without care the same text is split."""
+    assert safe_cut("ne\u0301", 2) == 1
+    assert unicodedata.combining("ne\u0301"[2])
+
+
+def test_pictures_and_unknown_blocks_stay_when_text_is_cut() -> None:
+    """Only words are shortened."""
+    shaped = shape_result((Text(PROSE), PICTURE), rules=ResultRules(cap_chars=300), content_id="c-1")
+    assert isinstance(shaped.content, tuple)
+    assert shaped.content[1] == PICTURE
+    assert len(shaped.content) == 2
+
+
+def test_a_result_can_be_shown_as_its_citation_only() -> None:
+    """Id, source, address, sizes, small facts, excerpt, location, and how to get the whole."""
+    rules = ResultRules(cite_on_arrival=True, excerpt_chars=100)
+    shaped = shape_result(
+        PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", params={"status": 200}
+    )
+    assert isinstance(shaped.content, str)
+    for part in (
+        "citation c-5",
+        "fetch",
+        "https://sea.example",
+        f"{len(PROSE):,} characters",
+        "status: 200",
+        "The moon",
+        "line 1–1 of 1",
+        "retrieve_content",
+    ):
+        assert part in shaped.content
+    assert len(shaped.content) < 600
+
+
+def test_what_is_pinned_is_never_cut() -> None:
+    """A pinned result is verbatim on arrival too; its whole is stored all the same."""
+    shaped = shape_result(PROSE, rules=ResultRules(cap_chars=100, pin=True, cite_on_arrival=True), content_id="c-1")
+    assert (shaped.content, shaped.content_id) == (PROSE, "c-1")
+
+
+def test_a_citation_of_a_short_text_holds_all_of_it() -> None:
+    """Nothing is announced as missing that is there."""
+    assert cite("short", content_id="c-1").location == "this is all of it"
+
+
+def test_a_stub_keeps_what_is_likely_to_be_needed_again() -> None:
+    """Its size and origin, the way to the whole, errors of a failed call, and the names that matter."""
+    story = Story()
+    words = "Traceback in src/app/billing.py: KeyError: 'customer_id_42'\n" + "filler text of no use\n" * 400
+    entry = story.turn(words, tool="run", errors=[0])[1]
+    stub = stub_of(entry, ResultRules())
+    for part in (
+        "run, iteration 1",
+        f"{len(words):,} characters",
+        "context_retrieve(iteration=1)",
+        "customer_id_42",
+        "src/app/billing.py",
+    ):
+        assert part in stub
+    assert len(stub) < 700
+
+
+def test_names_the_agent_used_are_kept_first() -> None:
+    """Of many names in a result, those that came up in the agent's own words survive."""
+    story = Story()
+    words = " ".join(f"unrelated_name_{n}" for n in range(300)) + " the_one_that_matters"
+    entry = story.turn(words)[1]
+    assert "the_one_that_matters" not in stub_of(entry, ResultRules())
+    assert "the_one_that_matters" in stub_of(entry, ResultRules(), used={"the_one_that_matters"})
+
+
+def test_a_stub_can_be_the_first_characters() -> None:
+    """The literal mode: the beginning, cut where it reads well, with the citation."""
+    story = Story()
+    entry = story.turn(PROSE)[1]
+    entry = msgspec.structs.replace(entry, content_id="c-3")
+    stub = stub_of(entry, ResultRules(compact_mode="first_chars", compact_length=100))
+    assert "c-3" in stub.splitlines()[0]
+    assert stub.splitlines()[1].startswith("The moon pulls")
+    assert "c-3" in removal_of(entry)
+
+
+def test_a_stub_counts_the_pictures_it_hides() -> None:
+    """A picture that is no longer shown is at least mentioned."""
+    entry = Story().turn((Text("a chart " * 400), PICTURE))[1]
+    assert "1 image;" in stub_of(entry, ResultRules())
+
+
+def test_first_chars_of_a_short_text_is_the_text() -> None:
+    """Nothing is cut that fits."""
+    assert first_chars("abc", 3) == "abc"
+    assert cut("abc", 3) is None
+    assert cut("a" * 50, 10) is not None
