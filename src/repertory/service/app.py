@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -198,10 +199,11 @@ async def _read(request: Request, kind: type[T]) -> T:
     body = bytearray()
     try:
         with anyio.fail_after(BODY_TIMEOUT):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MAX_BODY:
-                    raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+            async with aclosing(request.stream()) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > MAX_BODY:
+                        raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {BODY_TIMEOUT:g} s") from None
     except ClientDisconnect:

@@ -123,11 +123,8 @@ def _open(options: Options, stack: ExitStack) -> tuple[socket.socket, Access, st
     port = listener.getsockname()[1]
     access = Access(port=port, token=token)
     # The code is good for one browser only, so that a log that keeps this line gives nobody a way in.
-    return (
-        listener,
-        access,
-        f"http://127.0.0.1:{port}/#{access.new_code()} (this link opens once; token in {token_file})",
-    )
+    link = f"http://127.0.0.1:{port}/#{access.new_code()}"
+    return listener, access, f"{link} (opens once; the token is in {token_file})"
 
 
 async def _take_up(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:

@@ -1,0 +1,113 @@
+"""A headless Chromium, driven over its debugging pipe with nothing but the standard library."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Browser:
+    """One tab. ``problems`` holds what the page's policy forbade and what its script threw."""
+
+    def __init__(self, *, dark: bool = False, width: int = 1400, height: int = 900) -> None:
+        assert CHROMIUM is not None
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_child, self._out = os.pipe()
+        self._in, from_child = os.pipe()
+        # Chromium reads descriptor 3 and writes 4; the shell puts the pipes there.
+        command = [
+            "sh", "-c", f'exec 3<&{to_child} 4>&{from_child}; exec "$@"', "sh", CHROMIUM,
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+            f"--user-data-dir={self._folder.name}", f"--window-size={width},{height}", "about:blank",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(command, pass_fds=(to_child, from_child), stderr=subprocess.DEVNULL)
+        os.close(to_child)
+        os.close(from_child)
+        self._ids = itertools.count(1)
+        self._buffer = b""
+        self._session: str | None = None
+        self.problems: list[str] = []
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        attached = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+            self.call(f"{domain}.enable")
+        scheme = "dark" if dark else "light"
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the protocol and wait for its answer; events are looked through on the way."""
+        number = next(self._ids)
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return dict(answer["result"])
+            self._look_at(answer)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            piece = os.read(self._in, 2**20)
+            if not piece:
+                raise RuntimeError("the browser is gone")
+            self._buffer += piece
+        first, _, self._buffer = self._buffer.partition(b"\0")
+        return dict(json.loads(first))
+
+    def _look_at(self, event: dict[str, Any]) -> None:
+        params = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(params["exceptionDetails"])[:500])
+        if event.get("method") == "Audits.issueAdded" and "ContentSecurityPolicy" in params["issue"]["code"]:
+            self.problems.append(json.dumps(params["issue"])[:500])
+
+    def open(self, address: str) -> None:
+        """Go to an address."""
+        self.call("Page.navigate", url=address)
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def wait_for(self, script: str, *, seconds: float = 15.0) -> Any:
+        """Wait until an expression is true, and return it."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if value := self.run(script):
+                return value
+            time.sleep(0.05)
+        raise AssertionError(
+            f"not within {seconds:g} s: {script}; the page says: {self.run('document.body.innerText')}"
+        )
+
+    def screenshot(self, path: Path) -> None:
+        """Write a picture of the page."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self) -> None:
+        """End the browser."""
+        self._process.terminate()
+        self._process.wait(10)
+        os.close(self._out)
+        os.close(self._in)
+        self._folder.cleanup()

@@ -1,0 +1,237 @@
+"""What can be asked over HTTP, on both backends, over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from service_parts import JSON, Gate, clerk, open_client
+
+import repertory as rp
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import text_of
+from repertory.service import Control
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+def test_a_run_is_started_watched_and_answered(short: Path, run_async: Any) -> None:
+    """The id that POST gives leads to the state, the figures and the answer."""
+
+    async def main() -> None:
+        model = ScriptedModel([call("look_up", word="tide"), "It has 4 letters."])
+        async with open_client(short, model) as client:
+            run_id = await client.start("How long is 'tide'?")
+            detail = await client.wait_for(run_id, "done")
+            assert detail["result"] == "It has 4 letters."
+            run = detail["run"]
+            assert (run["agent"], run["task"], run["state"]) == ("clerk", "How long is 'tide'?", "done")
+            assert (run["live"], run["resumable"]) == (False, False)
+            figures = detail["statistics"]
+            assert (figures["iterations"], figures["tool_calls"], figures["runs"]) == (2, 1, 1)
+            assert figures["tokens_seen"] > 0
+            listed = await client.get("/runs")
+            assert [line["id"] for line in listed["runs"]] == [run_id]
+            assert (await client.get(f"/runs/{run_id[:14]}"))["run"]["id"] == run_id
+
+    run_async(main)
+
+
+def test_health_is_a_round_trip_through_the_journal(short: Path, run_async: Any) -> None:
+    """It says ok while the journal answers, and 503 as soon as it does not."""
+
+    async def main() -> None:
+        async with open_client(short, ScriptedModel([]), database=str(short / "a.db")) as client:
+            health = await client.get("/healthz")
+            assert health == {"status": "ok", "durability": "process", "seq": 0}
+            await client.control.journal.aclose()
+            assert "is closed" in (await client.get("/healthz", 503))["error"]
+
+    with pytest.raises(BaseExceptionGroup):  # what the supervisor makes of a journal that is gone
+        run_async(main)
+
+
+async def test_the_tree_shows_who_works_for_whom(short: Path) -> None:
+    """Sub-agents stand below the run that they work for, and its figures include theirs where it says so."""
+
+    async def answer(request: Any) -> Any:
+        if "lead" in text_of(request.system):
+            asked = len(request.messages) > 1
+            return "All done." if asked else call("delegate", agent="clerk", task="Look.")
+        return "Looked."
+
+    async with open_client(short, FunctionModel(answer), agents=["test_service_api:lead"]) as client:
+        run_id = await client.start("Lead.", agent="lead")
+        detail = await client.wait_for(run_id, "done")
+        (child,) = detail["tree"]["children"]
+        assert child["run"]["agent"] == "clerk"
+        assert child["run"]["parent_id"] == run_id
+        assert detail["statistics"]["runs"] == 1
+        assert detail["tree_statistics"]["runs"] == 2
+        assert detail["tree_statistics"]["iterations"] == 3
+        listed = await client.get("/runs?limit=1")
+        assert [(line["agent"], line["depth"]) for line in listed["runs"]] == [("lead", 0), ("clerk", 1)]
+        assert (await client.get("/runs?limit=0"))["more"] == 1
+        refused = await client.post(f"/runs/{child['run']['id']}/resume", {}, 409)
+        assert "is done" in refused["error"]
+
+
+lead = rp.Agent("lead", instructions="You lead.", team=[clerk])
+
+
+def test_a_run_is_paused_told_something_resumed_and_stopped(short: Path, run_async: Any) -> None:
+    """Each takes effect at the run's next boundary, and what was said is in the record."""
+
+    async def main() -> None:
+        gate = Gate()
+        async with open_client(short, gate.model) as client:
+            run_id = await client.start()
+            await client.post(f"/runs/{run_id}/pause", {})
+            paused = await client.wait_for(run_id, "paused")
+            assert (paused["run"]["live"], paused["run"]["resumable"]) == (True, True)
+            calls = gate.calls
+            await client.post(f"/runs/{run_id}/messages", {"text": "Hurry up."})
+            gate.hold = True
+            await client.post(f"/runs/{run_id}/resume", {})
+            await gate.held.wait()
+            assert gate.calls == calls + 1
+            told = [text_of(message.content) for message in gate.model.requests[-1].messages]
+            assert "Hurry up." in told[-1]
+            await client.post(f"/runs/{run_id}/stop", {})
+            gate.go.set()
+            stopped = await client.wait_for(run_id, "stopped")
+            assert stopped["run"]["resumable"]
+            for path, body in (("stop", {}), ("pause", {}), ("messages", {"text": "Hello?"})):
+                refused = await client.post(f"/runs/{run_id}/{path}", body, 409)
+                assert "resume it first" in refused["error"]
+            gate.hold, gate.answer_after = False, 0
+            await client.post(f"/runs/{run_id}/resume", {})
+            assert (await client.wait_for(run_id, "done"))["result"] == "It is done."
+
+    run_async(main)
+
+
+def test_a_run_of_an_earlier_process_goes_on_and_only_once(short: Path, run_async: Any) -> None:
+    """It is listed as interrupted until it is resumed; two who resume it at once do not start two loops."""
+
+    async def main() -> None:
+        database = str(short / "a.db")
+        gate = Gate()
+        gate.hold = True
+        async with open_client(short, gate.model, database=database, drain_timeout=0.2) as client:
+            run_id = await client.start()
+            await gate.held.wait()
+        gate = Gate(answer_after=3)
+        async with open_client(short, gate.model, database=database) as client:
+            (line,) = (await client.get("/runs"))["runs"]
+            assert (line["state"], line["live"], line["resumable"]) == ("interrupted", False, True)
+            assert [row.started.run_id for row in await client.control.unfinished()] == [run_id]
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(client.post, f"/runs/{run_id}/resume", {})
+            detail = await client.wait_for(run_id, "done")
+            assert detail["result"] == "It is done."
+            assert gate.calls == 4
+            types = [event.type for _, event in await client.control.journal.read_events(run_id)]
+            assert types.count("RunResumed") == 1
+            assert "done" in (await client.post(f"/runs/{run_id}/resume", {}, 409))["error"]
+
+    run_async(main)
+
+
+async def test_agents_are_known_by_their_names(short: Path) -> None:
+    """What can be started is listed, the research team with its folder."""
+    async with open_client(short, ScriptedModel([]), root=short) as client:
+        agents = await client.get("/agents")
+    assert [agent["name"] for agent in agents] == ["clerk", "scribe", "research"]
+    assert agents[0]["description"] == "You are a clerk."
+    assert [agent["root"] for agent in agents] == [None, None, str(short)]
+
+
+async def test_the_research_team_works_in_its_folder_and_nowhere_else(short: Path) -> None:
+    """A run may be confined to a folder below the root; anything outside is refused before a run begins."""
+    (short / "docs").mkdir()
+    (short / "docs" / "tides.md").write_text("The tide turns twice a day.\n")
+    (short / "out").symlink_to("/etc")
+    async with open_client(short, "offline", root=short) as client:
+        for root in ("/etc", "..", "out", "nowhere", "docs/tides.md", "a\0b"):
+            refused = await client.post("/runs", {"agent": "research", "task": "Read.", "root": root}, 400)
+            assert "folder" in refused["error"], root
+        assert (await client.get("/runs"))["runs"] == []
+        asked = {"agent": "research", "task": "How often does the tide turn?", "root": "docs"}
+        made = await client.post("/runs", asked, 201)
+        detail = await client.wait_for(made["id"], "done")
+        assert "tides.md:1" in detail["result"]
+        row = await client.control.journal.read_run(made["id"])
+        assert row.started.options == {"root": str(short / "docs")}
+        refused = await client.post("/runs", {"agent": "clerk", "task": "Read.", "root": "docs"}, 400)
+        assert "leave root out" in refused["error"]
+
+
+MISTAKES: list[tuple[str, str, bytes, int, str]] = [
+    ("GET", "/runs/run-none", b"", 404, "run-none"),
+    ("GET", "/runs/run-none/events", b"", 404, "run-none"),
+    ("POST", "/runs/run-none/stop", b"{}", 404, "run-none"),
+    ("GET", "/nothing", b"", 404, "Not Found"),
+    ("GET", "/runs/", b"", 404, "Not Found"),
+    ("GET", "/runs/run-none/stop", b"", 405, "Method Not Allowed"),
+    ("DELETE", "/runs", b"", 405, "Method Not Allowed"),
+    ("OPTIONS", "/runs", b"", 405, "Method Not Allowed"),
+    ("POST", "/runs", b"", 400, "truncated"),
+    ("POST", "/runs", b"{", 400, "truncated"),
+    ("POST", "/runs", b'{"agent": "clerk"}', 400, "missing required field `task`"),
+    ("POST", "/runs", b'{"agent": "clerk", "task": 7}', 400, "$.task"),
+    ("POST", "/runs", b'{"agent": "clerk", "task": " "}', 400, "an empty one"),
+    ("POST", "/runs", b'{"agent": "clerk", "task": "x", "extra": 1}', 400, "unknown field `extra`"),
+    ("POST", "/runs", b'{"agent": "nobody", "task": "x"}', 400, "clerk, scribe"),
+    ("POST", "/runs", b'{"agent": "research", "task": "x"}', 400, "clerk, scribe"),
+    ("POST", "/runs", b'{"agent":' + b"[" * 100_000, 400, "not what was expected"),
+    ("POST", "/runs", b'{"agent": "clerk", "task": "' + b"x" * 2**20 + b'"}', 413, "1048576 bytes"),
+    ("POST", "/runs/x/stop", b'{"now": true}', 400, "unknown field `now`"),
+    ("GET", "/runs?limit=-1", b"", 400, "limit must be a number"),
+    ("GET", "/events?after=1e3", b"", 400, "after must be a number"),
+    ("GET", "/events?after=" + "9" * 19, b"", 400, "at most 18 digits"),
+]
+
+
+def test_mistakes_are_told_and_change_nothing(short: Path, run_async: Any) -> None:
+    """Whatever is wrong with a request, the answer is JSON with the fact, and no run has begun."""
+
+    async def main() -> None:
+        async with open_client(short, ScriptedModel([])) as client:
+            for method, path, body, status, words in MISTAKES:
+                headers = JSON if method == "POST" else {}
+                answer = await client.http.request(method, path, content=body, headers=headers)
+                assert answer.status_code == status, (path, answer.text)
+                assert words in answer.json()["error"], (path, answer.text)
+            answer = await client.http.get("/events", headers={"last-event-id": "-7"})
+            assert (answer.status_code, "Last-Event-ID" in answer.text) == (400, True)
+            assert (await client.get("/runs"))["runs"] == []
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        (["service_parts:clerk", "service_parts:clerk"], "an agent 'clerk' already"),
+        (["service_parts:nobody"], "has no 'nobody'"),
+    ],
+)
+async def test_wrong_agents_are_refused_at_the_start(agents: list[str], words: str) -> None:
+    """A service that could not start what it was told to offer does not come up."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match=words):
+            Control(supervisor, agents=agents)
+        with pytest.raises(ConfigurationError, match="no folder"):
+            Control(supervisor, root=Path("/nowhere"))
+        with pytest.raises(ConfigurationError, match="is no folder"):
+            Control(supervisor, root=Path(__file__))
+
+
+async def test_a_service_without_agents_says_how_to_have_some(short: Path) -> None:
+    """The first thing a new user meets is a way on."""
+    async with open_client(short, ScriptedModel([]), agents=()) as client:
+        refused = await client.post("/runs", {"agent": "x", "task": "y"}, 400)
+        assert "--root DIR or --agent" in refused["error"]
