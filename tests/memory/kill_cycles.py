@@ -84,7 +84,8 @@ if __name__ == "__main__":
     started = time.monotonic()
     total, problems = kill_cycles(cycles, seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     print(
-        f"{cycles} kills in {time.monotonic() - started:.0f} s: {total} appends acknowledged, {len(problems)} violations"
+        f"{cycles} kills in {time.monotonic() - started:.0f} s: "
+        f"{total} appends acknowledged, {len(problems)} violations"
     )
     print(*problems, sep="\n")
     sys.exit(bool(problems))

@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunA
     (tmp_path / "file").write_text("in the way")
 
     async def main() -> None:
-        with pytest.raises(JournalUnreadable, match="cannot (make|lock)"):
+        with pytest.raises(JournalUnreadable, match=r"cannot make the folder"):
             async with open_journal(tmp_path / "file" / "journal.db"):
                 raise AssertionError("opened a journal below a file")
         (tmp_path / "journal.db.lock").mkdir()
@@ -358,7 +358,8 @@ def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) ->
     run_async(main)
     growth = query(
         path,
-        "SELECT call, iteration, purpose, prompt_tokens, cache_read_tokens, cache_write_tokens, cost FROM context_growth",
+        "SELECT call, iteration, purpose, prompt_tokens, cache_read_tokens, cache_write_tokens, cost "
+        "FROM context_growth",
     )
     assert growth == [
         (1, 1, "agent", 13, 3, 9, 0.1 + 0.2),
@@ -393,10 +394,7 @@ def test_a_check_finds_damage(tmp_path: Path, run_async: RunAsync) -> None:
     async def look() -> None:
         async with open_journal(path, readonly=True) as journal:
             assert isinstance(journal, SqliteJournal)
-            try:
-                assert await journal.check(deep=True) != []
-            except JournalUnreadable as error:
-                assert "damaged" in str(error)
+            assert await journal.check(deep=True) != []
 
     run_async(fill)
     with path.open("r+b") as file:

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import RunAsync
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.memory import Ledger, SqliteJournal, open_journal
+from repertory.memory import Ledger, SqliteJournal, favour_writers, open_journal
 from repertory.memory.rows import encode_records
 from repertory.memory.sqlite_file import open_to_write
 from repertory.memory.sqlite_writer import GROUP, SqliteWriter, index_slice
@@ -185,7 +185,10 @@ def test_a_write_that_the_system_refuses_is_no_different(tmp_path: Path) -> None
     """A limit on the size of files, in a process of its own, refuses the log's growth with a real I/O error."""
     path = tmp_path / "j.db"
     done = subprocess.run(
-        [sys.executable, "-c", FILE_LIMIT, str(path), str(Path(__file__).parent)], capture_output=True, text=True
+        [sys.executable, "-c", FILE_LIMIT, str(path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < len(positions(path, "run-1"))
@@ -278,3 +281,17 @@ def test_a_thread_and_a_task_wait_for_the_same(run_async: RunAsync) -> None:
 
     run_async(main)
     assert len({id(error) for error in errors}) == 2
+
+
+def test_the_switch_interval_is_changed_on_request_only(tmp_path: Path) -> None:
+    """Opening and writing a journal leave the interpreter alone; the helper changes it and tells what it was."""
+    before = sys.getswitchinterval()
+    writer = new_writer(tmp_path / "j.db")
+    writer.submit([], None).wait_sync()
+    writer.close(10)
+    assert sys.getswitchinterval() == before
+    try:
+        assert favour_writers() == before
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    finally:
+        sys.setswitchinterval(before)

@@ -38,6 +38,7 @@ from repertory.memory.records import (
     ToolIntended,
 )
 from repertory.memory.snapshot import Snapshot
+from repertory.memory.tuning import favour_writers
 
 if TYPE_CHECKING:
     from repertory.memory.actor import MemoryActor
@@ -126,6 +127,7 @@ __all__ = [
     "ToolIntended",
     "Transform",
     "estimate_entry",
+    "favour_writers",
     "open_journal",
     "request_digest",
     "request_tail",

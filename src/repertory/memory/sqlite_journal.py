@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from repertory.errors import RunNotFound
+from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
 from repertory.memory.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
@@ -281,7 +281,10 @@ class SqliteJournal:
             What SQLite found wrong; empty where all is well.
         """
         pragma = "integrity_check" if deep else "quick_check"
-        found = await self._fetch(f"PRAGMA {pragma}", (), lambda rows: [str(row[0]) for row in rows])
+        try:
+            found = await self._fetch(f"PRAGMA {pragma}", (), lambda rows: [str(row[0]) for row in rows])
+        except JournalUnreadable as error:  # so damaged that SQLite cannot even list the damage
+            return [str(error)]
         return [] if found == ["ok"] else found
 
     async def aclose(self) -> None:

@@ -1,0 +1,278 @@
+"""The memory actor: scopes and items as messages, durable before a handle's write returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import journal_kit as kit
+import pytest
+import trio
+import trio.testing
+
+from conftest import RunAsync
+from repertory.actors import ActorSystem, open_system
+from repertory.errors import (
+    ActorFailed,
+    ConfigurationError,
+    ItemNotFound,
+    JournalWriteFailed,
+    QuotaExceeded,
+    RecordRefused,
+    ScopeNotFound,
+)
+from repertory.memory import (
+    ItemQuery,
+    Journal,
+    Memory,
+    MemoryActor,
+    MemoryJournal,
+    MemoryRef,
+    OpenScope,
+    Quotas,
+    Transform,
+    open_journal,
+)
+from repertory.testing.journal_faults import FailingJournal, SlowJournal
+
+
+def spawn(system: ActorSystem, journal: Journal, quotas: Quotas | None = None) -> MemoryRef:
+    """Start the actor."""
+    ticks = iter(range(1, 10_000))
+    return system.spawn(lambda: MemoryActor(journal, quotas=quotas, clock=lambda: float(next(ticks))), "memory")
+
+
+def run_with_memory(
+    run_async: RunAsync, body: Callable[[MemoryRef], Awaitable[None]], *, quotas: Quotas | None = None
+) -> None:
+    """Run a test's body with a memory actor over a journal in memory."""
+
+    async def main() -> None:
+        async with open_journal() as journal, open_system() as system:
+            await body(spawn(system, journal, quotas))
+
+    run_async(main)
+
+
+def test_items_are_stored_found_and_cleared(run_async: RunAsync) -> None:
+    """Store, retrieve, query, delete, clear, snapshot and restore through the handle."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "run-1", scope_id="mine")
+        page = await memory.store("A page. More.", type="web_content", source="fetch", tags=["a"], metadata={"k": 1})
+        note = await memory.store("a note", related_to=[page.item_id], item_id="note")
+        assert (page.scope_id, page.size, page.position, note.position) == ("mine", 13, 1, 2)
+        item = await memory.retrieve(page.item_id)
+        assert (item.content, item.type, item.tags, item.metadata) == ("A page. More.", "web_content", ("a",), {"k": 1})
+        assert (await memory.retrieve(page.item_id, Transform(kind="summary"))).content == "A page. A page."[:7]
+        assert [info.item_id for info in await memory.query()] == ["note", page.item_id]
+        assert await memory.query(ItemQuery(text="page")) == [page]
+        assert await memory.query(ItemQuery(limit=1)) == [note]
+        assert await memory.query(ItemQuery(limit=0)) == []
+        position = await memory.snapshot()
+        await memory.store("a better note", item_id="note")
+        assert len(await memory.query()) == 2
+        await memory.delete(page.item_id)
+        with pytest.raises(ItemNotFound):
+            await memory.retrieve(page.item_id)
+        with pytest.raises(ItemNotFound):
+            await memory.delete(page.item_id)
+        assert await memory.restore(position) == 2
+        assert (await memory.retrieve("note")).content == "a note"
+        assert await memory.clear() == 2
+        assert await memory.query() == []
+
+    run_with_memory(run_async, body)
+
+
+def test_a_sub_agent_gets_the_memory_it_should(run_async: RunAsync) -> None:
+    """Shared, a snapshot as of now or of then, or none; merged back on demand."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "lead")
+        await memory.store("one", item_id="a")
+        then = await memory.snapshot()
+        await memory.store("two", item_id="a")
+        shared = await memory.fork("sub", mode="shared")
+        snapshot = await memory.fork("sub")
+        old = await memory.fork("sub", position=then)
+        isolated = await memory.fork("sub", mode="isolated")
+        assert (await shared.retrieve("a")).content == (await snapshot.retrieve("a")).content == "two"
+        assert (await old.retrieve("a")).content == "one"
+        assert await isolated.query() == []
+        await snapshot.store("three", item_id="a")
+        assert (await memory.retrieve("a")).content == "two"
+        report = await snapshot.merge()
+        assert report.written == ("a",)
+        assert (await shared.retrieve("a")).content == "three"
+        await old.store("four", item_id="a")
+        assert [c.item_id for c in (await old.merge()).conflicts] == ["a"]
+        assert (await old.merge(prefer="child")).conflicts[0].taken == "child"
+        assert (await memory.retrieve("a")).content == "four"
+
+    run_with_memory(run_async, body)
+
+
+def test_mistakes_are_answers_and_the_actor_goes_on(run_async: RunAsync) -> None:
+    """Typed errors to whoever asked; nothing is written."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "run-1", scope_id="s")
+        for message, reason in (
+            (OpenScope(owner="r", mode="snapshot"), "needs parent_id"),
+            (OpenScope(owner="r", mode="shared"), "needs parent_id"),
+            (OpenScope(owner="r", mode="isolated", parent_id="s"), "has no parent"),
+            (OpenScope(owner="r", mode="snapshot", parent_id="s", position=99), "position 99 is not within"),
+            (OpenScope(owner="r", mode="isolated", scope_id="s"), "exists as root"),
+        ):
+            with pytest.raises(ConfigurationError, match=reason):
+                await ref.ask(message)
+        with pytest.raises(ScopeNotFound):
+            await ref.ask(OpenScope(owner="r", mode="snapshot", parent_id="nope"))
+        with pytest.raises(ScopeNotFound):
+            await Memory(ref, "nope").store("x")
+        with pytest.raises(ScopeNotFound):
+            await Memory(ref, "nope").snapshot()
+        with pytest.raises(ScopeNotFound):
+            await memory.merge()
+        with pytest.raises(ConfigurationError):
+            await memory.restore(-1)
+        with pytest.raises(RecordRefused):
+            await memory.store("x", metadata={"x": float("nan")})
+        assert await memory.query() == []
+        assert (await memory.store("fine")).position == 1
+
+    run_with_memory(run_async, body)
+
+
+def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
+    """Items, characters of one, characters of all; a new version counts for the old one; merges count too."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "run-1")
+        with pytest.raises(QuotaExceeded, match="6 characters in one item and may hold 5"):
+            await memory.store("123456")
+        await memory.store("12345", item_id="a")
+        child = await memory.fork("sub")
+        await child.store("1", item_id="x")
+        await child.store("1", item_id="y")
+        await memory.store("123", item_id="b")
+        with pytest.raises(QuotaExceeded, match="3 items and may hold 2"):
+            await memory.store("1")
+        with pytest.raises(QuotaExceeded, match="9 characters and may hold 8"):
+            await memory.store("1234", item_id="b")
+        await memory.store("1", item_id="b")
+        with pytest.raises(QuotaExceeded, match="4 items"):
+            await child.merge()
+        await memory.delete("a")
+        assert (await memory.store("12345")).size == 5
+
+    run_with_memory(run_async, body, quotas=Quotas(item_characters=5, items=2, scope_characters=8))
+
+
+def test_without_quotas_there_is_no_bound(run_async: RunAsync) -> None:
+    """None means none."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "run-1")
+        assert (await memory.store("x" * 2_000_000)).size == 2_000_000
+
+    run_with_memory(run_async, body, quotas=Quotas(item_characters=None, items=None, scope_characters=None))
+
+
+def test_a_new_process_finds_everything_again(tmp_path: Path, run_async: RunAsync) -> None:
+    """Scopes, versions and positions are loaded from the file; opening a scope again gives the same one."""
+
+    async def main() -> None:
+        async with kit.opened("sqlite", tmp_path) as journal, open_system() as system:
+            memory = await Memory.open(spawn(system, journal), "run-1", scope_id="s")
+            await memory.store("one", item_id="a")
+            child = await memory.fork("run-2", scope_id="c")
+            await memory.store("two", item_id="a")
+            await child.store("own", item_id="b")
+        async with kit.opened("sqlite", tmp_path) as journal, open_system() as system:
+            ref = spawn(system, journal)
+            memory = await Memory.open(ref, "run-1", scope_id="s")
+            child = await memory.fork("run-2", scope_id="c")
+            assert (await memory.retrieve("a")).content == "two"
+            assert [(await child.retrieve(i)).content for i in "ab"] == ["one", "own"]
+            assert (await memory.store("x")).position == 4
+            assert len(await journal.read_scopes()) == 2
+
+    run_async(main)
+
+
+async def test_a_write_returns_when_it_is_durable() -> None:
+    """The actor answers at once and goes on; the handle waits for the disk. Others may see it meanwhile."""
+    journal = SlowJournal()
+    async with open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        journal.hold()
+        stored: list[str] = []
+
+        async def store(name: str) -> None:
+            stored.append((await memory.store(name, item_id=name)).item_id)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store, "a")
+            nursery.start_soon(store, "b")
+            await trio.testing.wait_all_tasks_blocked()
+            assert (journal.waiting, stored) == (2, [])
+            assert len(await memory.query()) == 2
+            journal.release()
+        assert sorted(stored) == ["a", "b"]
+
+
+async def test_a_restarted_actor_waits_for_what_its_predecessor_queued() -> None:
+    """Or both would give out the same position."""
+    journal = SlowJournal()
+    async with open_system() as system:
+        ref = spawn(system, journal)
+        memory = await Memory.open(ref, "run-1", scope_id="s")
+        journal.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(memory.store, "on its way")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        ref.kill()
+        await ref.wait_stopped()
+        again = Memory(spawn(system, journal), "s")
+        async with trio.open_nursery() as nursery:
+
+            async def store() -> None:
+                assert (await again.store("next")).position == 2
+
+            nursery.start_soon(store)
+            await trio.testing.wait_all_tasks_blocked()
+            journal.release()
+
+
+async def test_a_failed_write_reaches_the_caller_and_crashes_the_actor_at_the_next() -> None:
+    """Nobody goes on as if it had been written."""
+    journal = FailingJournal()
+    async with open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        journal.fail()
+        with pytest.raises(JournalWriteFailed):
+            await memory.store("lost")
+        with pytest.raises(ActorFailed) as caught:
+            await memory.store("refused")
+        assert isinstance(caught.value.__cause__, JournalWriteFailed)
+
+
+async def test_a_plain_handler_runs_inline() -> None:
+    """Asking the idle actor costs no task switch: nothing else runs between the ask and its answer."""
+    async with open_system() as system:
+        memory = await Memory.open(spawn(system, MemoryJournal()), "run-1")
+        await memory.store("x", item_id="a")
+        await anyio.sleep(0)
+        ran: list[str] = []
+
+        async def other() -> None:
+            ran.append("other")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await memory.retrieve("a")
+            assert ran == []
