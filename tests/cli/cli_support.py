@@ -55,7 +55,7 @@ def in_a_process(*words: str, home: Path, env: Mapping[str, str] | None = None, 
     done = subprocess.run(
         [sys.executable, "-m", "repertory", *words],
         capture_output=True,
-        env={"PATH": os.environ["PATH"], **settings(home, env)},
+        env=settings(home, env),
         cwd=cwd or home,
         timeout=60,
         check=False,
@@ -65,7 +65,8 @@ def in_a_process(*words: str, home: Path, env: Mapping[str, str] | None = None, 
 
 def settings(home: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a person who has set nothing."""
-    return {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "LANG": "C.UTF-8", **(env or {})}
+    kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE_")}
+    return {**kept, "HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "LANG": "C.UTF-8", **(env or {})}
 
 
 def invoke(*words: str | Path, home: Path, env: Mapping[str, str] | None = None) -> Result:

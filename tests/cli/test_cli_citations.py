@@ -58,5 +58,6 @@ def test_what_is_no_citation_is_not_counted(text: str, root: Path) -> None:
 def test_a_file_that_cannot_be_read_is_a_problem_and_no_crash(root: Path) -> None:
     """A link in a circle stands for whatever the operating system may refuse."""
     (root / "loop.py").symlink_to("loop.py")
-    (citation,) = check_citations("loop.py:1", root)
-    assert not citation.resolved
+    for path in ("loop.py", f"{'x' * 300}.py"):
+        (citation,) = check_citations(f"{path}:1", root)
+        assert not citation.resolved

@@ -94,7 +94,7 @@ def _on_a_terminal(home: Path, **env: str) -> str:
         [sys.executable, "-m", "repertory", "demo"],
         stdout=theirs,
         stderr=theirs,
-        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "80", **settings(home), **env},
+        env={**settings(home), "TERM": "xterm-256color", "COLUMNS": "80", **env},
     )
     os.close(theirs)
     seen = bytearray()

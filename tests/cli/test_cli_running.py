@@ -80,7 +80,7 @@ def _start(place: Path, *words: str) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "repertory", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], **settings(place)},
+        env=settings(place),
         cwd=place,
     )
     assert process.stderr is not None
@@ -141,7 +141,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
         [sys.executable, "-m", "repertory", "ledger", "aaaaaa", "--full", "--db", str(made)],
         stdout=write,
         stderr=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], **settings(home)},
+        env=settings(home),
         check=False,
     )
     os.close(write)
@@ -211,8 +211,7 @@ def test_a_database_of_a_newer_version_is_refused(words: tuple[str, ...], made: 
     path = tmp_path / "newer.db"
     shutil.copy(made, path)
     connection = sqlite3.connect(path)
-    connection.execute("INSERT INTO migrations (version, name, at) VALUES (999, 'of the future', 0)")
-    connection.commit()
+    connection.execute("PRAGMA user_version = 999")
     connection.close()
     result = invoke(*words, "--db", path, home=tmp_path)
     assert result.code == 78

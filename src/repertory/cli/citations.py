@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ def _quote(before: str) -> str:
 
 def _problem(folder: Path, path: str, first: int, last: int, quote: str) -> str:
     try:
-        file = (folder / path).resolve()
+        file = Path(os.path.realpath(folder / path))  # unlike resolve(), no error of its own for links in a circle
         if not file.is_relative_to(folder):
             return "outside of the folder"
         if not file.is_file():

@@ -105,7 +105,9 @@ def show_content(citation: str, *, db: Path | None, as_json: bool) -> None:
     """See ``repertory ledger --content``."""
     found = anyio.run(_find_content, citation, db)
     if as_json:
-        output.print_json(msgspec.to_builtins(found))
+        fields: dict[str, Any] = msgspec.to_builtins(found)
+        fields.pop("record")  # the journal's name for this kind of record
+        output.print_json(fields)
     else:
         print(output.clean(found.body))  # noqa: T201 - a command's own answer
 

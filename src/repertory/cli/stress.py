@@ -48,6 +48,15 @@ def stress_appends(
         report = anyio.run(main, db or Path(folder) / "stress.db", backend=backend)
     if live:
         screen.print()
+    finish(report, as_json=as_json)
+
+
+def finish(report: AppendsReport, *, as_json: bool) -> None:
+    """Write what was found.
+
+    Raises:
+        RepertoryError: Something that was acknowledged is not as it was promised.
+    """
     if as_json:
         output.print_json({**msgspec.to_builtins(report), "clean": report.clean})
     else:

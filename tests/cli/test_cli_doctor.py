@@ -1,0 +1,191 @@
+"""doctor, version and stress."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli_support import in_a_process, invoke
+
+from repertory import __version__
+from repertory.cli import doctor
+from repertory.cli.stress import finish
+from repertory.errors import RepertoryError
+from repertory.memory.stress import run_appends
+
+
+def checks_of(home: Path, *words: str, **env: str) -> dict[str, Any]:
+    """What the doctor found, by name."""
+    result = invoke("doctor", "--json", *words, home=home, env=env)
+    assert result.json["ok"] == (result.code == 0)
+    return {check["name"]: check for check in result.json["checks"]}
+
+
+def test_a_fresh_machine_is_well(tmp_path: Path) -> None:
+    """Nothing is set and nothing is there yet, which is no problem; and looking makes nothing."""
+    checks = checks_of(tmp_path)
+    assert set(checks) == {"python", "event loops", "sqlite", "data folder", "database", "key", "server", "model"}
+    assert all(check["verdict"] != "problem" for check in checks.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_reads_well_for_a_person(made: Path, tmp_path: Path) -> None:
+    """One line for each check, the verdict first."""
+    result = invoke("doctor", "--llm", "--db", made, home=tmp_path)
+    assert result.code == 0
+    verdicts = {line[4:].split("  ")[0].strip(): line[:2] for line in result.out.split("\n") if line[:2].strip()}
+    assert verdicts["database"] == "ok"
+    assert verdicts["model call"] == "ok"
+    assert "holds 3 runs" in result.out
+
+
+def test_the_key_is_named_and_never_shown(tmp_path: Path) -> None:
+    """Which variable is set, not what it holds; white space around it, a common mistake, is a problem."""
+    result = invoke("doctor", "--json", home=tmp_path, env={"ANTHROPIC_API_KEY": "sk-canary"})
+    assert "ANTHROPIC_API_KEY is set" in result.out
+    assert "sk-canary" not in result.out + result.err
+    checks = checks_of(tmp_path, ANTHROPIC_API_KEY="sk-canary\n")
+    assert checks["key"]["verdict"] == "problem"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
+        ("nonsense", "no address"),
+        ("http://127.0.0.1:999999", "cannot be read"),
+        ("http://user:secret@127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_a_problem(address: str, said: str, tmp_path: Path) -> None:
+    """The address is tried for real; a password in it is not repeated."""
+    found = checks_of(tmp_path, "--model", "offline", ANTHROPIC_BASE_URL=address)["server"]
+    assert found["verdict"] == "problem"
+    assert said in found["fact"]
+    assert "secret" not in found["fact"]
+
+
+@pytest.mark.parametrize(("path", "verdict"), [("", "ok"), ("/v1", "warning")])
+def test_a_server_that_listens_is_reached(path: str, verdict: str, tmp_path: Path) -> None:
+    """A listening socket will do; an address that ends in /v1 would be asked for /v1/v1/messages."""
+
+    async def main() -> Any:
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            return await doctor._server({"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}{path}"})
+
+    assert anyio.run(main).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [
+        ((3, 40, 1), "warning"),
+        ((3, 44, 6), "ok"),
+        ((3, 45, 0), "warning"),
+        ((3, 50, 7), "ok"),
+        ((3, 51, 2), "warning"),
+        ((3, 51, 3), "ok"),
+        ((3, 52, 0), "ok"),
+    ],
+)
+def test_the_wal_reset_bug_is_known_by_its_versions(version: tuple[int, int, int], verdict: str) -> None:
+    """Fixed in 3.51.3, and in 3.50.7 and 3.44.6 for those branches."""
+    assert doctor._sqlite(version, "x").verdict == verdict
+
+
+def test_a_folder_or_a_database_open_to_others_is_a_warning(tmp_path: Path) -> None:
+    """What agents read and write is nobody else's business; the advice is a command."""
+    folder = tmp_path / "data" / "repertory"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    found = checks_of(tmp_path)["data folder"]
+    assert (found["verdict"], found["advice"]) == ("warning", f"chmod go= {folder}")
+
+
+def test_a_folder_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
+    """A file stands where the folder should be; root may write anywhere else."""
+    (tmp_path / "data").write_text("")
+    assert doctor._folder(tmp_path / "data").verdict in ("problem", "warning")
+    result = invoke("demo", home=tmp_path)
+    assert result.code == 2
+    assert "cannot make the data folder" in result.err
+
+
+def test_a_damaged_database_is_a_problem(tmp_path: Path) -> None:
+    """The exit code says so too."""
+    path = tmp_path / "letter.db"
+    path.write_text("Dear reader, " * 100)
+    assert checks_of(tmp_path, "--db", str(path))["database"]["verdict"] == "problem"
+
+
+def test_a_model_that_makes_no_sense_is_a_problem_and_an_unknown_one_a_warning(tmp_path: Path) -> None:
+    """Costs cannot be known for a model without prices, which one should know."""
+    assert checks_of(tmp_path, "--model", "gpt-4")["model"]["verdict"] == "problem"
+    assert checks_of(tmp_path, "--model", "claude-unheard-of")["model"]["verdict"] == "warning"
+    failed = checks_of(tmp_path, "--model", "claude-opus-5", "--llm")["model call"]
+    assert failed["verdict"] == "problem"
+    assert "ModelAuthenticationError" in failed["fact"]
+
+
+def test_version_lists_what_is_installed(tmp_path: Path) -> None:
+    """The same numbers that the package index would give."""
+    assert invoke("version", "--json", home=tmp_path).json["rich"] == metadata.version("rich")
+    assert invoke("version", home=tmp_path).out.startswith(f"repertory {__version__}\n")
+    assert invoke("--version", home=tmp_path).out == f"repertory {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--backend", "asyncio"), ("--durable",)], ids=str)
+def test_stress_finds_nothing_wrong(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Tasks and threads at once; all of it is found again in the file."""
+    options = ("--writers", "6", "--appends", "20", "--threads", "2")
+    report = invoke("stress", "appends", *options, "--json", *words, home=tmp_path).json
+    assert report["clean"] is True
+    assert (report["acknowledged"], report["lost"], report["threads"]) == (120, 0, 2)
+    assert report["snapshots_checked"] > 0
+
+
+def test_stress_reads_well_and_keeps_the_database_on_request(tmp_path: Path) -> None:
+    """With --db the record stays, and is a database like any other."""
+    path = tmp_path / "stress.db"
+    result = invoke("stress", "--writers", "2", "--appends", "5", "--db", path, home=tmp_path)
+    assert result.code == 0
+    assert result.out.startswith("acknowledged")
+    assert path.exists()
+
+
+def test_stress_fails_when_something_is_wrong() -> None:
+    """Negative control: one lost append is an error, whatever else is in order."""
+    import msgspec
+
+    report = anyio.run(lambda: run_appends(writers=2, appends=3, threads=0))
+    finish(report, as_json=True)
+    with pytest.raises(RepertoryError, match="not what was acknowledged"):
+        finish(msgspec.structs.replace(report, lost=1), as_json=False)
+
+
+def test_help_imports_nothing_but_typer(home: Path) -> None:
+    """What help costs is what typer costs: no event loop, no rich, no msgspec is loaded for it."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom repertory.cli.app import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = 'anyio trio asyncio rich msgspec anthropic aiosqlite structlog'.split()\n"
+        "print(sorted(set(heavy) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_entry_point_is_installed(home: Path) -> None:
+    """``repertory`` and ``python -m repertory`` are the same thing, and both speak of ``repertory``."""
+    (script,) = metadata.entry_points(group="console_scripts", name="repertory")
+    assert script.value == "repertory.cli:main"
+    assert in_a_process("--help", home=home).out.startswith("Usage: repertory ")
+    assert in_a_process("--show-completion", home=home, env={"SHELL": os.environ.get("SHELL", "/bin/bash")}).code == 0

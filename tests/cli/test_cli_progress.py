@@ -1,0 +1,175 @@
+"""The live picture and its lines, from events."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli_support import EVIL, EVIL_SHOWN, invoke
+from rich.console import Console
+
+from repertory.agents import (
+    ContextEdited,
+    EventsMissed,
+    IterationStarted,
+    ModelAnswered,
+    ModelRetrying,
+    RunResumed,
+    RunSpawned,
+    StateChanged,
+    SummaryRefused,
+    SummaryTaken,
+    ToolEnded,
+    ToolStarted,
+)
+from repertory.cli.live import draw
+from repertory.cli.progress import Progress
+from repertory.cli.tree import in_tree
+from repertory.llm.model import Usage
+from repertory.memory import Draft, Ledger, RunStarted, RunStateChanged, open_journal
+
+
+def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:
+    """What every event says."""
+    return {"run_id": run_id, "agent": agent, "iteration": iteration, "at": 0.0}
+
+
+def feed(progress: Progress) -> None:
+    """One of each event, untrusted text full of escape sequences."""
+    child = about("run-1.a", "researcher")
+    for event in (
+        RunSpawned(**about(iteration=0), task=EVIL, model="m"),
+        IterationStarted(**about(), view_tokens=1_000, record_tokens=1_000),
+        ModelAnswered(
+            **about(),
+            usage=Usage(input_tokens=990),
+            cost=0.25,
+            stop_reason="tool_use",
+            text="",
+            tool_calls=1,
+            duration=1.0,
+        ),
+        ToolStarted(**about(), call_id="1", tool="delegate", arguments={"task": EVIL}),
+        RunSpawned(**{**child, "iteration": 0}, task="part", model="m", parent_id="run-1", depth=1),
+        IterationStarted(**child, view_tokens=2_000, record_tokens=9_000),
+        ModelRetrying(**child, attempt=2, delay=1.5, reason=EVIL),
+        ContextEdited(**child, kind="pays", reason=f"it pays {EVIL}", tokens_saved=7_000),
+        SummaryTaken(**child, first=0, last=9, strategy="extractive", tokens=100, replaced_tokens=4_000),
+        SummaryRefused(**child, reason="too long"),
+        ToolStarted(**child, call_id="2", tool="view", arguments={"path": "a"}),
+        ToolStarted(**child, call_id="3", tool="view", arguments={"path": "b"}),
+        ToolEnded(
+            **child, call_id="2", tool="view", status="ok", characters=1, shown=1, duration=0.0, deduplicated=True
+        ),
+        ToolEnded(**child, call_id="4", tool="view", status="error", characters=1, shown=1, duration=0.0),
+        RunResumed(**about("run-1.b", "researcher", 3), entries=12, interrupted_calls=2),
+        EventsMissed(**child, count=5),
+        StateChanged(**about("run-1.b", "researcher", 3), state="failed", error=f"boom {EVIL}"),
+    ):
+        progress.add(event)
+
+
+def picture(progress: Progress, *, width: int = 100, height: int = 40) -> list[str]:
+    """The picture as lines of text."""
+    screen = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    with screen.capture() as capture:
+        screen.print(draw(progress, width, height))
+    return capture.get().split("\n")
+
+
+def test_the_picture_shows_the_tree_and_what_each_agent_does() -> None:
+    """State, iteration, tokens in view against tokens in the record, cost, and the call under way."""
+    progress = Progress()
+    feed(progress)
+    rows = picture(progress)
+    assert rows[0].split() == ["AGENT", "STATE", "ITER", "VIEW", "/", "RECORD", "COST", "NOW"]
+    assert rows[1].startswith("lead             running      1      1.0k / 1.0k  $0.2500  delegate")
+    assert rows[2].startswith("├ researcher 1   running      1      2.0k / 9.0k  $0.0000  view")
+    assert rows[3].startswith("└ researcher 2   failed       3            0 / 0  $0.0000  boom")
+    assert "1 summaries" in "".join(rows)
+    assert any("summary of entries 0–9 is ready: 4.0k → 100 tokens (extractive)" in row for row in rows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_picture_fits_its_terminal(width: int) -> None:
+    """No line is wider than the terminal, or it would be broken and the redrawing would go wrong."""
+    progress = Progress()
+    feed(progress)
+    assert max(len(row.rstrip()) for row in picture(progress, width=width)) <= width
+
+
+def test_a_tree_larger_than_the_terminal_is_cut() -> None:
+    """What does not fit is counted."""
+    progress = Progress()
+    for number in range(40):
+        progress.add(RunSpawned(**about(f"run-{number}"), task="x", model="m"))
+    assert any("… 31 more" in row for row in picture(progress, height=20))
+
+
+def test_an_empty_picture_can_be_drawn() -> None:
+    """Before the first event there is nothing to show, and that is no error."""
+    assert picture(Progress())[0].startswith("AGENT")
+
+
+def test_lines_and_picture_are_free_of_escape_sequences() -> None:
+    """A task, an argument, a reason and an error that are full of them come out spelled out."""
+    lines: list[str] = []
+    progress = Progress(lines.append)
+    feed(progress)
+    text = "\n".join([*lines, *picture(progress, width=2_000)])
+    assert EVIL_SHOWN in text
+    assert not set(text) & set("\x1b\x07\x9b\x00\u202e\u2066")
+    assert any("goes on from its record of 12 entries, 2 calls were interrupted" in line for line in lines)
+    assert any("already called, the earlier result again" in line for line in lines)
+
+
+def test_a_tree_is_drawn_with_its_branches() -> None:
+    """Children follow their parents, and the lines go on past the younger ones."""
+
+    class Node:
+        def __init__(self, run_id: str, parent_id: str | None) -> None:
+            self.run_id, self.parent_id = run_id, parent_id
+
+    nodes = [Node("a", None), Node("b", "a"), Node("c", "a"), Node("d", "b"), Node("e", "gone")]
+    drawn = [f"{branch}{node.run_id}" for branch, node in in_tree(nodes)]
+    assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
+
+
+def test_the_demo_reads_well_for_a_person(tmp_path: Path) -> None:
+    """Lines, the answer, the figures, and what to type next, with the database that was named."""
+    path = tmp_path / "d.db"
+    result = invoke("demo", "--plain", "--db", path, home=tmp_path)
+    assert result.code == 0
+    assert f"repertory ps -a --db {path}" in result.out
+    assert "The offline model costs nothing" in result.out
+
+
+def test_follow_shows_what_is_written_meanwhile(tmp_path: Path) -> None:
+    """Entries that come after the first look are shown, up to the end of the run."""
+    from repertory.cli import ledger as command
+
+    path = tmp_path / "f.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            ledger = Ledger(journal, "run-1")
+            from repertory.llm.messages import Text
+
+            entry = Draft(role="user", kind="task", content=(Text("first"),))
+            await ledger.append(entry, also=[RunStarted(run_id="run-1", agent="a", task="t", at=0.0)])
+            async with anyio.create_task_group() as group:
+                group.start_soon(command._show_ledger, "run-1", True, True, path, False)
+                await anyio.wait_all_tasks_blocked()
+                late = Draft(role="user", kind="user-input", content=(Text("second"),))
+                await ledger.append(late, also=[RunStateChanged(run_id="run-1", state="done", at=1.0)])
+
+    out = io.StringIO()
+    import contextlib
+
+    with contextlib.redirect_stdout(out):
+        anyio.run(main)
+    assert "first" in out.getvalue()
+    assert "second" in out.getvalue()
