@@ -14,7 +14,10 @@ from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from repertory.agents.start import Backend
+    from repertory.memory import Snapshot
     from repertory.memory.stress import AppendsReport, Progress
+
+_SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
 
 
 def stress_appends(
@@ -41,6 +44,7 @@ def stress_appends(
             threads=threads,
             path=path,
             durability="power" if durable else "process",
+            summarize=_summarize,
             on_progress=show if live else None,
         )
 
@@ -49,6 +53,14 @@ def stress_appends(
     if live:
         screen.print()
     finish(report, as_json=as_json)
+
+
+async def _summarize(snapshot: Snapshot) -> str:
+    """The digest that a run's own summarizer falls back to, of the newest entries."""
+    from repertory.context import digest, names_used
+
+    newest = snapshot[-_SUMMARIZED:]
+    return digest(newest, tokens=500, previous="", used=names_used(newest))
 
 
 def finish(report: AppendsReport, *, as_json: bool) -> None:
