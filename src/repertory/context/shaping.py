@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
 from repertory.context.policy import ResultRules
-from repertory.llm.messages import Block, Image, RawBlock, Text, text_of
+from repertory.llm.messages import Image, RawBlock, Text, text_of
+
+Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
+"""What a tool result may hold."""
 
 _CHARS_PER_TOKEN = 4
 _PARAMS_CHARS = 300
@@ -66,7 +69,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
         citation: For the payload and for listings; None where nothing is stored.
     """
 
-    content: str | tuple[Text | Image | RawBlock, ...]
+    content: Content
     content_id: str | None = None
     original_length: int = 0
     citation: Citation | None = None
@@ -78,7 +81,7 @@ def how_to_get(content_id: str) -> str:
 
 
 def shape_result(
-    content: str | tuple[Block, ...],
+    content: Content,
     *,
     rules: ResultRules,
     content_id: str,
@@ -110,7 +113,7 @@ def shape_result(
         return Shaped(content=content)
     citation = cite(text, content_id=content_id, source=tool, excerpt_chars=rules.excerpt_chars, url=url, params=params)
     if cited and rules.cite_on_arrival and not rules.pin:
-        shown: str | tuple[Block, ...] = _with_text(content, citation.text)
+        shown: Content = _with_text(content, citation.text)
     elif over:
         shown = _with_text(content, _capped(text, cap, content_id))
     else:
@@ -154,7 +157,7 @@ def _capped(text: str, cap: int, content_id: str) -> str:
     return f"{found.text}\n[{shown:,} of {len(text):,} characters shown; {how_to_get(content_id)}]"
 
 
-def _with_text(content: str | tuple[Block, ...], text: str) -> str | tuple[Block, ...]:
+def _with_text(content: Content, text: str) -> Content:
     if isinstance(content, str):
         return text
     others = tuple(block for block in content if not isinstance(block, Text))
