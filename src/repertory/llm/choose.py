@@ -59,7 +59,7 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
 
     return AnthropicModel(
         bare,
-        api_key=variables.get("ANTHROPIC_API_KEY"),
-        auth_token=variables.get("ANTHROPIC_AUTH_TOKEN"),
+        api_key=variables.get("ANTHROPIC_API_KEY") or None,  # wins over the token, as it does in the SDK
+        auth_token=None if variables.get("ANTHROPIC_API_KEY") else variables.get("ANTHROPIC_AUTH_TOKEN"),
         base_url=variables.get("ANTHROPIC_BASE_URL"),
     )

@@ -55,7 +55,9 @@ def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int
         new = sum(keyword.weight for keyword in wanted if keyword.stem in covered(text, wanted) - told)
         value = fit(finding.text, wanted) + 0.4 * fit(finding.path, wanted) + 0.6 * new
         value *= 0.3 if is_aside(finding.path, wanted) else 1.0
-        return value * (0.4 if finding.text.startswith("`") and ": " not in finding.text else 1.0)
+        if finding.text.startswith("`"):
+            return value * (1.0 if ": " in finding.text else 0.4)  # a name alone explains little
+        return value * (0.6 if finding.text[0].islower() else 1.0)  # so does half a sentence
 
     while left and len(chosen) < limit:
         top = max(left, key=lambda finding: (gain(finding), finding.source))

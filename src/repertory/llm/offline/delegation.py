@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from repertory.llm.messages import Block, Text, ToolUse
-from repertory.llm.offline.compose import Finding, choose, findings_in
+from repertory.llm.offline.compose import choose, findings_in
 from repertory.llm.offline.research import FINDING, PART_OF, ids_in, wanted_in
 from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Call, Progress, View
@@ -24,32 +24,32 @@ _STEPS = 3  # delegate, look up, fetch; the answer comes after
 def next_turn(view: View, toolbox: Toolbox) -> list[Block] | None:
     """The next turn of a lead; None where there is nothing to delegate."""
     assert toolbox.delegate is not None
+    reports = view.called(toolbox.delegate.name)
     progress = view.progress
-    if progress is None and not view.called(toolbox.delegate.name):
+    if progress is None and not reports:
         return _delegate(view, toolbox)
-    progress = progress or Progress(phase="look up")
-    results = [call for call in view.called(toolbox.delegate.name) if not call.failed]
-    failed = view.called(toolbox.delegate.name) and not results
-    if failed and toolbox.can_research:
+    progress = progress or Progress(phase="lookup")
+    if toolbox.can_research and (not progress.searched or (reports and all(call.failed for call in reports))):
         return None  # nobody could help: do it alone
+    parts = progress.searched or tuple(_part_of(call) for call in reports)
     calls: list[ToolUse] = []
     said, phase = "", progress.phase
-    if phase == "look up":
+    if phase == "lookup":
         phase = "fetch"
         if toolbox.query is not None:
-            said = "The reports are in; I look through the findings stored in memory."
+            # What the reports say goes into the model's own words: by the next turn they may be shortened.
+            said = f"The reports are in.\n\n{_sections(view, toolbox, parts)}\n\nI look through what is in memory."
             calls = [toolbox.query.query(tags=[FINDING], limit=40)]
     if phase == "fetch" and not calls:
         phase = "answer"
         listed = "\n".join(call.result for call in view.last)
-        # The reports say most; memory is asked in full only where one of them is out of sight.
         if toolbox.retrieve is not None and toolbox.query is not None:
-            said = "I fetch some of them."
+            said = "I fetch some of it."
             calls = [toolbox.retrieve.retrieve(identifier) for identifier in ids_in(listed)[:6]]
     if calls:
-        note = Progress(step=progress.step + 1, phase=phase, searched=progress.searched).note(_STEPS)
+        note = Progress(step=progress.step + 1, phase=phase, searched=parts).note(_STEPS)
         return [Text(f"{said}\n{note}"), *calls]
-    return [Text(_answer(view, toolbox, progress.searched))]
+    return [Text(_answer(view, toolbox, parts))]
 
 
 def _delegate(view: View, toolbox: Toolbox) -> list[Block] | None:
@@ -68,7 +68,7 @@ def _delegate(view: View, toolbox: Toolbox) -> list[Block] | None:
     ]
     plan = "\n".join(f"{number}. {part}" for number, part in enumerate(parts, 1))
     # The parts go into the note: when the calls are out of view, the answer still knows its sections.
-    note = Progress(step=1, phase="look up", searched=tuple(parts)).note(_STEPS)
+    note = Progress(step=1, phase="lookup", searched=tuple(parts)).note(_STEPS)
     return [Text(f"Plan: I delegate {len(parts)} parts, to be looked into side by side.\n{plan}\n{note}"), *calls]
 
 
@@ -123,31 +123,35 @@ def _part_of(call: Call) -> str:
 
 
 def _answer(view: View, toolbox: Toolbox, parts: tuple[str, ...]) -> str:
+    """The whole answer: what fits the question best, then every part with what supports it."""
+    everything = findings_in([*view.notes, *(call.result for call in view.calls if not call.failed)])
+    short = choose(everything, wanted_in(view.task), limit=2, per_file=1)
+    head = " ".join(str(finding) for finding in short) or "The team found nothing that can be quoted with a source."
+    return f"{head}\n\n{_sections(view, toolbox, parts)}"
+
+
+def _sections(view: View, toolbox: Toolbox, parts: tuple[str, ...]) -> str:
+    """What is known about each part, under its own heading; nothing is told twice."""
     assert toolbox.delegate is not None
-    wanted = wanted_in(view.task)
-    calls = view.called(toolbox.delegate.name)
-    reports = {_part_of(call): call for call in calls}
+    reports = {_part_of(call): call for call in view.called(toolbox.delegate.name)}
     stored = findings_in(call.result for call in view.calls if call.name != toolbox.delegate.name and not call.failed)
     sections: list[str] = []
     told: set[str] = set()
-    everything: list[Finding] = []
-    for part in parts or tuple(reports):
+    for part in parts:
         call = reports.get(part)
-        own = findings_in([call.result]) if call and not call.failed else []
-        pool = {finding.source: finding for finding in [*own, *(stored if not own else [])]}
-        everything.extend(pool.values())
-        chosen = choose([f for f in pool.values() if f.source not in told], wanted_in(part), limit=_SECTION)
+        whole = call is not None and not call.failed and not call.result.startswith("[")
+        noted = [note.partition(f"**{part}**\n")[2].partition("\n\n")[0] for note in view.notes]
+        own = findings_in([*noted, *([call.result] if call is not None and whole else [])])
+        pool = own or stored
+        chosen = choose([f for f in pool if f.source not in told], wanted_in(part), limit=_SECTION)
         told |= {finding.source for finding in chosen}
         if chosen:
             body = "\n".join(f"- {finding}" for finding in chosen)
         elif call is not None and call.failed:
             body = f"- This part failed: {shorten(call.result, 200)}"
-        elif call is not None and call.result and not own:
+        elif call is not None and whole and call.result and not own:
             body = f"- {shorten(call.result, 400)}"  # a report without sources is still a report
         else:
-            body = "- Nothing beyond what stands elsewhere in this answer."
+            body = next((text for text in noted if text), "- Nothing beyond what stands elsewhere in this answer.")
         sections.append(f"**{part}**\n{body}")
-    everything.extend(stored)
-    short = choose(list({finding.source: finding for finding in everything}.values()), wanted, limit=2, per_file=1)
-    head = " ".join(str(finding) for finding in short) or "The team found nothing that can be quoted with a source."
-    return "\n\n".join([head, *sections])
+    return "\n\n".join(sections)

@@ -104,7 +104,9 @@ def _is_prose(text: str, *, marked: bool, going_on: bool) -> bool:
         return False
     words = text.split()
     plain = sum(word.strip(".,;:!?()'\"`*").replace("-", "").replace("'", "").isalpha() for word in words)
-    return plain >= (1 if going_on else 2 if marked else 4) and plain >= 0.6 * len(words)
+    if going_on:
+        return plain >= (0.25 if marked else 0.4) * len(words)
+    return plain >= (2 if marked else 4) and plain >= 0.6 * len(words)
 
 
 def _sentences(path: str, run: Sequence[tuple[int, str]]) -> Iterator[Passage]:

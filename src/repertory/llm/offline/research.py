@@ -20,7 +20,7 @@ from repertory.llm.offline.places import (
 )
 from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Call, Hit, Progress, View, hits_in, numbered_lines
-from repertory.llm.offline.words import Keyword, keywords, sentences
+from repertory.llm.offline.words import Keyword, keywords, related, sentences
 
 PART_OF = "This is part of a larger question:"
 FINDING = "finding"  # the tag of every stored finding
@@ -45,7 +45,7 @@ def next_turn(view: View, toolbox: Toolbox, steps: int) -> list[Block] | None:
 
 
 def wanted_in(task: str) -> tuple[Keyword, ...]:
-    """What a task asks for; the larger question that it is part of counts, but less."""
+    """What a task asks for; other words for it and the larger question that it is part of count, but less."""
     own, _, larger = task.partition(PART_OF)
     main = keywords(own)
     known = {keyword.stem for keyword in main}
@@ -54,7 +54,7 @@ def wanted_in(task: str) -> tuple[Keyword, ...]:
         for keyword in keywords(larger)
         if keyword.stem not in known
     ]
-    return (*main, *context)
+    return (*main, *related(main), *context)
 
 
 def tag_of(task: str) -> str:
@@ -233,7 +233,7 @@ class _Turn:
 
     def _look_into(self, place: str) -> None:
         self.queue.pop(place)
-        words = [keyword.stem for keyword in self.main[:8]]
+        words = [keyword.stem for keyword in (*self.main[:8], *related(self.main)[:4])]
         assert self.tools.search is not None
         pattern = any_pattern(words) if self.tools.search.is_regex else words[0]
         self._find(pattern, path=place[:-2])
@@ -295,7 +295,7 @@ class _Turn:
         if found or self.tools.view is not None:
             return answer(found, self.wanted)
         # A tool that gives no places: quote what it said.
-        rows = [row for result in results for row in sentences(result)]
+        rows = list(dict.fromkeys(row for result in results for row in sentences(result)))
         quoted = best((Passage("", n * 2, row, "prose") for n, row in enumerate(rows)), self.wanted, limit=5)
         return "\n".join(f"- {passage.text}" for passage in quoted) or answer([], self.wanted)
 

@@ -33,6 +33,19 @@ _GENERAL = frozenset(
     standard run start stop handle manage process project software hand
     """.split()  # noqa: SIM905
 )
+# Other words in which texts about programs say the same, by stem; a text that has one fits a little.
+_RELATED = {
+    "hand": ("wake", "notify", "release"),
+    "wait": ("block", "wake"),
+    "run": ("execute", "schedule", "step"),
+    "lost": ("durable", "lose"),
+    "crash": ("kill", "recover"),
+    "stop": ("cancel", "close"),
+    "start": ("spawn", "begin"),
+    "fail": ("error", "exception"),
+    "fast": ("cache", "speed"),
+    "saf": ("lock", "atomic"),
+}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|\d{3,}")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\d*])")
@@ -126,6 +139,13 @@ def keywords(text: str, *, limit: int = 12) -> tuple[Keyword, ...]:
         weights[key] = Keyword(old.word if old else word, key, round(gained, 3))
     ranked = sorted(weights.values(), key=lambda k: (-k.weight, order[k.stem]))
     return tuple(ranked[:limit])
+
+
+def related(wanted: Sequence[Keyword]) -> list[Keyword]:
+    """Other words for what is wanted, at half the weight of an ordinary word."""
+    known = {keyword.stem for keyword in wanted}
+    words = dict.fromkeys(word for keyword in wanted for word in _RELATED.get(keyword.stem, ()))
+    return [Keyword(word, stem(word), 0.5) for word in words if stem(word) not in known]
 
 
 def _words_in(text: str) -> Iterator[tuple[str, bool]]:

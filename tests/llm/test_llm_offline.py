@@ -1,0 +1,416 @@
+"""The offline model: deterministic, stateless, and useful with real tools over real files."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import RunAsync
+from repertory.actors import open_system
+from repertory.llm import (
+    Message,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    OfflineModel,
+    StreamEvent,
+    Text,
+    TextDelta,
+    ToolResult,
+    ToolSchema,
+    ToolUse,
+    ToolUseStarted,
+    canonical_json,
+    encode_block,
+    profile_for,
+    text_of,
+    tool_uses,
+)
+from repertory.llm.model import encode_request
+from repertory.llm.offline.delegation import split
+from repertory.llm.offline.model import respond
+from repertory.llm.offline.view import Progress, read_progress
+from repertory.llm.offline.words import fit, keywords, sentences, shorten, stem
+from repertory.memory import Memory, MemoryJournal
+from repertory.memory.actor import MemoryActor
+from repertory.testing.rules import check_body
+from repertory.tools import Tool, ToolContext, call_tool, file_tools, memory_tools
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+QUESTION = "How does asyncio wake up a task that waits for a lock?"
+Shaper: TypeAlias = Callable[[list[Message]], list[Message]]
+CITATION = re.compile(r"\(([\w./-]+\.py):(\d+)\)")
+
+
+def whole(messages: list[Message]) -> list[Message]:
+    """The context as it is."""
+    return messages
+
+
+async def converse(
+    task: str,
+    tools: Sequence[Tool],
+    *,
+    shape: Shaper = whole,
+    memory: Memory | None = None,
+    extra: Sequence[ToolSchema] = (),
+    answers: Callable[[ToolUse], str] | None = None,
+) -> tuple[list[ModelResponse], list[Message]]:
+    """Let the model work on a task until it answers; every request must be one that the strict server accepts."""
+    by_name = {tool.name: tool for tool in tools}
+    schemas = (*(tool.schema for tool in tools), *extra)
+    messages = [Message("user", (Text(task),))]
+    responses: list[ModelResponse] = []
+    while len(responses) < 30:
+        request = ModelRequest(model="offline", messages=tuple(shape(messages)), tools=schemas, max_tokens=4096)
+        check_body(encode_request(request), profile=profile_for("offline"), betas=frozenset())
+        response = respond(request)
+        assert canonical_json([encode_block(b) for b in response.content]) == canonical_json(
+            [encode_block(b) for b in respond(msgspec.structs.replace(request)).content]
+        )
+        responses.append(response)
+        messages.append(Message("assistant", response.content))
+        calls = tool_uses(response.content)
+        if not calls:
+            return responses, messages
+        results = []
+        for number, use in enumerate(calls):
+            if use.name in by_name:
+                context = ToolContext(memory=memory, idempotency_key=f"{len(responses):08}{number:08}" * 2)
+                output = await call_tool(by_name[use.name], use.input, context=context)
+                results.append(ToolResult(use.id, output.content, is_error=output.status != "ok"))
+            else:
+                assert answers is not None
+                results.append(ToolResult(use.id, answers(use)))
+        messages.append(Message("user", tuple(results)))
+    raise AssertionError(f"no answer after {len(responses)} turns")
+
+
+def shortened(keep: int) -> Shaper:
+    """A context in which all but the newest messages have stubs instead of results."""
+
+    def shape(messages: list[Message]) -> list[Message]:
+        edge = len(messages) - keep
+        return [
+            Message(
+                message.role,
+                tuple(
+                    msgspec.structs.replace(block, content="[shortened: see elsewhere]")
+                    if isinstance(block, ToolResult)
+                    else block
+                    for block in message.content
+                ),
+            )
+            if index < edge
+            else message
+            for index, message in enumerate(messages)
+        ]
+
+    return shape
+
+
+def windowed(messages: list[Message]) -> list[Message]:
+    """A context from which everything but the task and the newest turn is gone."""
+    return [messages[0], *messages[-2:]] if len(messages) > 3 else messages
+
+
+def sources(answer: str) -> list[tuple[str, int]]:
+    """What an answer cites."""
+    return [(path, int(line)) for path, line in CITATION.findall(answer)]
+
+
+@pytest.mark.parametrize("shape", [whole, shortened(2)], ids=["whole", "stubs"])
+async def test_a_question_about_real_code_is_answered_with_real_sources(shape: Shaper) -> None:
+    """Over the standard library's asyncio: right file, right places, every line cited exists, whatever is shortened."""
+    responses, _ = await converse(QUESTION, file_tools(STDLIB / "asyncio"), shape=shape)
+    answer = text_of(responses[-1].content)
+    cited = sources(answer)
+    assert 2 <= len(cited) <= 7
+    assert "locks.py" in {path for path, _ in cited}
+    assert "wake" in answer.lower()
+    for path, line in cited:
+        lines = (STDLIB / "asyncio" / path).read_text().splitlines()
+        quoted = answer[: answer.index(f"({path}:{line})")].rsplit("\n", 1)[-1]
+        window = stem_set(" ".join(lines[line - 1 : line + 8]))
+        assert len(stem_set(quoted) & window) >= 0.6 * len(stem_set(quoted)), (quoted, path, line)
+    assert 5 <= len(responses) <= 16
+    assert all(read_progress(text_of(response.content)) for response in responses[:-1])
+    assert read_progress(answer) is None
+
+
+def stem_set(text: str) -> set[str]:
+    """The stems of a text's longer words."""
+    return {stem(word) for word in re.findall(r"[A-Za-z]{4,}", text)}
+
+
+async def test_findings_are_stored_in_memory_and_gathered_from_there() -> None:
+    """With memory tools every finding is stored with its source, and the answer is made of what memory gives back."""
+    journal = MemoryJournal()
+    async with open_system() as system:
+        ref = system.spawn(lambda: MemoryActor(journal), "memory")
+        memory = await Memory.open(ref, "r")
+        tools = [*file_tools(STDLIB / "asyncio"), *memory_tools()]
+        responses, messages = await converse(QUESTION, tools, shape=windowed, memory=memory)
+        names = [use.name for response in responses for use in tool_uses(response.content)]
+        stored = await memory.query()
+    await journal.aclose()
+    assert names.count("memory_store") == len(stored) >= 3
+    assert "memory_query" in names
+    assert "memory_retrieve" in names
+    results = [block for message in messages for block in message.content if isinstance(block, ToolResult)]
+    assert not any(result.is_error for result in results)
+    assert all("finding" in item.tags and item.source for item in stored)
+    assert {f"{path}:{line}" for path, line in sources(text_of(responses[-1].content))} <= {
+        item.source for item in stored
+    }
+
+
+async def test_nothing_found_is_said_so(tmp_path: Path) -> None:
+    """An empty folder gives an honest answer, soon."""
+    responses, _ = await converse("How does the zeppelin land?", file_tools(tmp_path))
+    assert len(responses) <= 6
+    assert "nothing about" in text_of(responses[-1].content)
+
+
+async def test_prose_is_searched_as_code_is(tmp_path: Path) -> None:
+    """Notes in Markdown are read and quoted with their line."""
+    (tmp_path / "tides.md").write_text(
+        "# Tides\n\nThe sea rises twice a day.\nThe moon pulls the water, and so makes the tides.\n"
+    )
+    (tmp_path / "bread.md").write_text("# Bread\n\nThe dough rises because yeast makes gas.\n")
+    responses, _ = await converse("Why are there tides?", file_tools(tmp_path))
+    answer = text_of(responses[-1].content)
+    assert "The moon pulls the water, and so makes the tides. (tides.md:4)" in answer
+    assert "yeast" not in answer
+
+
+SEARCH = ToolSchema(
+    "web_search",
+    "Search the web.",
+    {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+)
+FETCH = ToolSchema(
+    "fetch", "Fetch a page.", {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+)
+PAY = ToolSchema(
+    "pay", "Pay money.", {"type": "object", "properties": {"sum": {"type": "number"}}, "required": ["sum"]}
+)
+DELEGATE = ToolSchema(
+    "delegate",
+    "Hand over.",
+    {
+        "type": "object",
+        "properties": {"agent": {"enum": ["scout", "clerk"]}, "task": {"type": "string"}},
+        "required": ["agent", "task"],
+    },
+)
+
+
+async def test_tools_of_the_user_are_used_where_their_meaning_is_plain() -> None:
+    """A search without files, a page whose address is in the task; what it does not understand it leaves alone."""
+    said = "Bees dance to tell where flowers are. Bread is baked."
+    responses, _ = await converse("Why do bees dance?", (), extra=[SEARCH, PAY], answers=lambda _: said)
+    assert {use.name for response in responses for use in tool_uses(response.content)} == {"web_search"}
+    assert text_of(responses[-1].content) == "- Bees dance to tell where flowers are."
+    responses, _ = await converse(
+        "Why do bees dance? See https://bees.example/dance.", (), extra=[FETCH], answers=lambda _: said
+    )
+    assert [use.input for use in tool_uses(responses[0].content)] == [{"url": "https://bees.example/dance."}]
+    responses, _ = await converse("Pay 10.", (), extra=[PAY])
+    assert len(responses) == 1
+
+
+async def test_a_lead_delegates_and_composes() -> None:
+    """One turn of parallel calls to the whole team, then one answer with every part, its sources and no doubles."""
+    reports = {
+        "coroutine": "A task steps its coroutine. (tasks.py:10)\n\n- The loop runs callbacks. (events.py:5)",
+        "locks": "A released lock wakes its first waiter. (locks.py:142)\n- A task steps its coroutine. (tasks.py:10)",
+        "queues": "A put wakes a getter of the queue. (queues.py:99)",
+    }
+
+    def report(use: ToolUse) -> str:
+        part = use.input["task"].partition("\n")[0]
+        return next(text for word, text in reports.items() if word in part)
+
+    task = "How does Python's asyncio run a coroutine, and how do its locks and queues hand over to waiting tasks?"
+    responses, _ = await converse(task, (), extra=[DELEGATE], answers=report)
+    calls = tool_uses(responses[0].content)
+    assert [use.input["agent"] for use in calls] == ["scout", "clerk", "scout"]
+    assert all(task in use.input["task"] for use in calls)
+    assert text_of(responses[0].content).startswith("Plan: ")
+    assert len({use.id for use in calls}) == 3
+    answer = text_of(responses[-1].content)
+    for source in ("tasks.py:10", "events.py:5", "locks.py:142", "queues.py:99"):
+        assert answer.count(f"({source})") in (1, 2)  # once in its part, once more if it leads the answer
+    assert answer.count("**") == 6
+    assert len(responses) == 2
+
+
+async def test_a_lead_whose_team_fails_says_so() -> None:
+    """A report without sources is quoted; nothing is invented for a part that is missing."""
+    responses, _ = await converse("Is it safe?", (), extra=[DELEGATE], answers=lambda use: "I do not know.")
+    assert "I do not know." in text_of(responses[-1].content)
+    assert "nothing that can be quoted" in text_of(responses[-1].content)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How does Python's asyncio run a coroutine, and how do its locks and queues hand over to waiting tasks?",
+        "What is heapq?",
+        "Compare SQLite's WAL modes",
+        "How do the parser, the lexer and the printer share tokens?",
+        "Explain the journal; what does it promise after a crash? And how is it tested?",
+    ],
+)
+def test_a_question_has_at_least_three_parts(question: str) -> None:
+    """Clauses, things named side by side, or angles on one thing; all different, all questions."""
+    parts = split(question)
+    assert 3 <= len(parts) <= 5
+    assert len(set(parts)) == len(parts)
+    assert all(part.endswith("?") and part[0].isupper() for part in parts)
+    assert all(keywords(part) for part in parts)
+
+
+def test_things_named_side_by_side_become_parts() -> None:
+    """The pronoun of a later clause is resolved, and each thing gets its own question."""
+    parts = split(
+        "How does Python's asyncio run a coroutine, and how do its locks and queues hand over to waiting tasks?"
+    )
+    assert parts == [
+        "How does Python's asyncio run a coroutine?",
+        "How do its locks hand over to waiting tasks (in asyncio)?",
+        "How do its queues hand over to waiting tasks (in asyncio)?",
+    ]
+    assert split("of the and to") == []
+
+
+def ask(*messages: Message, **more: Any) -> str:
+    """The offline model's words on a conversation without tools."""
+    return text_of(respond(ModelRequest(model="offline", messages=messages, **more)).content)
+
+
+def test_without_tools_it_quotes_the_context() -> None:
+    """The sentences that fit the last question, from anywhere in view, and no others."""
+    facts = Message("user", (Text("The harbour opens at six. Cats sleep a lot. The lighthouse was built in 1872."),))
+    seen = Message("assistant", (Text("Noted."),))
+    assert ask(facts, seen, Message("user", (Text("When does the harbour open?"),))) == "The harbour opens at six."
+    assert ask(
+        Message("user", (Text("When was the lighthouse built?"),)), system=(Text("The lighthouse was built in 1872."),)
+    ) == ("The lighthouse was built in 1872.")
+    assert "nothing in the conversation tells about volcano" in ask(Message("user", (Text("And the volcano?"),)))
+    assert ask(Message("user", (Text("?!"),)))
+
+
+def test_a_summary_is_extracted_within_its_bound() -> None:
+    """Telling sentences in their order, places and numbers first, and no longer than the prompt allows."""
+    talk = " ".join(f"Then somebody said something of little interest again and again, number {n}." for n in range(60))
+    talk += " The writer failed with error 28 in journal.py:311 because the disk was full."
+    prompt = Message("user", (Text(f"Summarize this conversation in at most 100 tokens.\n\n{talk}"),))
+    summary = ask(prompt)
+    assert "journal.py:311" in summary
+    assert len(summary) <= 400
+    assert ask(Message("user", (Text("Summarize."),))) == "- Nothing to summarise."
+
+
+def test_it_streams_what_it_says(run_async: RunAsync) -> None:
+    """As a model it has a name, a profile, events and nothing to close; usage follows from the sizes alone."""
+
+    async def main() -> None:
+        model = OfflineModel()
+        assert isinstance(model, Model)
+        assert (model.name, repr(model)) == ("offline", "OfflineModel('offline')")
+        assert model.profile == profile_for("offline")
+        events: list[StreamEvent] = []
+        request = ModelRequest(
+            model="offline", messages=(Message("user", (Text(QUESTION),)),), tools=(file_tools(STDLIB)[1].schema,)
+        )
+        response = await model.complete(request, on_event=events.append)
+        assert {type(event) for event in events} == {TextDelta, ToolUseStarted}
+        assert response.stop_reason == "tool_use"
+        assert response == await OfflineModel().complete(request)
+        await model.aclose()
+
+    run_async(main)
+
+
+def test_different_requests_have_different_call_ids() -> None:
+    """Ids follow from the request, so two turns of one run never share one."""
+    tools = (file_tools(STDLIB)[1].schema,)
+    one, two = (
+        respond(ModelRequest(model="offline", messages=(Message("user", (Text(text),)),), tools=tools))
+        for text in ("How do locks wait?", "How do queues wait?")
+    )
+    assert {use.id for use in tool_uses(one.content)}.isdisjoint(use.id for use in tool_uses(two.content))
+
+
+names = st.text(max_size=12)
+progresses = st.builds(
+    Progress,
+    step=st.integers(0, 99),
+    phase=st.sampled_from(["list", "read", "answer"]),
+    focus=names,
+    searched=st.lists(names.filter(bool), max_size=3).map(tuple),
+    viewed=st.lists(names.filter(bool), max_size=3).map(tuple),
+    queue=st.lists(names.filter(bool), max_size=3).map(tuple),
+    terms=st.lists(names.filter(bool), max_size=3).map(tuple),
+    findings=st.integers(0, 99),
+)
+
+
+@given(progresses, names)
+def test_a_progress_note_says_everything_in_one_line(progress: Progress, before: str) -> None:
+    """The model's only memory survives being written into text and read back, whatever the names contain."""
+    note = progress.note(12)
+    assert "\n" not in note
+    assert read_progress(f"{before.replace('[', '')}\n{Progress(step=1).note(12)}\n{note}") == progress
+    assert read_progress(before.replace("[", "")) is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=200), min_size=1, max_size=5), st.booleans())
+def test_any_conversation_gets_an_answer(texts: list[str], tools: bool) -> None:
+    """It never fails, whatever is in the text and whichever tools are offered."""
+    messages = tuple(Message("assistant" if n % 2 else "user", (Text(text),)) for n, text in enumerate(texts))
+    offered = (*(tool.schema for tool in file_tools(STDLIB)), SEARCH, DELEGATE) if tools else ()
+    response = respond(ModelRequest(model="offline", messages=messages, tools=offered))
+    assert response.content
+    assert text_of(response.content)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("queue", "queues"), ("wait", "waiting"), ("run", "running"), ("lock", "locked"), ("schedule", "scheduler")],
+)
+def test_forms_of_a_word_share_a_stem(one: str, other: str) -> None:
+    """Question and code use different forms of the same word."""
+    assert stem(one) == stem(other)
+
+
+def test_unrelated_words_do_not() -> None:
+    """Negative control of the stemmer."""
+    assert len({stem(word) for word in ("lock", "queue", "task", "loop", "future", "event")}) == 6
+
+
+def test_keywords_are_what_a_question_is_about() -> None:
+    """Names before words, words before general words, no stop words; each form once."""
+    found = keywords("How does the `Lock` class in asyncio.locks use locks to run a module?")
+    words = [keyword.word for keyword in found]
+    assert words[0] == "Lock"
+    assert {"How", "the", "use", "to", "in"}.isdisjoint(words)
+    assert fit("a lock", found) > fit("a module", found) > fit("nothing", found) == 0
+
+
+def test_text_is_cut_at_words() -> None:
+    """Sentences and shortened texts stay readable."""
+    assert sentences("One is here. Two is there!\n\n- Three.") == ["One is here.", "Two is there!", "- Three."]
+    assert shorten("one two three", 100) == "one two three"
+    assert shorten("one two, three", 10) == "one two…"
