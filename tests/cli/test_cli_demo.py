@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from cli_support import Result, in_a_process, invoke, settings
+from cli_support import RUN, Result, in_a_process, invoke, settings
 
 SGR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -82,16 +82,23 @@ def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert "\x1b" not in result.out
     assert re.search(r"^ +\d+\.\ds  researcher 3 +starts: ", result.out, re.MULTILINE)
-    for said in ("iteration 1: saw", "prompt tokens", "citations", f"recorded in {tmp_path}", "repertory inspect run-"):
+    for said in (
+        "iteration 1: saw",
+        "prompt tokens",
+        "citations",
+        f"recorded in {tmp_path}",
+        "The offline model costs nothing",
+        f"repertory ps -a --db {tmp_path / 'demo.db'}",
+    ):
         assert said in result.out
     assert not any(line.endswith(" ") for line in result.out.split("\n"))
 
 
-def _on_a_terminal(home: Path, **env: str) -> str:
-    """What the demo writes to a terminal of 80 columns."""
+def _on_a_terminal(home: Path, *words: str, **env: str) -> str:
+    """What a command writes to a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "repertory", "demo"],
+        [sys.executable, "-m", "repertory", *words],
         stdout=theirs,
         stderr=theirs,
         env={**settings(home), "TERM": "xterm-256color", "COLUMNS": "80", **env},
@@ -111,18 +118,34 @@ def _on_a_terminal(home: Path, **env: str) -> str:
     return seen.decode()
 
 
+def _painted(seen: str) -> bool:
+    """Whether any colour is in it; bold and dim are none."""
+    return any(30 <= int(code) <= 37 for codes in SGR.findall(seen) for code in re.findall(r"\d+", codes))
+
+
+def test_on_a_terminal_the_demo_is_a_live_picture(tmp_path: Path) -> None:
+    """The tree is redrawn in place, in colour, and what follows it stays readable."""
+    seen = _on_a_terminal(tmp_path, "demo")
+    assert "\x1b[1A" in seen  # one line up, to draw over it
+    assert "VIEW / RECORD" in seen
+    assert _painted(seen)
+    assert "repertory ledger run-" in seen
+
+
 @pytest.mark.parametrize(
-    ("env", "moves", "colours"),
+    ("env", "moves", "painted"),
     [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, False, False)],
     ids=["terminal", "NO_COLOR", "dumb"],
 )
-def test_on_a_terminal_the_demo_is_a_live_picture(
-    env: dict[str, str], moves: bool, colours: bool, tmp_path: Path
-) -> None:
-    """The tree is redrawn in place; NO_COLOR takes the colours away, a dumb terminal gets lines."""
-    seen = _on_a_terminal(tmp_path, **env)
-    assert ("\x1b[1A" in seen) == moves
+def test_the_terminal_and_its_owner_are_heeded(env: dict[str, str], moves: bool, painted: bool, tmp_path: Path) -> None:
+    """NO_COLOR takes the colours away, a dumb terminal gets lines."""
+    seen = _on_a_terminal(tmp_path, "run", "x", "--model", "offline", "--db", str(tmp_path / "r.db"), **env)
     assert ("VIEW / RECORD" in seen) == moves
-    painted = {int(code) for codes in SGR.findall(seen) for code in re.findall(r"\d+", codes)}
-    assert bool(painted & set(range(30, 38))) == colours
-    assert "repertory ledger run-" in seen
+    assert ("\x1b[?25l" in seen) == moves  # the cursor, hidden while the picture is drawn
+    assert _painted(seen) == painted
+
+
+def test_inspect_on_a_wide_terminal_has_two_columns(made: Path, tmp_path: Path) -> None:
+    """The record on the left, what the model saw on the right."""
+    seen = _on_a_terminal(tmp_path, "inspect", RUN, "--db", str(made), COLUMNS="140", NO_COLOR="1")
+    assert any("THE RECORD" in line and "WHAT THE MODEL SAW" in line for line in seen.split("\n"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cli_support import EVIL, EVIL_SHOWN, invoke
+from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
 from repertory.agents import (
@@ -136,15 +136,6 @@ def test_a_tree_is_drawn_with_its_branches() -> None:
     nodes = [Node("a", None), Node("b", "a"), Node("c", "a"), Node("d", "b"), Node("e", "gone")]
     drawn = [f"{branch}{node.run_id}" for branch, node in in_tree(nodes)]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
-
-
-def test_the_demo_reads_well_for_a_person(tmp_path: Path) -> None:
-    """Lines, the answer, the figures, and what to type next, with the database that was named."""
-    path = tmp_path / "d.db"
-    result = invoke("demo", "--plain", "--db", path, home=tmp_path)
-    assert result.code == 0
-    assert f"repertory ps -a --db {path}" in result.out
-    assert "The offline model costs nothing" in result.out
 
 
 def test_follow_shows_what_is_written_meanwhile(tmp_path: Path) -> None:
