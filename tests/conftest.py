@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
+from backends import RunAsync
 
 T = TypeVar("T")
-
-
-class RunAsync(Protocol):
-    """Runs an async function to its end on one backend."""
-
-    backend: str
-
-    def __call__(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run ``function(*args)``, bounded by a minute so that a hang fails instead of hanging the suite."""
-        ...
 
 
 @pytest.fixture(params=["trio", "asyncio"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any as RunAsync
+from backends import RunAsync
 
 import pytest
 import trio

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import trio.testing
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import (
     ConfigurationError,
     ModelAuthenticationError,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.actors import open_system
 from repertory.llm import (
     Message,

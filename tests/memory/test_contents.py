@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import ContentNotFound, PatternRefused
 from repertory.memory import ContentStore, Ledger, MemoryJournal, RunStateChanged
 from repertory.memory.excerpts import (

@@ -13,7 +13,7 @@ import journal_kit as kit
 import msgspec
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, JournalWriteFailed, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolUse
 from repertory.memory import (

@@ -14,7 +14,7 @@ import pytest
 from append_child import RUN
 from kill_cycles import CHILD, kill_cycles, read_file, run_and_kill, violations
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import JournalLocked
 from repertory.memory import Ledger, open_journal
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm import Text
 from repertory.memory import Ledger, MemoryJournal, ToolFinished

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.actors import ActorSystem, open_system
 from repertory.errors import (
     ActorFailed,

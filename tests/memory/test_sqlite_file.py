@@ -13,7 +13,7 @@ import anyio.lowlevel
 import journal_kit as kit
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import (
     JournalError,
     JournalLocked,

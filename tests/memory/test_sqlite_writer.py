@@ -16,7 +16,7 @@ import anyio.to_thread
 import journal_kit as kit
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.memory import Ledger, SqliteJournal, favour_writers, open_journal
 from repertory.memory.rows import encode_records

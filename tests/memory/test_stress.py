@@ -8,7 +8,7 @@ import anyio.lowlevel
 import journal_kit as kit
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import ConfigurationError
 from repertory.llm import text_of
 from repertory.memory import Entry, Snapshot, open_journal, run_appends

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.errors import ModelUnavailable
 from repertory.llm import (
     Message,

@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.to_thread
 import pytest
 
-from conftest import RunAsync
+from backends import RunAsync
 from repertory.llm import OfflineModel, Text, ToolUse, profile_for
 from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
 from repertory.testing.faults import Refuse, Reset
