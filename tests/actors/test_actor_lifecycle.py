@@ -66,7 +66,7 @@ def test_an_error_in_the_block_kills_and_comes_out_as_it_is(run_async: Any) -> N
 
     async def main() -> None:
         diary: list[str] = []
-        with pytest.raises(Boom):  # noqa: PT012 - the block is what is tested
+        with pytest.raises(Boom):
             async with open_system() as system:
                 ref = system.spawn(lambda: Hooked(diary))
                 await ref.ask(AddSlowly())

@@ -214,6 +214,32 @@ def test_a_lazy_sibling_is_left_alone(run_async: Any) -> None:
     run_async(main)
 
 
+def test_children_spawned_during_a_group_restart_are_no_trouble(run_async: Any) -> None:
+    """Halted before their first step or after, they all end up running."""
+
+    async def main() -> None:
+        refs: list[ActorRef[Any]] = []
+
+        async def spawn(ctx: ActorContext) -> None:
+            refs[0].tell(Crash())
+            for _ in range(20):
+                refs.append(ctx.spawn(Player))
+                await anyio.lowlevel.checkpoint()
+
+        def setup(ctx: ActorContext) -> None:
+            refs.append(ctx.spawn(Player))
+            ctx.start_soon(spawn, ctx)
+
+        async with open_system() as system:
+            system.spawn(lambda: Hooked([], setup=setup), supervision=Supervision(strategy="one-for-all"))
+            await anyio.wait_all_tasks_blocked()
+            assert len(refs) == 21
+            for ref in refs:
+                assert await ref.ask(AddSlowly()) == 1
+
+    run_async(main)
+
+
 def test_a_sibling_crashing_before_it_ever_ran_is_no_trouble(run_async: Any) -> None:
     """A first child that cannot start takes the group through restarts, then its parent down."""
 
@@ -282,7 +308,7 @@ def test_at_the_top_too_many_restarts_end_the_system(run_async: Any) -> None:
     """The block is cancelled and the error comes out of it, with its cause, and not in a group."""
 
     async def main() -> None:
-        with pytest.raises(ActorFailed, match=r"/a needed more than 0 restarts in 5 s: Boom: boom") as caught:  # noqa: PT012
+        with pytest.raises(ActorFailed, match=r"/a needed more than 0 restarts in 5 s: Boom: boom") as caught:
             async with open_system(supervision=Supervision(max_restarts=0)) as system:
                 system.spawn(Player, "a").tell(Crash())
                 await anyio.sleep_forever()
@@ -295,7 +321,7 @@ def test_what_the_block_makes_of_the_end_of_its_system_is_kept(run_async: Any) -
     """The crash is what went wrong; the block's own error is its context."""
 
     async def main() -> None:
-        with pytest.raises(ActorFailed) as caught:  # noqa: PT012
+        with pytest.raises(ActorFailed) as caught:
             async with open_system(supervision=Supervision(max_restarts=0)) as system:
                 system.spawn(Player, "a").tell(Crash())
                 try:

@@ -105,28 +105,42 @@ def test_a_thread_is_told_when_the_mailbox_is_full(run_async: Any, overflow: Any
     run_async(main)
 
 
-def test_what_a_thread_tells_too_late_is_a_dead_letter(run_async: Any) -> None:
-    """The mailbox filled up, or the actor stopped, while the message was under way."""
+def in_a_thread_while_the_loop_stands_still(function: Callable[..., object], *args: object) -> None:
+    """Run a function in a thread and block the loop until it is done: its errands are under way and cannot arrive."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
+
+
+def test_what_no_longer_fits_on_arrival_is_a_dead_letter(run_async: Any) -> None:
+    """The mailbox filled up while the message was under way, when nobody was left to raise to."""
 
     async def main() -> None:
         async with open_system() as system:
-            full, stopped = (system.spawn(Player, capacity=1) for _ in range(2))
-            full.pause()
-            told = threading.Event()
-
-            def tell() -> None:
-                full.tell(Note("from a thread"))
-                stopped.tell(Note("from a thread"))
-                told.set()
-
-            thread = threading.Thread(target=tell)
-            thread.start()
-            told.wait()  # blocks the loop on purpose: the messages are under way and cannot arrive
-            full.tell(Note("first"))
-            stopped.stop()
-            await anyio.to_thread.run_sync(thread.join)
+            ref = system.spawn(Player, capacity=1)
+            ref.pause()
             await anyio.wait_all_tasks_blocked()
-            assert system.dead_letters.counts == {"dropped": 1, "stopped": 1}
+            in_a_thread_while_the_loop_stands_still(ref.tell, Note("from a thread"))
+            ref.tell(Note("first"))
+            await anyio.wait_all_tasks_blocked()
+            assert [letter.message for letter in system.dead_letters.recent] == [Note("from a thread")]
+            assert system.dead_letters.counts == {"dropped": 1}
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_what_a_thread_told_before_a_stop_is_handled(run_async: Any, leave: bool) -> None:
+    """Whoever knows that the thread has told, and then stops the actor or leaves the block, can rely on it."""
+
+    async def main() -> None:
+        diary: list[str] = []
+        async with open_system() as system:
+            ref = system.spawn(lambda: Player(diary))
+            in_a_thread_while_the_loop_stands_still(ref.tell, Note("in time"))
+            if not leave:
+                ref.stop()
+        assert diary == ["in time"]
 
     run_async(main)
 
@@ -139,9 +153,7 @@ def test_messages_under_way_when_the_system_ends_are_dead_letters(run_async: Any
             ref = system.spawn(Player)
             ref.kill()
             await ref.wait_stopped()
-            thread = threading.Thread(target=ref.tell, args=(Note("late"),))
-            thread.start()
-            thread.join()
+            in_a_thread_while_the_loop_stands_still(ref.tell, Note("late"))
         assert system.dead_letters.counts == {"stopped": 1}
 
     run_async(main)

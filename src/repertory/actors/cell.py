@@ -179,6 +179,7 @@ class Cell:
     def in_thread(self, function: Callable[[], None]) -> None:
         """Call a function in the scheduler's thread: now if this is it, else soon."""
         if get_ident() == self.runtime.thread:
+            self.runtime.run_errands()  # what a thread told before the caller heard of it comes first
             function()
         else:
             with suppress(RuntimeError):  # the scheduler has ended, and the actor with it

@@ -161,11 +161,8 @@ async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
 async def _obey(cell: Cell, life: Life) -> None:
     """Work off the control lane, and stay here while paused."""
     while cell.control or cell.cut or (cell.paused and not cell.closing):
-        if cell.cut:
-            # asyncio delivers a cancellation one pass late; no message is begun in between.
-            await cell.runtime.backend.park(cell)
-            continue
-        if not cell.control:
+        if cell.cut or not cell.control:
+            # Cut means cancelled. asyncio delivers that one pass late, and no message is begun in between.
             await cell.runtime.backend.park(cell)
             continue
         signal = cell.control.pop(0)

@@ -68,7 +68,11 @@ class Runtime:
         if not self._announced:
             # Two threads may both announce, which is harmless; the flag only spares a burst its wake-ups.
             self._announced = True
-            self.backend.post(self._announce)
+            try:
+                self.backend.post(self._announce)
+            except RuntimeError:
+                self._announced = False  # the next one must hear of it too
+                raise
 
     def _announce(self) -> None:
         if self.courier_runs:

@@ -118,6 +118,7 @@ async def open_system(
         nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
         try:
             yield runtime.system
+            runtime.run_errands()
             await top.stop_all()
         except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it
             failure = error
