@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,11 +25,15 @@ class Browser:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_child, self._out = os.pipe()
         self._in, from_child = os.pipe()
-        # Chromium reads descriptor 3 and writes 4; the shell puts the pipes there.
+        # Chromium reads descriptor 3 and writes 4. They may be taken here, so a step between puts the pipes there.
+        place = (
+            f"import os, sys; os.dup2({to_child}, 103); os.dup2({from_child}, 104); os.dup2(103, 3); os.dup2(104, 4); "
+            "os.execv(sys.argv[1], sys.argv[1:])"
+        )
         command = [
-            "sh", "-c", f'exec 3<&{to_child} 4>&{from_child}; exec "$@"', "sh", CHROMIUM,
-            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-            f"--user-data-dir={self._folder.name}", f"--window-size={width},{height}", "about:blank",
+            sys.executable, "-c", place, CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu",
+            "--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={self._folder.name}",
+            f"--window-size={width},{height}", "about:blank",
         ]  # fmt: skip
         self._process = subprocess.Popen(command, pass_fds=(to_child, from_child), stderr=subprocess.DEVNULL)
         os.close(to_child)
@@ -90,10 +95,10 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, script: str, *, seconds: float = 15.0) -> Any:
-        """Wait until an expression is true, and return it."""
+        """Wait until an expression is true, and return it. While the page is not there, it is not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if value := self.run(script):
+            if value := self.run(f"(() => {{ try {{ return {script} }} catch {{ return false }} }})()"):
                 return value
             time.sleep(0.05)
         raise AssertionError(

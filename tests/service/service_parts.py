@@ -43,14 +43,15 @@ class Gate:
     """A model that looks up one word per iteration, and answers once it is let go."""
 
     def __init__(self, *, answer_after: int | None = None) -> None:
-        self.model = FunctionModel(self._answer)
+        self.model = FunctionModel(self.answer)
         self.calls = 0
         self.answer_after = answer_after
         self.hold = False
         self.held = anyio.Event()
         self.go = anyio.Event()
 
-    async def _answer(self, request: ModelRequest) -> Any:
+    async def answer(self, request: ModelRequest) -> Any:
+        """One answer."""
         self.calls += 1
         if self.hold:
             self.held.set()

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from service_parts import JSON, Gate, clerk, open_client
+from service_parts import JSON, Gate, clerk, open_client, scribe
 
 import repertory as rp
 from repertory.errors import ConfigurationError
@@ -235,3 +235,20 @@ async def test_a_service_without_agents_says_how_to_have_some(short: Path) -> No
     async with open_client(short, ScriptedModel([]), agents=()) as client:
         refused = await client.post("/runs", {"agent": "x", "task": "y"}, 400)
         assert "--root DIR or --agent" in refused["error"]
+
+
+async def test_the_end_comes_to_all_runs_at_once() -> None:
+    """While one run that hangs is waited for, the others begin nothing new."""
+    busy, hung = Gate(), Gate()
+    hung.hold = True
+
+    async def answer(request: Any) -> Any:
+        return await (hung if "You write." in text_of(request.system) else busy).answer(request)
+
+    async with rp.open_supervisor(model=FunctionModel(answer), drain_timeout=0.3) as supervisor:
+        for _ in range(3):
+            await supervisor.spawn(clerk, "Count.")
+        await supervisor.spawn(scribe, "Write.")
+        await hung.held.wait()
+        before = busy.calls
+    assert busy.calls <= before + 3

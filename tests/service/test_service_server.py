@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from service_parts import Gate, open_client
+from service_parts import open_client
 
 from repertory.memory.records import EventLogged
 from repertory.testing import ScriptedModel
@@ -149,7 +150,8 @@ def test_garbage_ends_its_own_connection_alone(short: Path, run_async: Any, capf
 def test_another_user_is_turned_away(short: Path, run_async: Any) -> None:
     """By the socket's mode, and where somebody has changed that, by who is at the other end."""
     ask = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(sys.argv[1]); "
+        "import os, socket, sys; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2])); "
+        "s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(sys.argv[1]); "
         "s.sendall(b'GET /healthz HTTP/1.1\\r\\nhost: localhost\\r\\n\\r\\n'); print(s.recv(100)[:15])"
     )
     short.chmod(0o755)
@@ -158,8 +160,8 @@ def test_another_user_is_turned_away(short: Path, run_async: Any) -> None:
         async with open_client(short, ScriptedModel([])) as client:
 
             def as_user(user: int) -> subprocess.CompletedProcess[str]:
-                command = [sys.executable, "-I", "-c", ask, client.address]
-                return subprocess.run(command, user=user, capture_output=True, text=True, timeout=20, check=False)
+                command = [sys.executable, "-I", "-c", ask, client.address, str(user)]
+                return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
             assert "HTTP/1.1 200" in (await anyio.to_thread.run_sync(as_user, 0)).stdout
             assert "PermissionError" in (await anyio.to_thread.run_sync(as_user, 65534)).stderr
@@ -171,24 +173,26 @@ def test_another_user_is_turned_away(short: Path, run_async: Any) -> None:
     run_async(main)
 
 
-async def test_files_that_run_out_are_waited_for(short: Path) -> None:
+def test_files_that_run_out_are_waited_for(short: Path, run_async: Any) -> None:
     """With no descriptor left the service neither dies nor spins, and takes the connection once there is one."""
-    import resource
 
-    async with open_client(short, Gate().model) as client:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        waiting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        used = max(int(name) for name in os.listdir("/proc/self/fd"))
-        spare = [os.dup(0) for _ in range(used)]  # fill the gaps, too
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare) + 1, hard))
-            waiting.connect(client.address)
-            while not client.reports:
-                await anyio.sleep(0.01)
-            assert "cannot take a connection" in client.reports[0]
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for descriptor in spare:
-                os.close(descriptor)
-        waiting.close()
-        assert (await client.get("/healthz"))["status"] == "ok"
+    async def main() -> None:
+        async with open_client(short, ScriptedModel([])) as client:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+                waiting.setblocking(False)
+                used = max(int(name) for name in os.listdir("/proc/self/fd"))
+                spare = [os.dup(waiting.fileno()) for _ in range(used)]  # fill the gaps, too
+                try:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare) + 1, hard))
+                    waiting.connect(client.address)
+                    while not client.reports:
+                        await anyio.sleep(0.01)
+                    assert "cannot take a connection" in client.reports[0]
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                    for descriptor in spare:
+                        os.close(descriptor)
+            assert (await client.get("/healthz"))["status"] == "ok"
+
+    run_async(main)

@@ -277,6 +277,11 @@ class Runtime:
             if run.ref is not None:
                 run.ref.tell(ResumeRun())
 
+    def wind_down(self) -> None:
+        """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
+        for live in self._live.values():
+            live.wish_for("close")
+
     def kill_run(self, live: LiveRun) -> None:
         """Cancel a run and those below it."""
         for run in live.tree():

@@ -169,6 +169,7 @@ async def open_supervisor(
             )
             try:
                 yield Supervisor(runtime)
+                runtime.wind_down()
             except BaseException as error:
                 errors.append(error)
                 raise

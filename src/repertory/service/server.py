@@ -18,7 +18,7 @@ from anycorn import Config
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import ConnectionState
-from anycorn.worker_context import WorkerContext
+from anycorn.worker_context import AnyioSingleTask, WorkerContext
 from starlette.types import ASGIApp
 
 from repertory.service.sockets import peer_is_allowed
@@ -30,6 +30,23 @@ GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
+class _IdleTask(AnyioSingleTask):
+    """Closes a connection on which nothing is asked. Without this, anycorn waits for it when the client is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = False
+
+    async def restart(self, task_group: Any, action: Callable[..., Any]) -> None:
+        if not self._ended:
+            await super().restart(task_group, action)
+
+    async def end(self) -> None:
+        """The client is gone: wait for nothing any more."""
+        self._ended = True
+        await self.stop()
+
+
 class _Connection(anyio.abc.ByteStream):
     """A client's stream, whose sends end in time whoever shields them."""
 
@@ -38,6 +55,7 @@ class _Connection(anyio.abc.ByteStream):
         self._send_timeout = send_timeout
         self._report = report
         self._sending: anyio.CancelScope | None = None
+        self.idle_task = _IdleTask()
 
     async def send(self, item: bytes) -> None:
         try:
@@ -59,7 +77,11 @@ class _Connection(anyio.abc.ByteStream):
             self._sending.deadline = min(self._sending.deadline, anyio.current_time() + seconds)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self._stream.receive(max_bytes)
+        try:
+            return await self._stream.receive(max_bytes)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.idle_task.end()
+            raise
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -109,7 +131,9 @@ async def serve_http(
         connection = _Connection(stream, send_timeout, report)
         connections.add(connection)
         try:
-            await TCPServer(wrapped, config, context, ConnectionState({}), cast(Any, connection)).run()
+            server = TCPServer(wrapped, config, context, ConnectionState({}), cast(Any, connection))
+            server.idle_task = connection.idle_task
+            await server.run()
         except Exception:  # noqa: BLE001 - supervises: one connection's error must not end the runs
             await config.log.exception("a connection ended with an error")
         finally:
@@ -136,10 +160,11 @@ async def _take(
     while True:
         try:
             stream = await accepting.accept()
-        except OSError as error:
-            if error.errno not in _EXHAUSTED:
+        except (OSError, anyio.BrokenResourceError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__  # trio's has it as its cause
+            if not isinstance(cause, OSError) or cause.errno not in _EXHAUSTED:
                 raise
-            report(f"cannot take a connection: {error.strerror}; trying again")
+            report(f"cannot take a connection: {cause.strerror}; trying again")
             await anyio.sleep(0.1)
         else:
             serving.start_soon(answer, stream)

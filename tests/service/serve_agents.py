@@ -1,0 +1,39 @@
+"""An agent for a service in a process of its own: what it does and waits for are files in the folder $SERVE_FOLDER."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+
+import repertory as rp
+from repertory.llm.messages import ToolResult
+from repertory.llm.model import ModelRequest
+from repertory.testing import FunctionModel, call
+
+FOLDER = Path(os.environ["SERVE_FOLDER"])
+STEPS = 6
+
+
+@rp.tool(effect="idempotent")
+async def step(number: int, context: rp.ToolContext) -> str:
+    """Leave a line, then wait for leave to go on."""
+    with (FOLDER / "steps").open("a", encoding="utf-8") as file:
+        file.write(f"{number} {context.idempotency_key}\n")
+    while number == 3 and not (FOLDER / "go").exists():
+        await anyio.sleep(0.01)
+    return f"step {number} done"
+
+
+async def _answer(request: ModelRequest) -> object:
+    results = [block for message in request.messages for block in message.content if isinstance(block, ToolResult)]
+    while (FOLDER / "hang").exists():
+        (FOLDER / "hanging").touch()
+        await anyio.sleep(0.01)
+    if len(results) < STEPS:
+        return call("step", call_id=f"step{len(results)}", number=len(results))
+    return f"{len(results)} steps"
+
+
+walker = rp.Agent("walker", tools=[step], model=FunctionModel(_answer), context=None)

@@ -1,0 +1,149 @@
+"""The page in a real browser: what it shows, what it never runs, and how it comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser
+from test_service_process import Served
+
+from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+PAYLOADS = [
+    "<script>window.evil = 1</script>",
+    "<img src=x onerror='window.evil = 2'>",
+    "<svg onload='window.evil = 3'>",
+    "</textarea></pre></script><script>window.evil = 4</script>",
+    "javascript:window.evil=5",
+    "<iframe srcdoc='<script>parent.evil = 6</script>'></iframe>",
+    "<a href='javascript:window.evil=7' autofocus onfocus='window.evil=8'>x</a>",
+    "{{constructor.constructor('window.evil=9')()}}",
+    "<style>@import 'http://evil.example/'</style><base href='http://evil.example/'>",
+    "\u202e\u0000\u001b[31m&lt;b&gt;<b>bold</b>",
+]
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A headless browser."""
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+def open_page(served: Served, browser: Browser) -> None:
+    """Go to the link that the service printed."""
+    found = re.search(r"http://\S+", served.hear("serving"))
+    assert found is not None
+    browser.open(found[0])
+    browser.wait_for("document.querySelector('#link').textContent === 'live'")
+
+
+@needs_browser
+def test_text_from_agents_is_shown_and_never_run(short: Path, browser: Browser) -> None:
+    """Task, answer, events: markup stays text everywhere, and the page breaks none of its own rules."""
+    (short / "docs").mkdir()
+    (short / "docs" / "evil.md").write_text("\n".join(f"The payload is {text}" for text in PAYLOADS))
+    served = Served(short, "--port", "0", "--root", str(short / "docs"), "--model", "offline")
+    try:
+        open_page(served, browser)
+        assert browser.run("location.hash") == ""
+        for payload in PAYLOADS:
+            browser.call("Runtime.evaluate", expression=f"window.task = {payload!r} + ' What is the payload?'")
+            browser.run(
+                "document.querySelector('#new').open = true;"
+                "document.querySelector('#start').elements.task.value = window.task;"
+                "document.querySelector('#start').requestSubmit()"
+            )
+            browser.wait_for(
+                "document.querySelector('#task').textContent.trim() === window.task.trim() && "
+                "document.querySelector('#agent').textContent.includes('done')"
+            )
+            browser.run("document.querySelectorAll('#timeline details').forEach((d) => { d.open = true })")
+            shown = "[...document.querySelectorAll('#timeline pre')].map((pre) => pre.textContent).join('')"
+            browser.wait_for(f"{shown}.includes(JSON.stringify(window.task).slice(1, -1))")
+        assert browser.run("typeof window.evil") == "undefined"
+        assert browser.run("document.querySelectorAll('img, svg, iframe, base, a, main script').length") == 0
+        assert browser.problems == []
+        browser.run("document.querySelector('#task').innerHTML = '<b>x</b>'".join(["try { ", " } catch (e) {}"]))
+        assert browser.run("document.querySelector('#task b')") is None
+        browser.run(
+            "document.body.append(Object.assign(document.createElement('img'), { src: 'http://127.0.0.1:9/' }))"
+        )
+        browser.wait_for("true")
+        browser.run("new Promise((done) => setTimeout(done, 100))")
+        assert browser.problems, "the checker must see what the policy forbids"
+    finally:
+        served.process.terminate()
+        served.end()
+
+
+@needs_browser
+def test_the_page_comes_back_with_the_service(short: Path, browser: Browser) -> None:
+    """After a restart it goes on by itself: the cookie still counts, and the timeline has no event twice."""
+    (short / "docs").mkdir()
+    (short / "docs" / "a.md").write_text("The tide turns twice a day.\n")
+    options = ("--root", str(short / "docs"), "--model", "offline")
+    served = Served(short, "--port", "0", *options)
+    open_page(served, browser)
+    port = browser.run("location.port")
+    start = (
+        "document.querySelector('#start').elements.task.value = 'When does the tide turn?';"
+        "document.querySelector('#start').requestSubmit()"
+    )
+    browser.run(start)
+    browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
+    events = browser.run("document.querySelectorAll('#timeline li').length")
+    served.process.kill()
+    served.end()
+    browser.wait_for("document.querySelector('#link').classList.contains('broken')")
+    served = Served(short, "--port", port, *options)
+    try:
+        served.hear("serving")
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
+        assert browser.run("document.querySelectorAll('#timeline li').length") == events
+        browser.run(start)
+        browser.wait_for("[...document.querySelectorAll('#tree > li')].length === 2")
+        browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
+        assert browser.problems == []
+    finally:
+        served.process.terminate()
+        served.end()
+
+
+@needs_browser
+def test_a_stranger_sees_nothing(short: Path, browser: Browser) -> None:
+    """Without the link there is a door; the token opens it, a wrong one does not."""
+    served = Served(short, "--port", "0")
+    try:
+        found = re.search(r"(http://\S+/)#", served.hear("serving"))
+        assert found is not None
+        browser.open(found[1])
+        browser.wait_for("!document.querySelector('#login').hidden")
+        enter = (
+            "document.querySelector('#login').elements.token.value = {!r};"
+            "document.querySelector('#login').requestSubmit()"
+        )
+        browser.run(enter.format("x" * 43))
+        browser.wait_for("document.querySelector('#note').textContent.includes('wrong')")
+        browser.run(enter.format((short / "state" / "repertory" / "service-token").read_text().strip()))
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
+        assert browser.run("document.cookie") == ""
+    finally:
+        served.process.terminate()
+        served.end()
+
+
+def test_the_page_is_one_file_that_asks_nobody_else() -> None:
+    """No build, no other address, and no way for text to become markup."""
+    assert not re.findall(r"(?:https?:)?//[a-z]", re.sub(r"//.*", lambda m: m[0].replace("//", "", 1), PAGE))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|srcdoc", PAGE)
+    assert not re.search(r"<[^>]*\son[a-z]+=", PAGE)
+    assert "style=" not in PAGE
+    assert CONTENT_SECURITY_POLICY.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
