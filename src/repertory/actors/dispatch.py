@@ -26,11 +26,11 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 @overload
-def handler(method: MethodT, /) -> MethodT: ...
+def handler(*types: type, expected: Expected = ()) -> Callable[[MethodT], MethodT]: ...
 
 
 @overload
-def handler(*types: type, expected: Expected = ()) -> Callable[[MethodT], MethodT]: ...
+def handler(method: MethodT, /) -> MethodT: ...
 
 
 def handler(*types: Any, expected: Expected = ()) -> Any:
