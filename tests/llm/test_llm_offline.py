@@ -37,6 +37,7 @@ from repertory.llm import (
 from repertory.llm.model import encode_request
 from repertory.llm.offline.delegation import split
 from repertory.llm.offline.model import respond
+from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Progress, read_progress
 from repertory.llm.offline.words import fit, keywords, sentences, shorten, stem
 from repertory.memory import Memory, MemoryJournal
@@ -254,6 +255,71 @@ async def test_a_lead_delegates_and_composes() -> None:
     assert len(responses) == 2
 
 
+async def test_a_lead_reads_its_teams_findings_and_outlives_shortened_reports() -> None:
+    """With memory it looks the findings up; what the reports said is in its own words before they are shortened."""
+    journal = MemoryJournal()
+    async with open_system() as system:
+        ref = system.spawn(lambda: MemoryActor(journal), "memory")
+        memory = await Memory.open(ref, "r")
+        await memory.store("The getter is woken by put_nowait (queues.py:99)", tags=("finding",))
+        responses, _ = await converse(
+            "How do locks wake waiters, and how do queues wake getters?",
+            memory_tools(),
+            memory=memory,
+            shape=shortened(2),
+            extra=[DELEGATE],
+            answers=lambda use: (
+                "A released lock wakes its first waiter. (locks.py:142)"
+                if "locks" in use.input["task"][:30]
+                else "Nothing."
+            ),
+        )
+    await journal.aclose()
+    assert [tuple({use.name for use in tool_uses(response.content)}) for response in responses] == [
+        ("delegate",),
+        ("memory_query",),
+        ("memory_retrieve",),
+        (),
+    ]
+    answer = text_of(responses[-1].content)
+    assert "(locks.py:142)" in answer
+    assert "(queues.py:99)" in answer
+    assert "[shortened" not in answer
+
+
+async def test_a_lead_that_nobody_can_help_works_alone() -> None:
+    """Where every delegation fails and there are files to read, it reads them itself."""
+    by_name = {tool.name: tool for tool in file_tools(STDLIB / "asyncio")}
+    messages = [Message("user", (Text(QUESTION),))]
+    schemas = (*(tool.schema for tool in by_name.values()), DELEGATE)
+    used: list[str] = []
+    for _ in range(30):
+        response = respond(ModelRequest(model="offline", messages=tuple(messages), tools=schemas))
+        calls = tool_uses(response.content)
+        used.extend(use.name for use in calls)
+        if not calls:
+            break
+        results = [
+            ToolResult(use.id, "not started: too deep", is_error=True)
+            if use.name == "delegate"
+            else ToolResult(use.id, (await call_tool(by_name[use.name], use.input)).content)
+            for use in calls
+        ]
+        messages += [Message("assistant", response.content), Message("user", tuple(results))]
+    assert used.count("delegate") == 3
+    assert "view_file" in used
+    assert "locks.py" in text_of(response.content)
+
+
+def test_a_part_that_failed_is_reported_as_failed() -> None:
+    """Where nobody could help and there is nothing to read, the answer says which part failed and why."""
+    first = respond(ModelRequest(model="offline", messages=(Message("user", (Text(QUESTION),)),), tools=(DELEGATE,)))
+    results = tuple(ToolResult(use.id, "the clerk is ill", is_error=True) for use in tool_uses(first.content))
+    messages = (Message("user", (Text(QUESTION),)), Message("assistant", first.content), Message("user", results))
+    answer = text_of(respond(ModelRequest(model="offline", messages=messages, tools=(DELEGATE,))).content)
+    assert answer.count("This part failed: the clerk is ill") == 3
+
+
 async def test_a_lead_whose_team_fails_says_so() -> None:
     """A report without sources is quoted; nothing is invented for a part that is missing."""
     responses, _ = await converse("Is it safe?", (), extra=[DELEGATE], answers=lambda use: "I do not know.")
@@ -340,6 +406,58 @@ def test_it_streams_what_it_says(run_async: RunAsync) -> None:
         await model.aclose()
 
     run_async(main)
+
+
+def schema(name: str, required: list[str], **properties: Any) -> ToolSchema:
+    """A tool."""
+    return ToolSchema(name, "A tool.", {"type": "object", "properties": properties, "required": required})
+
+
+STRING, NUMBER = {"type": "string"}, {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        (
+            schema("view_file", ["path"], path=STRING, view_range={"type": "array"}),
+            {"path": "a.py", "view_range": [3, 9]},
+        ),
+        (
+            schema("view_file", ["file_path"], file_path=STRING, start=NUMBER, end=NUMBER),
+            {"file_path": "a.py", "start": 3, "end": 9},
+        ),
+        (
+            schema("read_file", ["path"], path=STRING, offset=NUMBER, limit=NUMBER),
+            {"path": "a.py", "offset": 3, "limit": 7},
+        ),
+        (
+            schema(
+                "view_file", ["path", "mode"], path=STRING, start_line=NUMBER, end_line=NUMBER, mode={"enum": ["text"]}
+            ),
+            {"path": "a.py", "start_line": 3, "end_line": 9, "mode": "text"},
+        ),
+    ],
+)
+def test_a_tool_is_called_by_the_names_it_has(tool: ToolSchema, arguments: dict[str, Any]) -> None:
+    """Other people's file tools name their parameters otherwise; what they mean is recognised."""
+    view = Toolbox([tool]).view
+    assert view is not None
+    assert view.view("a.py", 3, 9).input == arguments
+
+
+def test_a_tool_that_needs_something_unknown_is_left_alone() -> None:
+    """Guessing an argument would be worse than doing without."""
+    assert Toolbox([schema("view_file", ["path", "password"], path=STRING, password=STRING)]).view is None
+    assert Toolbox([schema("delegate", ["agent", "task", "budget"], agent=STRING, task=STRING)]).delegate is None
+    assert not Toolbox([schema("memory_search", ["query"], query=STRING)]).can_research
+    assert Toolbox([schema("memory_store", ["text"], text=STRING, tags=STRING)]).store is not None
+    store = Toolbox([schema("memory_store", ["text"], text=STRING, tags=STRING)]).store
+    assert store is not None
+    assert store.store("a", ["b", "c"], source="s").input == {"text": "a", "tags": "b,c"}
+    retrieve = Toolbox([schema("memory_retrieve", ["ids"], ids={"type": "array"})]).retrieve
+    assert retrieve is not None
+    assert retrieve.retrieve("i1").input == {"ids": ["i1"]}
 
 
 def test_different_requests_have_different_call_ids() -> None:

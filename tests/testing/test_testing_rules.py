@@ -159,7 +159,7 @@ CASES: list[tuple[str, Any, str]] = [
     (
         "messages.2.content.2",
         {"type": "tool_result", "tool_use_id": "t1"},
-        "messages.2.content.1: each tool_use must have a single result. Found multiple `tool_result` blocks with id: t1",
+        "messages.2.content.1: each tool_use must have a single result. Found multiple `tool_result` blocks with",
     ),
     (
         "messages.2.content.0.content",

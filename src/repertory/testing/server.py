@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -116,6 +116,7 @@ class MessagesServer:
         body: Any = None
 
         def record(status: int, message: str = "", usage: Usage = _NOTHING) -> None:
+            """Note what came of this request."""
             self.exchanges.append(
                 Exchange(
                     path=path,
@@ -251,7 +252,7 @@ async def open_messages_server(
     faults: Iterable[Fault | None] = (),
     host: str = "127.0.0.1",
     port: int = 0,
-) -> AsyncIterator[MessagesServer]:
+) -> AsyncGenerator[MessagesServer]:
     """Listen on a local port as long as the block lasts; runs on trio and asyncio.
 
     ::
@@ -280,6 +281,7 @@ async def open_messages_server(
     server.url = f"http://{host}:{bound}"
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
+        """Serve one connection."""
         try:
             await serve_connection(stream, server.handle)
         except Gone:
@@ -309,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     async def serve() -> None:
+        """Listen until interrupted."""
         async with open_messages_server(
             OfflineModel(), host=options.host, port=options.port, seed=options.seed, thinks=options.thinks
         ) as server:

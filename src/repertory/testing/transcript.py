@@ -34,6 +34,7 @@ _ROLE_OF = {"thinking": "assistant", "redacted_thinking": "assistant", "tool_use
 
 
 def check_system(system: Any) -> None:
+    """Check the system prompt: a string, or text blocks that say something."""
     if system is None or isinstance(system, str):
         return
     if not isinstance(system, list):
@@ -47,6 +48,7 @@ def check_system(system: Any) -> None:
 
 
 def check_messages(messages: Any, profile: ModelProfile) -> None:
+    """Check the turns: their roles and content, and that every call has its result."""
     if messages is None:
         refuse("messages: Field required")
     if not isinstance(messages, list):

@@ -6,7 +6,7 @@ import re
 
 from repertory.llm.messages import Block, Text, ToolUse
 from repertory.llm.offline.compose import choose, findings_in
-from repertory.llm.offline.research import FINDING, PART_OF, ids_in, wanted_in
+from repertory.llm.offline.research import FINDING, PART_OF, PHASES, ids_in, wanted_in
 from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Call, Progress, View
 from repertory.llm.offline.words import keywords, shorten
@@ -29,7 +29,7 @@ def next_turn(view: View, toolbox: Toolbox) -> list[Block] | None:
     if progress is None and not reports:
         return _delegate(view, toolbox)
     progress = progress or Progress(phase="lookup")
-    if toolbox.can_research and (not progress.searched or (reports and all(call.failed for call in reports))):
+    if toolbox.can_research and (progress.phase in PHASES or (reports and all(call.failed for call in reports))):
         return None  # nobody could help: do it alone
     parts = progress.searched or tuple(_part_of(call) for call in reports)
     calls: list[ToolUse] = []
@@ -41,7 +41,7 @@ def next_turn(view: View, toolbox: Toolbox) -> list[Block] | None:
             said = f"The reports are in.\n\n{_sections(view, toolbox, parts)}\n\nI look through what is in memory."
             calls = [toolbox.query.query(tags=[FINDING], limit=40)]
     if phase == "fetch" and not calls:
-        phase = "answer"
+        phase = "compose"
         listed = "\n".join(call.result for call in view.last)
         if toolbox.retrieve is not None and toolbox.query is not None:
             said = "I fetch some of it."

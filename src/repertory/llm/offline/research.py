@@ -27,6 +27,7 @@ FINDING = "finding"  # the tag of every stored finding
 _ID = re.compile(r'"id"\s*:\s*"([^"]+)"|\b((?:item|mem|note)-[0-9a-z]{8,}(?:-[0-9a-z]+)?)\b')
 _CONTENT_ID = re.compile(r'content_id="([^"]+)"')
 _URL = re.compile(r"https?://[^\s<>\"')\]]+")
+PHASES = ("list", "search", "read", "gather", "recall", "answer")
 _FOLLOW_UPS = 2  # searches for names that were come across
 
 
@@ -76,7 +77,9 @@ class _Turn:
         self.wanted = wanted
         self.main = [keyword for keyword in wanted if keyword.weight >= 1] or list(wanted)
         self.steps = steps
-        before = view.progress or Progress(phase="list")
+        before = view.progress
+        if before is None or before.phase not in PHASES:  # a lead whose team failed begins here from the start
+            before = Progress(phase="list")
         self.step = before.step + 1
         self.before = before
         self.phase = before.phase

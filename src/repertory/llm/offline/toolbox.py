@@ -32,7 +32,7 @@ class Tool:
         self.name = schema.name
         self.description = schema.description
         self.properties: Json = schema.input_schema.get("properties") or {}
-        self.required = frozenset(schema.input_schema.get("required") or ())
+        self.required: frozenset[str] = frozenset(schema.input_schema.get("required") or ())
 
     def property_for(self, names: Sequence[str]) -> str | None:
         """The first of these names that the tool has."""
