@@ -21,6 +21,7 @@ from repertory.memory.excerpts import (
     excerpts_around,
     find_words,
     fold,
+    locate_beginning,
 )
 from repertory.memory.patterns import find_pattern
 
@@ -86,6 +87,8 @@ def test_lines_are_those_of_an_editor(text: str) -> None:
     expected = text.removesuffix("\n").split("\n")
     assert lines.count == len(expected)
     assert [text[slice(*lines.slice(n, n))] for n in range(1, lines.count + 1)] == expected
+    for end in range(len(text) + 1):
+        assert locate_beginning(text, end) == lines.locate(0, end)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from repertory.errors import RecordRefused
 from repertory.llm import Text, ToolResult, ToolUse
 from repertory.memory import Record
-from repertory.memory import rows as rows_module
-from repertory.memory.rows import TABLES, Table, Value, decode_json, encode_json, encode_records
+from repertory.memory.rows import MAX_TEXT, TABLES, Table, Value, decode_json, encode_json, encode_records
 
 
 def there_and_back(record: Record) -> Record:
@@ -90,11 +89,10 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(record: Any, reason: str
         encode_records([record])
 
 
-def test_a_text_too_long_for_sqlite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is checked before SQLite would fail; lowered here, since the real one needs 250 MB."""
-    monkeypatch.setattr(rows_module, "MAX_TEXT", 10)
-    with pytest.raises(RecordRefused, match="longer than 10"):
-        encode_records([kit.appended("r", 0, step_id="x" * 11)])
+def test_a_text_too_long_for_sqlite_is_refused() -> None:
+    """A quarter of a gigabyte in one field is an error of the caller, not the end of the journal."""
+    with pytest.raises(RecordRefused, match=f"longer than {MAX_TEXT}"):
+        encode_records([kit.appended("r", 0, step_id="x" * (MAX_TEXT + 1))])
 
 
 def test_a_field_without_a_column_is_kept_all_the_same() -> None:

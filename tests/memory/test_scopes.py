@@ -240,14 +240,9 @@ def test_scopes_agree_with_copied_dictionaries(operations: list[tuple[str, int, 
     """The layers over one log say the same as a model that copies a whole dict at every fork."""
     world = World()
     model: dict[str, dict[str, str]] = {"root": {}}
-    bases: dict[str, tuple[str, dict[str, str]]] = {}  # child -> (parent, what it began with)
-    history: list[dict[str, dict[str, str]]] = [{"root": {}}]  # by position
-    alive_since = {"root": 0}
-
-    def note() -> None:
-        while len(history) <= world.tree.log.position:
-            history.append({name: dict(seen) for name, seen in model.items()})
-        history[world.tree.log.position] = {name: dict(seen) for name, seen in model.items()}
+    bases: dict[str, str] = {}  # child -> parent
+    # What each scope saw at the positions that a snapshot may have: between changes, never inside one.
+    history: dict[int, dict[str, dict[str, str]]] = {0: {"root": {}}}
 
     for number, (what, which, item) in enumerate(operations):
         name = sorted(model)[which % len(model)]
@@ -265,15 +260,14 @@ def test_scopes_agree_with_copied_dictionaries(operations: list[tuple[str, int, 
             child = f"fork{number}"
             world.fork(child, "snapshot", name)
             model[child] = dict(model[name])
-            bases[child] = name, dict(model[name])
-            alive_since[child] = world.tree.log.position
+            bases[child] = name
         elif what == "restore":
-            position = max(alive_since[name], world.tree.log.position - item)
-            then = history[position].get(name, model[name] if position == world.tree.log.position else {})
+            known = [position for position, then in history.items() if name in then]
+            position = known[-1 - item % len(known)]
             world.apply(world.tree.restore(name, position, at=0.0))
-            model[name] = dict(then)
+            model[name] = dict(history[position][name])
         elif what == "merge" and name in bases:
-            parent, _ = bases[name]
+            parent = bases[name]
             versions, report = world.tree.merge(name, at=0.0, prefer="child")
             own = set(world.tree.log.item_ids(name))
             world.apply(versions)
@@ -283,7 +277,7 @@ def test_scopes_agree_with_copied_dictionaries(operations: list[tuple[str, int, 
                 else:
                     model[parent].pop(each, None)
             assert set(report.written) | set(report.deleted) <= own
-        note()
+        history[world.tree.log.position] = {each: dict(seen) for each, seen in model.items()}
         for each, seen in model.items():
             assert world.see(each) == seen
 

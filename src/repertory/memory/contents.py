@@ -12,7 +12,7 @@ import msgspec
 from repertory._ids import new_id
 from repertory.errors import ContentNotFound
 from repertory.llm.messages import Json
-from repertory.memory.excerpts import EXCERPT, Excerpt, Lines, cut_end, excerpts_around, find_words
+from repertory.memory.excerpts import EXCERPT, Excerpt, Lines, cut_end, excerpts_around, find_words, locate_beginning
 from repertory.memory.journal import Journal
 from repertory.memory.patterns import SEARCH_TIMEOUT, find_pattern
 from repertory.memory.records import ContentStored
@@ -112,7 +112,7 @@ class ContentStore:
         citation = Citation(
             content_id=record.content_id,
             excerpt=body[:end],
-            location=Lines(body).locate(0, end),
+            location=locate_beginning(body, end),
             length=len(body),
             source=source,
             source_type=source_type,

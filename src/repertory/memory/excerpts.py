@@ -64,7 +64,7 @@ def cut_end(text: str, limit: int) -> int:
     if len(text) <= limit:
         return len(text)
     for ending in ("\n", ". ", " "):
-        if (end := text.rfind(ending, limit * 3 // 4, limit)) >= 0:
+        if (end := text.rfind(ending, max(1, limit * 3 // 4), limit)) >= 0:
             return end + len(ending.rstrip())
     end = limit
     while end > 1 and (unicodedata.combining(text[end]) or text[end] in _JOINERS or text[end - 1] == _JOINERS[0]):
@@ -83,6 +83,14 @@ def cut_at(text: str, start: int, limit: int = EXCERPT) -> tuple[int, int]:
     if last < len(text) and (space := text.rfind(" ", start + 1, last)) >= 0:
         last = space
     return first, last
+
+
+def locate_beginning(text: str, end: int) -> str:
+    """Say where the first ``end`` characters stand, as ``Lines.locate`` would, without listing all lines."""
+    lines = text.count("\n") + (not text.endswith("\n"))
+    if lines == 1:
+        return f"characters 1-{end} of {len(text)}"
+    return f"lines 1-{text.count(chr(10), 0, max(0, end - 1)) + 1} of {lines}"
 
 
 class Lines:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from repertory.errors import RecordRefused
-from repertory.llm.messages import Json, decode_block, encode_block
+from repertory.llm.messages import decode_block, encode_block
 from repertory.llm.model import Usage
 from repertory.memory.entries import Entry
 from repertory.memory.records import (
@@ -41,6 +41,7 @@ EncodedRecord = tuple[tuple[str, Row], ...]  # (table, row): a record's row, the
 
 MAX_TEXT: Final = 250_000_000  # characters; SQLite's own limit is a thousand million bytes
 _INT64: Final = 2**63
+_SHORT: Final = 1_000_000
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -94,11 +95,6 @@ def _encode_text(text: str) -> Value:
     return text
 
 
-def decode_text(value: Value) -> Value:
-    """Read one plain column."""
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
-
-
 def encode_plain(value: object) -> Value:
     """Write one plain column."""
     if value is None:
@@ -126,7 +122,6 @@ def _decode_blocks(text: Value) -> Any:
 
 _Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
 _CODECS: Final[dict[str, _Codec]] = {
-    "": (encode_plain, decode_text),
     "json": (encode_json, decode_json),
     "blocks": (_encode_blocks, _decode_blocks),
     "strings": (encode_json, lambda text: tuple(decode_json(text))),
@@ -153,14 +148,18 @@ class Table:
         self.name = name
         self.side = side
         specs = [spec.partition(":") for spec in fields.split()]
-        self._paths = [path for path, _, _ in specs]
-        self._codecs = [_CODECS[kind] for _, _, kind in specs]
-        self._encoders = [encode for encode, _ in self._codecs]
-        self._get = attrgetter(*self._paths)
+        paths = [path for path, _, _ in specs]
+        self._get = attrgetter(*paths)
+        self._encoders = [(index, _CODECS[kind][0]) for index, (_, _, kind) in enumerate(specs) if kind]
+        self._decoders = [(index, _CODECS[kind][1]) for index, (_, _, kind) in enumerate(specs) if kind]
         self._record = record
         self._nested = nested
-        self._more = [path for path in self._all_paths() if path not in self._paths]
-        names = [path.rpartition(".")[2] for path in self._paths]
+        self._places: dict[str, list[tuple[str, int]]] = {outer: [] for outer in ("", *nested)}
+        for index, path in enumerate(paths):
+            outer, _, name = path.rpartition(".")
+            self._places[outer].append((name, index))
+        self._more = [path for path in self._all_paths() if path not in paths]
+        names = [path.rpartition(".")[2] for path in paths]
         # The side table's column comes last in every row, and is not one of this table's own.
         self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
         self.side_column = names[-1] if side else ""
@@ -174,7 +173,18 @@ class Table:
 
     def encode(self, record: Record) -> EncodedRecord:
         """Turn a record into its row, and the row of its side table."""
-        values = [encode(value) for encode, value in zip(self._encoders, self._get(record), strict=True)]
+        values: list[Any] = list(self._get(record))
+        for index, encode in self._encoders:
+            values[index] = encode(values[index])
+        for index, value in enumerate(values):
+            # What needs no care is recognized here: this loop runs for every column of every record.
+            kind = type(value)
+            if kind is str:
+                if len(value) < _SHORT and value.isascii():
+                    continue
+            elif value is None or (kind is int and -_INT64 <= value < _INT64):
+                continue
+            values[index] = encode_plain(value)
         more = encode_json({path: attrgetter(path)(record) for path in self._more}) if self._more else None
         if self.side is None:
             return ((self.name, (*values, more)),)
@@ -182,20 +192,21 @@ class Table:
 
     def decode(self, row: Sequence[Value]) -> Any:
         """Turn a row (``columns``, then the side column) back into its record."""
-        if self.side is None:
-            values, more = row[:-1], row[-1]
-        else:
-            values, more = (*row[:-2], row[-1]), row[-2]
-        fields: Json = {}
-        inner: dict[str, Json] = {name: {} for name in self._nested}
-        decoded = [decode(value) for (_, decode), value in zip(self._codecs, values, strict=True)]
-        extra: Json = decode_json(more) if more is not None else {}
-        found: dict[str, Any] = {**dict(zip(self._paths, decoded, strict=True)), **extra}
-        for path, value in found.items():
-            outer, _, name = path.rpartition(".")
-            (inner[outer] if outer else fields)[name] = value
+        values: list[Any] = list(row)
+        more = values.pop() if self.side is None else values.pop(-2)
+        for index, value in enumerate(values):
+            if type(value) is bytes:
+                values[index] = value.decode("utf-8", "surrogatepass")
+        for index, decode in self._decoders:
+            values[index] = decode(values[index])
+        found = {outer: {name: values[index] for name, index in places} for outer, places in self._places.items()}
+        if more is not None:
+            for path, value in decode_json(more).items():
+                outer, _, name = path.rpartition(".")
+                found[outer][name] = value
+        fields = found[""]
         for name, struct in self._nested.items():
-            fields[name] = struct(**inner[name])
+            fields[name] = struct(**found[name])
         return self._record(**fields)
 
 
