@@ -39,6 +39,7 @@ def reports_in(request: ModelRequest) -> list[str]:
 async def test_a_lead_delegates_side_by_side_and_reads_the_reports_in_order() -> None:
     """Three sub-agents work at once, each sees its own task only, and the reports come in the order of the calls."""
     at_work = 0
+    states: list[str] = []
     all_at_work = trio.Event()
 
     async def answer(request: ModelRequest) -> object:
@@ -46,6 +47,7 @@ async def test_a_lead_delegates_side_by_side_and_reads_the_reports_in_order() ->
         if is_worker(request):
             at_work += 1
             if at_work == 3:
+                states.append(run.state)
                 all_at_work.set()
             await all_at_work.wait()
             return f"report on {task_of(request)}"
@@ -58,6 +60,7 @@ async def test_a_lead_delegates_side_by_side_and_reads_the_reports_in_order() ->
         with trio.fail_after(5):
             answer_text = await run.wait_result()
         assert answer_text == "report on part 1 / report on part 2 / report on part 3"
+        assert states == ["waiting"]
         assert {child.state for child in run.children} == {"done"}
         assert run.statistics(tree=True).runs == 4
         rows = await supervisor.runs()

@@ -49,7 +49,11 @@ def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
             )
         except LimitExceeded as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
-        await child.ended.wait()
+        live.waiting += 1
+        try:
+            await child.ended.wait()
+        finally:
+            live.waiting -= 1
         if child.state == "done":
             facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
             return ToolOutput(child.result or "", source_type="agent", format="markdown", metadata=facts)

@@ -38,6 +38,7 @@ class LiveRun:
         self.children: list[LiveRun] = []
         self.meter = Meter()
         self.state: RunState = "running"
+        self.waiting = 0  # delegations that have not reported yet
         self.iteration = 0
         self.resumed = False
         self.killed = False

@@ -44,7 +44,8 @@ class Run:
     @property
     def state(self) -> RunState:
         """``running``, ``waiting`` (for sub-agents), ``paused``, or how it ended: ``done``, ``failed``, ``stopped``."""
-        return self._live.state
+        live = self._live
+        return "waiting" if live.state == "running" and live.waiting else live.state
 
     @property
     def children(self) -> tuple[Run, ...]:
