@@ -32,13 +32,13 @@ check: $(VENV)/.installed-check ## Lint and types
 	$(BIN)/interrogate -q src/repertory tests examples benchmarks
 
 docs: $(VENV)/.installed-docs ## Build the site into site/
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict --clean
 
 bench: $(VENV)/.installed-test ## Measure what the documentation claims
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
 
 clean: ## Remove what make created
-	rm -rf $(VENV) site .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .cache .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "repertory needs Python 3.11 or newer; set PYTHON=/path/to/python3" >&2; exit 1; }

@@ -1,0 +1,157 @@
+"""What the pages say is so: their Python runs and prints what they show, their commands exist, their links lead on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from offline_environment import offline_environment
+from pages import END_OF_BLOCK, Block, blocks_of
+
+from repertory.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = typer.main.get_command(app)
+
+
+def names(path: Path) -> str:
+    """A page's path from the root, as the id of a test."""
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The code blocks of a page."""
+    return blocks_of(page.read_text(encoding="utf-8"))
+
+
+def has_python(page: Path) -> bool:
+    """Whether there is anything to run."""
+    return any(block.language == "python" for block in blocks(page))
+
+
+def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's Python in a folder of its own, with no key and warnings as errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(Path(__file__).parent / "pages.py"), str(page)],
+        cwd=folder,
+        env=offline_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def unlike(shown: str, printed: str) -> list[str]:
+    """The lines of a shown output that were not printed, in order; ``…`` stands for anything."""
+    left = [line.strip() for line in printed.splitlines()]
+    missing = []
+    for line in filter(None, (line.strip() for line in shown.splitlines())):
+        pattern = re.compile(".*".join(re.escape(part) for part in line.split("…")))
+        place = next((at for at, candidate in enumerate(left) if pattern.fullmatch(candidate)), None)
+        if place is None:
+            missing.append(line)
+        else:
+            left = left[place + 1 :]
+    return missing
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The command lines of a shell block, without comments; of a console only what stands behind a prompt."""
+    lines = block.source.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    found = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in found if words]
+
+
+def check_command(words: list[str]) -> None:
+    """Refuse a call of ``repertory`` or ``make`` that could not be made."""
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    words = words[: words.index("|")] if "|" in words else words
+    if words[:1] == ["repertory"]:
+        _check_repertory([word for word in words[1:] if word != "--debug"])
+    elif words[:1] == ["make"]:
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for target in words[1:]:
+            assert "=" in target or re.search(rf"^{re.escape(target)}:", makefile, re.M), f"no target {target!r}"
+
+
+def _check_repertory(words: list[str]) -> None:
+    context = COMMAND.make_context("repertory", list(words), resilient_parsing=True)
+    if not words or words[0].startswith("-"):
+        assert set(words) <= {"--help", "-h", "--version"}
+        return
+    name, command, rest = COMMAND.resolve_command(context, list(words))  # type: ignore[attr-defined]
+    if not {"-h", "--help"} & set(rest):
+        command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if has_python(page)], ids=names)
+def test_the_python_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    """A page is a program that is read aloud: its blocks run in order, and shown output is the real one."""
+    finished = run_page(page, tmp_path)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    outputs = iter(finished.stdout.split(END_OF_BLOCK + "\n"))
+    printed = ""
+    for block in blocks(page):
+        if block.language == "python":
+            printed = next(outputs)
+        elif block.language == "text" and block.follows:
+            assert unlike(block.source, printed) == [], f"line {block.line} shows what was not printed:\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    """Nobody copies a command line that is refused for how it is written."""
+    for block in blocks(page):
+        if block.language in ("sh", "console"):
+            for words in commands(block):
+                check_command(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
+    """Links between the files of this repository hold, on the site and in the repository."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    here = [target for target in targets if target and "://" not in target and not target.startswith("mailto:")]
+    assert [target for target in here if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """No page is left out of the site, and the site promises no page that is not there."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/-]+\.md", navigation[navigation.index("nav:") : navigation.index("extensions:")]))
+    assert named == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+
+def test_every_room_has_a_reference_page() -> None:
+    """A new room cannot stay undocumented."""
+    rooms = {path.parent.name for path in (ROOT / "src/repertory").glob("*/__init__.py")} - {"cli"}
+    pages = {path.stem for path in (ROOT / "docs/reference").glob("*.md")}
+    assert pages == rooms | {"index", "errors"}
+
+
+def test_a_page_that_lies_is_found(tmp_path: Path) -> None:
+    """Negative control: a block that fails, output that differs, commands and options that are not there."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n\n```python\n1 / 0\n```\n", encoding="utf-8"
+    )
+    finished = run_page(page, tmp_path)
+    assert finished.returncode == 1
+    assert 'page.md", line 12' in finished.stderr
+    assert unlike("2", finished.stdout) == ["2"]
+    assert unlike("a … c\nb", "a b c\nb") == []
+    assert unlike("b\na", "a\nb") == ["a"]
+    for line in ("repertory nothing", "repertory ps --nothing", "repertory run", "make nothing"):
+        with pytest.raises(BaseException, match=r"."):
+            check_command(line.split())
+    check_command("repertory run 'a task' --db runs.db".split("'")[0].split() + ["a task", "--db", "runs.db"])

@@ -1,0 +1,114 @@
+"""Every example runs as it is, with nothing but the public names, no key and no network."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from offline_environment import offline_environment
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LONGEST = 60
+
+# What each example must print, whatever else it says.
+EXPECTED = {
+    "memory_scopes": ["isolated begins with 0 items", "snapshot begins with 1 item", "the lead ends with 2 items"],
+    "messages_server": ["day 399: 3 ships", "2 requests"],
+    "policies_compared": ["plain loop", "thrifty", "strict"],
+    "quickstart": ["Tuesday: dal with rice, 4.80 euros", "2 model calls"],
+    "resume_after_a_crash": ["ended with -9", "[interrupted; effect unknown]", "book: R2 is booked"],
+    "scripted_model": ["both hold"],
+    "team_over_a_folder": ["researcher: ", "(done)", ".py:", "4 runs"],
+    "watching": ["paused", "measure: ok", "done: Harbour"],
+}
+
+
+def run_example(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder of its own, warnings as errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=folder,
+        env=offline_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def private_names(source: str) -> list[str]:
+    """What a program takes from the package that is no part of its public surface."""
+    found = []
+    for module, name in _taken(source):
+        if name not in getattr(import_module(module), "__all__", ()):
+            found.append(f"{module}.{name}")
+    return found
+
+
+def _taken(source: str) -> Iterator[tuple[str, str]]:
+    """Every (module, name) that a program imports from the package, or reaches through a name of it."""
+    tree = ast.parse(source)
+    aliases = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "repertory":
+                    aliases[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "repertory":
+            for alias in node.names:
+                yield node.module or "", alias.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            yield aliases[node.value.id], node.attr
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            yield "repertory", node.attr
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_an_example_runs_and_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    """Examples are the first thing that people copy, so each runs as it is, in silence but for its answer."""
+    finished = run_example(EXAMPLES / f"{name}.py", tmp_path)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    missing = [words for words in EXPECTED[name] if words not in finished.stdout]
+    assert missing == [], finished.stdout
+
+
+def test_every_example_is_run() -> None:
+    """No example is forgotten, and none is listed that is gone."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short_and_uses_public_names_only(path: Path) -> None:
+    """What an example shows must still be there in the next version."""
+    source = path.read_text(encoding="utf-8")
+    assert private_names(source) == []
+    assert len(source.splitlines()) <= LONGEST
+
+
+def test_editing_what_the_model_sees_makes_the_prompts_smaller(tmp_path: Path) -> None:
+    """The comparison of policies compares something: both edited runs show their models less than the plain one."""
+    lines = run_example(EXAMPLES / "policies_compared.py", tmp_path).stdout.splitlines()[1:]
+    tokens = {line[:12].strip(): int(line[12:].split()[1].replace(",", "")) for line in lines}
+    assert tokens["thrifty"] < tokens["plain loop"]
+    assert tokens["strict"] < tokens["plain loop"]
+
+
+def test_a_private_name_is_found() -> None:
+    """Negative control: each way to reach behind the public surface is seen."""
+    assert private_names("from repertory.agents.loop import Loop\n") == ["repertory.agents.loop.Loop"]
+    assert private_names("import repertory as rp\nrp.Planner\n") == ["repertory.Planner"]
+    assert private_names("supervisor._live\n") == ["repertory._live"]
+    assert private_names("import repertory as rp\nrp.Agent\nself.name\n") == []
+
+
+def test_an_example_that_warns_or_fails_is_found(tmp_path: Path) -> None:
+    """Negative control: neither a warning nor an error can hide."""
+    program = tmp_path / "program.py"
+    program.write_text("import warnings\nwarnings.warn('old')\n", encoding="utf-8")
+    assert run_example(program, tmp_path).returncode == 1
