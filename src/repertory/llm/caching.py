@@ -1,0 +1,132 @@
+"""The provider's prompt cache, by its published rules: what a request reads, what it writes, what that is billed as.
+
+A position is one block of a request (tools, system, messages, in this order) and stands for everything up to it,
+byte for byte; markers themselves do not count. The rules:
+
+- An entry is written only at a marked position, and only if the prefix has the model's minimum of tokens.
+- For each marked position the cache looks back up to 20 positions, itself included, for an entry that an earlier
+  request wrote. The longest that any marker finds is read.
+- An entry lives for its TTL from the START of the request that last wrote or read it, and can be read only once the
+  response of the request that wrote it has begun.
+- Billing: what is read; then from there to the last 1-hour marker at the 1-hour price, to the last 5-minute marker at
+  the 5-minute price; the rest is plain input.
+
+Where the documents are silent this takes the dearer reading: a marker inside what is read writes no entry of its own,
+and reading an entry refreshes that one alone, not shorter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from repertory.llm.model import Usage
+from repertory.llm.profiles import CacheRules
+
+_TTL = {"5m": 300.0, "1h": 3600.0}
+
+
+class Prefix(Protocol):
+    """Everything up to a position of a request."""
+
+    @property
+    def key(self) -> Hashable:
+        """The same for the same bytes, and for no others."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Of everything up to here."""
+        ...
+
+
+class _Entry(msgspec.Struct):
+    ttl: float
+    expires: float
+    ready: bool
+
+
+class CacheUse(msgspec.Struct, frozen=True):
+    """What one request does to the cache.
+
+    Attributes:
+        usage: What is billed for the prompt; the output is not known yet.
+        begun: Call it when the response begins: what was written can be read from then on.
+    """
+
+    usage: Usage
+    begun: Callable[[], None]
+
+
+class PrefixCache:
+    """The cache of one workspace.
+
+    Args:
+        clock: Seconds; anything that only goes forward.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def look_up(self, prefixes: Sequence[Prefix], markers: Sequence[tuple[int, str]], rules: CacheRules) -> CacheUse:
+        """Look a request up and note what it writes. The cost follows the markers, not the request.
+
+        Args:
+            prefixes: Every position of the request, in order.
+            markers: The index of each marked position and its TTL, ``5m`` or ``1h``, in order.
+            rules: The model's.
+        """
+        now = self._clock()
+        total = prefixes[-1].tokens if prefixes else 0
+        marked = [
+            (index, ttl)
+            for index, ttl in markers
+            if rules.breakpoints and prefixes[index].tokens >= rules.minimum_tokens
+        ]
+        found = [self._look_back(prefixes, index, now, rules.lookback_blocks) for index, _ in marked]
+        hits = [hit for hit in found if hit >= 0]
+        for hit in hits:
+            entry = self._entries[prefixes[hit].key]
+            entry.expires = max(entry.expires, now + entry.ttl)
+        reached = max(hits, default=-1)
+        read = prefixes[reached].tokens if reached >= 0 else 0
+
+        written = {"5m": 0, "1h": 0}
+        fresh: list[Hashable] = []
+        at = read
+        for index, ttl in marked:
+            if index <= reached:
+                continue
+            prefix = prefixes[index]
+            written[ttl] += prefix.tokens - at
+            at = prefix.tokens
+            # Two requests at once both pay for writing; the entry is ready as soon as either begins to answer.
+            old = self._entries.get(prefix.key)
+            if old is None or old.expires <= now:
+                self._entries[prefix.key] = _Entry(_TTL[ttl], now + _TTL[ttl], ready=False)
+            fresh.append(prefix.key)
+
+        def begun() -> None:
+            for key in fresh:
+                self._entries[key].ready = True
+
+        usage = Usage(
+            input_tokens=total - at,
+            cache_read_tokens=read,
+            cache_write_tokens=written["5m"],
+            cache_write_1h_tokens=written["1h"],
+        )
+        return CacheUse(usage, begun)
+
+    def _look_back(self, prefixes: Sequence[Prefix], index: int, now: float, lookback: int) -> int:
+        for candidate in range(index, max(-1, index - lookback), -1):
+            if self._is_readable(prefixes[candidate].key, now):
+                return candidate
+        return -1
+
+    def _is_readable(self, key: Hashable, now: float) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.ready and entry.expires > now
