@@ -193,6 +193,78 @@ async def test_prose_is_searched_as_code_is(tmp_path: Path) -> None:
     assert "yeast" not in answer
 
 
+async def test_a_folder_that_is_called_like_the_question_is_where_it_looks(tmp_path: Path) -> None:
+    """Other people's code and unrelated files lose against the folder that the question names."""
+    code = (
+        'class Gate:\n    """A gate lets one ship through."""\n\n'
+        '    def open(self):\n        """Open the gate for the ship that waits longest."""\n'
+    )
+    for place in ("harbour/gates.py", "site-packages/ports/gates.py", "zoo/gates.py"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(code)
+    (tmp_path / "harbour" / "ships.py").write_text("# Ships wait in a queue before the gate.\nSHIPS = []\n")
+    task = "In which order do the gates of the harbour let waiting ships through?"
+    responses, _ = await converse(task, file_tools(tmp_path))
+    progress = read_progress(text_of(responses[1].content))
+    assert progress is not None
+    assert progress.focus == "harbour"
+    answer = text_of(responses[-1].content)
+    assert "(harbour/gates.py:4)" in answer
+    assert "site-packages" not in answer
+
+
+async def test_a_shortened_view_is_fetched_again_by_its_citation() -> None:
+    """Where the content store has the whole of what was shortened, its best part comes back before the answer."""
+    fetch = ToolSchema(
+        "retrieve_content",
+        "Read a stored content.",
+        {"type": "object", "properties": {"content_id": STRING, "search": STRING}, "required": ["content_id"]},
+    )
+
+    def stubs(messages: list[Message]) -> list[Message]:
+        views = {use.id for message in messages for use in tool_uses(message.content) if use.name == "view_file"}
+        stub = '[shortened: retrieve_content(content_id="c-1") shows the whole]'
+        return [
+            Message(
+                message.role,
+                tuple(
+                    msgspec.structs.replace(block, content=stub)
+                    if isinstance(block, ToolResult) and block.tool_use_id in views and message is not messages[-1]
+                    else block
+                    for block in message.content
+                ),
+            )
+            for message in messages
+        ]
+
+    asked: list[Any] = []
+
+    def stored(use: ToolUse) -> str:
+        asked.append(use.input)
+        return "- The first waiter is woken by a release of the lock. (locks.py:126)"
+
+    responses, _ = await converse(QUESTION, file_tools(STDLIB / "asyncio"), shape=stubs, extra=[fetch], answers=stored)
+    assert asked
+    assert asked[0]["content_id"] == "c-1"
+    assert "(locks.py:126)" in text_of(responses[-1].content)
+
+
+@pytest.mark.parametrize(
+    "note", ["[progress viewed=x queue=y@z,:@1]", "[progress step=x phase=nowhere]", "[progress ]"]
+)
+def test_a_note_that_somebody_else_wrote_does_no_harm(note: str) -> None:
+    """Text that only looks like a progress note is read as far as it makes sense."""
+    call = ToolUse("t1", "search_files", {"pattern": "lock"})
+    messages = (
+        Message("user", (Text(QUESTION),)),
+        Message("assistant", (Text(note), call)),
+        Message("user", (ToolResult("t1", "locks.py:3: class Lock:"),)),
+    )
+    tools = tuple(tool.schema for tool in file_tools(STDLIB))
+    assert respond(ModelRequest(model="offline", messages=messages, tools=tools)).content
+
+
+STRING, NUMBER = {"type": "string"}, {"type": "integer"}
 SEARCH = ToolSchema(
     "web_search",
     "Search the web.",
@@ -411,9 +483,6 @@ def test_it_streams_what_it_says(run_async: RunAsync) -> None:
 def schema(name: str, required: list[str], **properties: Any) -> ToolSchema:
     """A tool."""
     return ToolSchema(name, "A tool.", {"type": "object", "properties": properties, "required": required})
-
-
-STRING, NUMBER = {"type": "string"}, {"type": "integer"}
 
 
 @pytest.mark.parametrize(

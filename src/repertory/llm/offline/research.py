@@ -26,6 +26,8 @@ PART_OF = "This is part of a larger question:"
 FINDING = "finding"  # the tag of every stored finding
 _ID = re.compile(r'"id"\s*:\s*"([^"]+)"|\b((?:item|mem|note)-[0-9a-z]{8,}(?:-[0-9a-z]+)?)\b')
 _CONTENT_ID = re.compile(r'content_id="([^"]+)"')
+_SEEN = re.compile(r".+:\d+-\d+")
+_QUEUED = re.compile(r"(?P<place>.+:\d+)@(?P<score>\d+(\.\d+)?)")
 _URL = re.compile(r"https?://[^\s<>\"')\]]+")
 PHASES = ("list", "search", "read", "gather", "recall", "answer")
 _FOLLOW_UPS = 2  # searches for names that were come across
@@ -85,8 +87,10 @@ class _Turn:
         self.phase = before.phase
         self.focus = before.focus
         self.searched = list(before.searched)
-        self.viewed = list(before.viewed)
-        self.queue = {place: float(score) for place, _, score in (entry.rpartition("@") for entry in before.queue)}
+        # Somebody else's text may look like a note; what does not fit is left out.
+        self.viewed = [seen for seen in before.viewed if _SEEN.fullmatch(seen)]
+        entries = [match for entry in before.queue if (match := _QUEUED.fullmatch(entry))]
+        self.queue = {match["place"]: float(match["score"]) for match in entries}
         self.terms = list(before.terms)
         self.findings = before.findings
         self.calls: list[ToolUse] = []
@@ -106,7 +110,7 @@ class _Turn:
                 self.phase = {"list": "search", "search": "read", "read": "gather"}[phase]
         if self.phase == "gather" and not self.calls:
             self._gather()
-        elif self.phase == "recall" and not self.calls:
+        if self.phase == "recall" and not self.calls:
             self._recall()
         self._store(fresh)
         if not self.calls:
@@ -210,19 +214,22 @@ class _Turn:
         """Ask memory for the findings, so that they are fresh in view."""
         self.phase = "recall"
         if self.tools.query is not None and self.findings:
-            self.calls = [self.tools.query.query(tags=[tag_of(self.view.task)], limit=30)]
+            self.calls = [self.tools.query.query(tags=[tag_of(self.view.task)], limit=100)]
             self.said.append("I gather what I found.")
 
     def _recall(self) -> None:
         """Fetch what memory listed, and a result that was shortened in the meantime."""
         self.phase = "answer"
         listed = "\n".join(call.result for call in self.view.last)
-        if self.tools.retrieve is not None and len(findings_in([listed])) < min(3, self.findings):
-            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in ids_in(listed)[:8]]
+        found = findings_in([listed])
+        if self.tools.retrieve is not None and len(found) < min(3, self.findings):
+            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in sorted(ids_in(listed))[:8]]
         if self.tools.retrieve_content is not None and (shortened := self._shortened()):
             self.calls.append(self.tools.retrieve_content.retrieve(shortened, search=self.main[0].word))
         if self.calls:
             self.said.append("I fetch what I need of it.")
+            # What memory listed may be shortened by the next turn; the note is the newest thing in view then.
+            self.said.extend(f"Found: {finding}" for finding in sorted(found, key=str))
 
     def _fetch(self) -> None:
         if self.tools.fetch is not None and not self.view.calls:
@@ -287,14 +294,21 @@ class _Turn:
             focus=self.focus,
             searched=tuple(self.searched[-16:]),
             viewed=tuple(self.viewed[-14:]),
-            queue=tuple(f"{place}@{self.queue[place]:g}" for place in self._ranked()[:8]),
+            queue=tuple(f"{place}@{self.queue[place]:.2f}" for place in self._ranked()[:8]),
             terms=tuple(self.terms[:6]),
             findings=self.findings,
         )
 
     def _answer(self, fresh: list[Passage]) -> str:
-        results = [call.result for call in self.view.calls if not call.failed]
-        found = findings_in([*self.view.notes, *(passage.cited for passage in fresh), *results, *self.view.others])
+        if self.tools.query is not None and self.findings:
+            # Memory has them all. What else is in view depends on what was shortened meanwhile, and the same
+            # work should come to the same answer.
+            results = [call.result for call in self.view.last if not call.failed]
+            found = findings_in([*self.view.notes[-1:], *results])
+        else:
+            results = [call.result for call in self.view.calls if not call.failed]
+            seen = (passage.cited for passage in fresh)
+            found = findings_in([*self.view.notes, *seen, *results, *self.view.others])
         if found or self.tools.view is not None:
             return answer(found, self.wanted)
         # A tool that gives no places: quote what it said.
