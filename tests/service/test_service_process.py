@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -177,60 +176,6 @@ def test_a_second_sigterm_ends_it_at_once(short: Path, serve: Start) -> None:
     assert result_of(served, run_id) == "6 steps"
 
 
-def test_a_run_that_hangs_does_not_hold_up_the_end(short: Path, serve: Start) -> None:
-    """After the drain time it is cancelled where it is, and stays resumable."""
-    (short / "hang").touch()
-    served = serve(*WALKER)
-    served.hear("serving")
-    run_id = served.ask("POST", "/runs", START)["id"]
-    until((short / "hanging").exists)
-    served.process.terminate()
-    assert served.end()[0] == 0
-    (short / "hang").unlink()
-    (short / "go").touch()
-    served = serve(*WALKER, "--resume")
-    served.hear("resumed")
-    assert result_of(served, run_id) == "6 steps"
-
-
-def test_what_was_paused_stays_paused(short: Path, serve: Start) -> None:
-    """--resume goes on with what the end of a process interrupted, not with what somebody held on purpose."""
-    served = serve(*WALKER)
-    served.hear("serving")
-    run_id = served.ask("POST", "/runs", START)["id"]
-    until(lambda: len(steps(short)) == 4)
-    served.ask("POST", f"/runs/{run_id}/pause", {})
-    (short / "go").touch()
-    until(lambda: served.ask("GET", f"/runs/{run_id}")["run"]["state"] == "paused")
-    served.process.kill()
-    served.end()
-    served = serve(*WALKER, "--resume")
-    assert run_id in served.hear("paused: ")
-    served.ask("POST", f"/runs/{run_id}/resume", {})
-    assert result_of(served, run_id) == "6 steps"
-
-
-def test_a_run_whose_agent_is_gone_keeps_nobody_else_from_going_on(short: Path, serve: Start) -> None:
-    """It is named with the reason, and the service serves."""
-    served = serve(*WALKER)
-    served.hear("serving")
-    served.ask("POST", "/runs", START)
-    until(lambda: len(steps(short)) == 4)
-    served.process.kill()
-    served.end()
-    command = [sys.executable, "-m", "repertory", "serve", "--db", str(short / "a.db"), "--socket", str(short / "s")]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.Popen([*command, "--resume"], env=environment, stderr=subprocess.PIPE, text=True, cwd=short)
-    assert process.stderr is not None
-    assert "serving" in process.stderr.readline()
-    refused = process.stderr.readline()
-    assert "not resumed" in refused
-    assert "no module named 'serve_agents'" in refused
-    process.terminate()
-    process.communicate(timeout=20)
-    assert process.returncode == 0
-
-
 def test_a_database_has_one_process(short: Path, serve: Start) -> None:
     """The second ends with 75 and says who has it; so does one that wants the same socket."""
     first = serve()
@@ -244,52 +189,6 @@ def test_a_database_has_one_process(short: Path, serve: Start) -> None:
     assert "another service listens" in said[0]
     assert first.ask("GET", "/healthz")["status"] == "ok"
     assert first.socket.stat().st_mode & 0o7777 == 0o600
-
-
-def test_a_port_is_served_with_a_token_that_is_in_no_line(short: Path, serve: Start) -> None:
-    """The link works once, the token stays in its file."""
-    served = serve("--port", "0")
-    line = served.hear("serving")
-    found = re.search(r"http://127\.0\.0\.1:(\d+)/#(\S+)", line)
-    assert found is not None
-    port, code = found.groups()
-    token = (short / "state" / "repertory" / "service-token").read_text().strip()
-    assert token not in line
-    assert token not in Path(f"/proc/{served.process.pid}/cmdline").read_text()
-
-    def ask(method: str, path: str, secret: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
-        headers = {"content-type": "application/json", "authorization": f"Bearer {secret}"}
-        connection.request(method, path, headers=headers)
-        status = connection.getresponse().status
-        connection.close()
-        return status
-
-    assert ask("GET", "/runs", token) == 200
-    assert ask("GET", "/runs", code) == 401
-    assert ask("POST", "/session", code) == 204
-    assert ask("POST", "/session", code) == 401
-    served.process.send_signal(signal.SIGINT)
-    code_, said = served.end()
-    assert code_ == 0
-    assert token not in "".join(said)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--port", "0", "--socket", "/tmp/x"], "either a socket or a port"),
-        (["--root", "/nowhere"], "there is no folder '/nowhere'"),
-        (["--agent", "walker"], "module:name"),
-        (["--agent", "serve_agents:walker", "--agent", "serve_agents:walker"], "already"),
-    ],
-)
-def test_wrong_options_are_told_in_one_line(serve: Start, options: list[str], words: str) -> None:
-    """Exit code 2, no traceback, and no service."""
-    code, said = serve(*options).end()
-    assert code == 2
-    assert len(said) == 1
-    assert words in said[0]
 
 
 def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
