@@ -39,6 +39,7 @@ class Story:
         self.add("user", "task", Text(task))
 
     def add(self, role: str, kind: str, *content: Block, **fields: Any) -> Entry:
+        """Append one entry of the current iteration."""
         entry = Entry(
             role=role,
             kind=kind,
@@ -67,7 +68,7 @@ class Story:
         errors: Sequence[int] = (),
         arguments: dict[str, Any] | None = None,
     ) -> list[Entry]:
-        """One iteration: the assistant's turn with one call per result, then the results, shaped if a policy says so."""
+        """One iteration: the assistant's turn with a call per result, then the results, shaped if a policy says so."""
         self.iteration += 1
         uses = []
         for number in range(len(results)):

@@ -104,19 +104,23 @@ def test_an_application_adds_its_own() -> None:
     """It is asked first, and one of the same name replaces the built-in."""
 
     class Tide:
+        """Knows tide tables."""
+
         name = "tide"
 
         def matches(self, text: str, data: Any) -> bool:
+            """Tides are mentioned."""
             return "tide" in text
 
         def compact(self, text: str, data: Any, length: int) -> str:
+            """Far too long, to be cut by the caller."""
             return "a tide table " * 100
 
     register_compactor(Tide())
     assert compact('{"tide": 3}', 40).startswith("a tide table")
     assert len(compact('{"tide": 3}', 40)) <= 40
     register_compactor(Tide())
-    assert list(COMPACTORS)[0] == "tide"
+    assert next(iter(COMPACTORS)) == "tide"
 
 
 @given(
@@ -131,7 +135,7 @@ def test_an_application_adds_its_own() -> None:
                 )
             ),
             max_leaves=12,
-        ).map(lambda value: js(value)),
+        ).map(js),
     ),
     st.integers(1, 300),
 )

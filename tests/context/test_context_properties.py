@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -72,10 +74,8 @@ def summary_of(snapshot: Snapshot, *, tokens: int = 20) -> SummaryStored:
 def outcomes(story: Story, policy: ContextPolicy, model: ModelProfile, **options: Any) -> list[Any]:
     """All of ``follow``; a story that cannot fit ends where it no longer does."""
     out = []
-    try:
+    with suppress(ContextOverflow):
         out.extend(follow(story, policy, model, **options))
-    except ContextOverflow:
-        pass
     return out
 
 
@@ -205,7 +205,7 @@ def test_a_changed_prefix_is_seen() -> None:
     story = long_story(12)
     runs = list(follow(story, ContextPolicy(rhythm="strict", window=2), profile(), summaries=False))
     changed = 0
-    for (_, _, one), (_, outcome, other) in zip(runs, runs[1:], strict=False):
+    for (_, _, one), (_, outcome, other) in pairwise(runs):
         if one.messages != other.messages[: len(one.messages)]:
             assert outcome.decisions
             changed += 1
@@ -272,7 +272,7 @@ def test_the_prompt_keeps_to_its_budget_or_the_run_is_told(
 
 
 def test_binding_models_are_not_shown_reasoning_behind_an_edit() -> None:
-    """Where reasoning is bound to the past, an edit takes all earlier reasoning with it, and nothing edits for money."""
+    """Where reasoning is bound to the past, an edit takes all of it along, and nothing is edited for money."""
     model = profile(target="binding")
     calm = planned(long_story(60, thinking="hm"), ContextPolicy(), model)
     assert all(not outcome.decisions for _, outcome in calm)

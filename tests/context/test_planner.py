@@ -194,7 +194,7 @@ def summary(story: Story, last: int, *, first: int = 0, tokens: int = 30) -> Sum
 
 
 def test_the_best_fitting_summary_is_swapped_in() -> None:
-    """It covers most, ends where no pair is split, reaches into nothing recent, and is smaller than what it replaces."""
+    """It covers most, splits no pair, reaches into nothing recent, and is smaller than what it replaces."""
     story = long_story(20)
     offered = [
         summary(story, 8),
@@ -208,7 +208,7 @@ def test_the_best_fitting_summary_is_swapped_in() -> None:
         story.snapshot(), policy=ContextPolicy(), profile=profile(cache=False), iteration=21, summaries=offered
     )
     assert [(cover.summary_id, cover.kept) for cover in outcome.plan.covers] == [("sum-12", (0,))]
-    assert [type(edit) for edit in outcome.decisions[0].edits][0] is CoverRange
+    assert isinstance(outcome.decisions[0].edits[0], CoverRange)
     later = plan_next(
         story.snapshot(),
         outcome.plan,
@@ -218,6 +218,25 @@ def test_the_best_fitting_summary_is_swapped_in() -> None:
         summaries=[summary(story, 8), summary(story, 16, first=13), summary(story, 20)],
     )
     assert [cover.summary_id for cover in later.plan.covers] == ["sum-20"]
+
+
+def test_a_summary_fits_where_the_user_spoke_right_after_it() -> None:
+    """What follows a summary may be the assistant's turn or the user's: no pair is split either way."""
+    story = long_story(4)
+    story.say("and the moon?")
+    for _ in range(8):
+        story.turn("words\n" * 400)
+    outcome = plan_next(
+        story.snapshot(),
+        policy=ContextPolicy(),
+        profile=profile(cache=False),
+        iteration=13,
+        summaries=[summary(story, 8)],
+    )
+    assert [cover.summary_id for cover in outcome.plan.covers] == ["sum-8"]
+    request = project(story.snapshot(), outcome.plan, profile=profile())
+    validate(request)
+    assert "and the moon?" in text_of(request.messages[0].content)
 
 
 def test_summaries_can_be_switched_off() -> None:

@@ -37,10 +37,12 @@ def replaced(**fields: Any) -> Callable[[ModelRequest], ModelRequest]:
 
 
 def user(*blocks: Block) -> Message:
+    """A turn of the user."""
     return Message("user", blocks)
 
 
 def agent(*blocks: Block) -> Message:
+    """A turn of the assistant."""
     return Message("assistant", blocks)
 
 

@@ -106,11 +106,10 @@ def _fit(lines: Iterable[str], length: int) -> str:
 def _rows(data: Any) -> list[dict[str, Any]]:
     """The records of a JSON value: a list of objects, or the one such list inside an object."""
     if isinstance(data, dict):
-        lists = [value for value in data.values() if isinstance(value, list) and value]
+        lists: list[Any] = [value for value in data.values() if isinstance(value, list) and value]
         data = lists[0] if len(lists) == 1 else None
-    if isinstance(data, list) and data and all(isinstance(row, dict) for row in data):
-        return data
-    return []
+    rows: list[Any] = data if isinstance(data, list) else []
+    return rows if all(isinstance(row, dict) for row in rows) else []
 
 
 # --- search results ---------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def _is_search(_: str, data: Any) -> bool:
 
 
 def _search(_: str, data: Any, length: int) -> str:
-    lines = []
+    lines: list[str] = []
     for row in _rows(data):
         url = row.get("url") or row.get("link") or row.get("href")
         words = row.get("snippet") or row.get("description") or row.get("text") or row.get("content") or ""
@@ -141,7 +140,8 @@ def _is_schema(_: str, data: Any) -> bool:
 
 
 def _schema(_: str, data: Any, length: int) -> str:
-    return _fit((_entity(entity) for entity in _rows(data) or [data]), length)
+    entities: list[dict[str, Any]] = _rows(data) or [data]
+    return _fit((_entity(entity) for entity in entities), length)
 
 
 def _fields_of(entity: dict[str, Any]) -> list[Any]:
@@ -164,7 +164,8 @@ def _entity(entity: dict[str, Any]) -> str:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, dict):
-        value = value.get("name") or value.get("target") or value.get("table") or value
+        named: dict[str, Any] = value
+        value = named.get("name") or named.get("target") or named.get("table") or named
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -185,10 +186,12 @@ def _table(text: str, data: Any, length: int) -> str:
 def _skeleton(_: str, data: Any, length: int) -> str:
     def lines(value: Any, path: str, depth: int) -> Iterable[str]:
         if isinstance(value, dict) and value and depth < 3:
-            for name, inner in value.items():
+            inside: dict[str, Any] = value
+            for name, inner in inside.items():
                 yield from lines(inner, f"{path}.{name}" if path else str(name), depth + 1)
         elif isinstance(value, list):
-            yield f"{path or 'list'}: {len(value)} items, first {clip(_scalar(value[0]), 80) if value else '–'}"
+            items: list[Any] = value
+            yield f"{path or 'list'}: {len(items)} items, first {clip(_scalar(items[0]), 80) if items else '–'}"
         else:
             yield f"{path}: {clip(_scalar(value), 80)}"
 
@@ -235,7 +238,7 @@ def _is_file(text: str, data: Any) -> bool:
 
 def _file(text: str, _: Any, length: int) -> str:
     lines = text.split("\n")
-    found = []
+    found: list[str] = []
     for number, line in enumerate(lines, 1):
         match = _DEFINITION.match(line)
         if match:
@@ -252,14 +255,15 @@ _PATH_MARK = re.compile(r"[./]\w|^[-dl]r")
 
 def _is_listing(text: str, data: Any) -> bool:
     if data is not None:
-        return isinstance(data, list) and bool(data) and all(isinstance(p, str) and len(p) < 200 for p in data)
+        paths: list[Any] = data if isinstance(data, list) else []
+        return bool(paths) and all(isinstance(path, str) and len(path) < 200 for path in paths)
     lines = [line for line in text.split("\n")[:60] if line.strip()]
-    paths = [line for line in lines if len(line) < 200 and _PATH_LINE.match(line) and _PATH_MARK.search(line)]
-    return len(lines) >= 3 and 10 * len(paths) >= 7 * len(lines)
+    found = [line for line in lines if len(line) < 200 and _PATH_LINE.match(line) and _PATH_MARK.search(line)]
+    return len(lines) >= 3 and 10 * len(found) >= 7 * len(lines)
 
 
 def _listing(text: str, data: Any, length: int) -> str:
-    every = data if isinstance(data, list) else [line.strip() for line in text.split("\n") if line.strip()]
+    every: list[str] = data if isinstance(data, list) else [line.strip() for line in text.split("\n") if line.strip()]
     kinds = Counter(path.rpartition(".")[2] for path in every if "." in path.rpartition("/")[2])
     counted = ", ".join(f"{count} .{kind}" for kind, count in kinds.most_common(4))
     return _fit([f"{len(every)} entries{': ' * bool(counted)}{counted}", *(clip(path, 120) for path in every)], length)

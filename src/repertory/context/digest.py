@@ -7,6 +7,7 @@ the names (paths, identifiers, numbers) that a later turn is likely to need; new
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from repertory.context.cutting import first_chars
 from repertory.context.names import TROUBLE, best_names, clip, names_in, trouble_lines
@@ -97,7 +98,7 @@ def _merged(previous: str, room: int, used: Iterable[str]) -> str:
 
 def _lines(entry: Entry) -> list[str]:
     if entry.role == "assistant":
-        lines = []
+        lines: list[str] = []
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():
                 lines.append(f"{entry.iteration}. {clip(block.text, _SAID_CHARS)}")
@@ -116,7 +117,7 @@ def _lines(entry: Entry) -> list[str]:
 def call_line(name: str, arguments: Json) -> str:
     """One line for a tool call: its name and the beginnings of its arguments."""
     room = _CALL_CHARS
-    shown = []
+    shown: list[str] = []
     for value in arguments.values():
         piece = clip(value if isinstance(value, str) else canonical_json(value).decode(), max(24, room))
         room -= len(piece)
@@ -136,7 +137,7 @@ def _newest_that_fit(lines: Sequence[str], room: int) -> list[str]:
     return out[::-1]
 
 
-def _plain(value: object) -> str:
+def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return "\n".join(_plain(inner) for inner in value.values())
     if isinstance(value, list):

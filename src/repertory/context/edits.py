@@ -128,7 +128,7 @@ class CanEdit:
     def _compactable(self, expired: dict[int, ResultRules]) -> list[tuple[Entry, ResultRules]]:
         live = self.live
         gone = {entry.position for entry in self.gone}
-        found = []
+        found: list[tuple[Entry, ResultRules]] = []
         count = len(live.results)
         for at, entry in enumerate(live.results):
             if entry.position < self._covered_to or entry.position in gone or entry.position > live.last_turn:
@@ -171,7 +171,7 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
     live = able.live
     edits: list[Edit] = []
     start = live.plan.start
-    used = names_used(snapshot[start:]) if able.old or able.fold else set()
+    used: set[str] = names_used(snapshot[start:]) if able.old or able.fold else set()
     if able.summary is not None:
         edits.append(_swap(live, snapshot, able.summary, users=users))
     elif able.fold:

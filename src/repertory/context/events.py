@@ -58,7 +58,7 @@ def events_of(
         snapshot: The ledger; with it and the policy, expirations are told apart.
         policy: The one that was planned with.
     """
-    out = []
+    out: list[MessageEvent] = []
     for edit in decision.edits:
         match edit:
             case StubResult(position=position):
@@ -106,7 +106,7 @@ def tell(
     Returns:
         The events at which it raised, with what it raised, for the caller to log.
     """
-    failed = []
+    failed: list[tuple[MessageEvent, Exception]] = []
     for event in events:
         try:
             listener(event)

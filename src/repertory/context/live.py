@@ -47,10 +47,10 @@ class Live:
     def grow(self, snapshot: Sequence[Entry]) -> None:
         """Count the entries that are new."""
         for entry in snapshot[self.position :]:
+            if entry.tool_call_id is None and not self._open:
+                self.cuts.append(entry.position)
+                self._cut_turns.append(entry.iteration)
             if entry.role == "assistant":
-                if not self._open:
-                    self.cuts.append(entry.position)
-                    self._cut_turns.append(entry.iteration)
                 self.last_turn = entry.position
             for block in entry.content:
                 if isinstance(block, ToolUse):

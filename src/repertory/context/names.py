@@ -8,7 +8,9 @@ something, or that reports trouble, more often still. No knowledge of tools or f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 _TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
 _LINE_NUMBER = re.compile(r"(?m)^\s*\d+\s*[→|:\t]")
@@ -37,6 +39,7 @@ _LONGEST = 160
 MOST_SCANNED = 60_000  # characters of one text that are looked at, from both ends
 
 
+@lru_cache(maxsize=1 << 16)
 def kind_of_name(token: str) -> str | None:
     """What kind of name a token is; None for a plain word."""
     if not 3 <= len(token) <= _LONGEST:
@@ -58,7 +61,8 @@ def kind_of_name(token: str) -> str | None:
     return None
 
 
-def names_in(text: str) -> dict[str, float]:
+@lru_cache(maxsize=1 << 11)
+def names_in(text: str) -> Mapping[str, float]:
     """The names in a text with their weight, in order of first appearance."""
     if len(text) > MOST_SCANNED:
         text = text[: MOST_SCANNED * 2 // 3] + "\n" + text[-MOST_SCANNED // 3 :]
@@ -74,7 +78,7 @@ def names_in(text: str) -> dict[str, float]:
                 boost = 2.0 if _DEFINES.match(line) else 1.5 if TROUBLE.search(line) else 1.0
             weight = _WEIGHT[kind] * boost / (len(token) + 1)
             found[token] = weight if token not in found else max(found[token], weight) * 1.2
-    return found
+    return MappingProxyType(found)
 
 
 def best_names(texts: Iterable[str], room: int, *, without: str = "", also: Iterable[str] = ()) -> list[str]:
@@ -95,7 +99,7 @@ def best_names(texts: Iterable[str], room: int, *, without: str = "", also: Iter
             found[name] += 100.0
     chosen: set[str] = set()
     # Of two names that weigh the same the later one is nearer to what comes next.
-    for name in sorted(reversed(found), key=lambda name: -found[name]):
+    for _, _, name in sorted(((weight, at, name) for at, (name, weight) in enumerate(found.items())), reverse=True):
         if len(name) < room and name not in without:
             chosen.add(name)
             room -= len(name) + 1

@@ -262,6 +262,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 return "removed"
             case Expanded():
                 return "expanded"
+            case None:
+                pass
         cover = self.cover_of(entry.position)
         if cover is not None and entry.position not in cover.kept and entry.position not in self.pins:
             return "covered"

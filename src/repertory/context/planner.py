@@ -111,11 +111,12 @@ class Planner:
             profile=self._profile,
         )
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
-        decision = self._decide(state, summaries, limit, refused=shrink_to is not None)
-        if decision is None:
+        decided = self._decide(state, summaries, limit, refused=shrink_to is not None)
+        if decided is None:
             return Outcome(plan=plan, estimate=estimate, prompt_tokens=calibration.real_tokens(estimate))
-        plan = apply(plan, decision)
-        live = self._live = Live(plan, self._policy, snapshot)
+        decision, live = decided
+        plan = live.plan = apply(plan, decision)
+        self._live = live
         estimate = self._head + live.tokens
         return Outcome(
             plan=plan, decisions=(decision,), estimate=estimate, prompt_tokens=calibration.real_tokens(estimate)
@@ -123,7 +124,8 @@ class Planner:
 
     def _decide(
         self, state: _State, summaries: Sequence[SummaryStored], limit: int, *, refused: bool
-    ) -> Decision | None:
+    ) -> tuple[Decision, Live] | None:
+        """The decision and the view that it leads to; None to leave things as they are."""
         live = state.live
         if state.calibration.real_tokens(state.estimate) > limit:
             edits = make_fit(
@@ -146,8 +148,8 @@ class Planner:
         if guess is None:
             return None
         kind, reason = guess
-        decision = state.decision(kind, reason, self._legal(live, compose(able, state.snapshot)))
-        return decision if decision.arithmetic.cleared_tokens > 0 else None
+        decided = state.decision(kind, reason, self._legal(live, compose(able, state.snapshot)))
+        return decided if decided[0].arithmetic.cleared_tokens > 0 else None
 
     def _guess(self, state: _State, able: CanEdit) -> tuple[str, str] | None:
         """Whether editing now pays, by estimates alone: the edits themselves are only made if it does."""
@@ -219,8 +221,8 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
-    def decision(self, kind: str, reason: str, edits: tuple[Edit, ...]) -> Decision:
-        """Write the decision, with the arithmetic of what the edits really do."""
+    def decision(self, kind: str, reason: str, edits: tuple[Edit, ...]) -> tuple[Decision, Live]:
+        """Write the decision, with the arithmetic of what the edits really do, and the view after it."""
         live = self.live
         position = len(self.snapshot)
         plain = Decision(kind=kind, reason=reason, iteration=self.iteration, position=position, edits=edits)
@@ -230,7 +232,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
         price = self.price(first, self.head + after.tokens)
         # What is settled now: everything in front of the oldest result that is still shown in full.
         edge = after.cut_before(min((entry.position for entry in after.results), default=live.last_turn))
-        return msgspec.structs.replace(
+        done = msgspec.structs.replace(
             plain,
             edge=max(edge, plan.start),
             arithmetic=Arithmetic(
@@ -244,6 +246,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
                 bank=self.bank() - price.cost_now,
             ),
         )
+        return done, after
 
 
 def _begins(edit: Edit) -> int:

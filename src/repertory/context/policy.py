@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 from repertory.errors import ConfigurationError
 
@@ -20,9 +22,14 @@ def _fields(struct: msgspec.Struct) -> list[tuple[str, Any]]:
     return [(name, getattr(struct, name)) for name in struct.__struct_fields__]
 
 
+@lru_cache
+def _declared(kind: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
 def _check_types(struct: msgspec.Struct) -> None:
     # Structs do not check what Python code puts into them, and a wrong type would surface far from here.
-    for field in msgspec.structs.fields(type(struct)):
+    for field in _declared(type(struct)):
         value = getattr(struct, field.name)
         try:
             msgspec.convert(msgspec.to_builtins(value), type=field.type)
@@ -168,7 +175,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 1.0
     venture: float = 0.0
     results: ResultPolicy = ResultPolicy()
-    tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict)
+    tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
     def __post_init__(self) -> None:
         _check_types(self)

@@ -175,6 +175,8 @@ class View:
                     return (Text(shown.text),)
                 case Expanded(content=tuple() as content):
                     return [_with_content(block, content) for block in entry.content]
+                case _:
+                    pass  # expanded: as it stands in the ledger
         blocks: Sequence[Block] = entry.content
         if entry.role == "assistant":
             silent = entry.position < plan.thinking_from

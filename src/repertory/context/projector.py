@@ -111,11 +111,11 @@ class _Recorder:
     """Keeps the last recorded request, its messages' bytes, and a running hash of those that will not change."""
 
     def __init__(self, frame: ModelRequest) -> None:
-        outer = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
+        outer: Json = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
         if frame.betas:
             outer["betas"] = list(frame.betas)
-        self._outer = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
-        before = {name: value for name, value in self._outer.items() if name < "messages"}
+        self._outer: Json = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
+        before: Json = {name: value for name, value in self._outer.items() if name < "messages"}
         self._opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
         self._base: int | None = None
         self._messages: tuple[Message, ...] = ()
@@ -132,7 +132,7 @@ class _Recorder:
             self._hash.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
             self._hashed += 1
         points = [_encode_point(point) for point in request.breakpoints]
-        after = {name: value for name, value in self._outer.items() if name > "messages"}
+        after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
         tail = self._hash.copy()
         for message in messages[-1:]:
             tail.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
@@ -166,12 +166,13 @@ def sent_body(recorded: Json) -> Json:
     """
     body = {name: value for name, value in recorded.items() if name not in (BREAKPOINTS, "betas")}
     body["messages"] = [{**message, "content": list(message["content"])} for message in body["messages"]]
+    blocks: list[Json]
     for point in recorded.get(BREAKPOINTS, ()):
         index = point["message"]
         marker = {"type": "ephemeral"} if point["ttl"] == "5m" else {"type": "ephemeral", "ttl": point["ttl"]}
         if index is None:
             place = "system" if body.get("system") else "tools"
-            body[place] = blocks = list(body[place])
+            blocks = body[place] = list(body[place])
         else:
             blocks = body["messages"][index]["content"]
         for at in range(len(blocks) - 1, -1, -1):

@@ -40,7 +40,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     lines: int
     url: str = ""
-    params: dict[str, Any] = msgspec.field(default_factory=dict)
+    params: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
     @property
     def text(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from repertory.errors import InvalidRequest
 from repertory.llm.messages import (
@@ -62,8 +62,8 @@ def _check_sizes(request: ModelRequest, profile: ModelProfile | None) -> None:
         _refuse("max_tokens", f"must be at least 1, got {request.max_tokens}")
     if profile is not None and request.max_tokens > profile.max_output:
         _refuse("max_tokens", f"is {request.max_tokens}; {profile.name} writes at most {profile.max_output}")
-    thinking = request.options.get("thinking") or {}
-    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    thinking: dict[str, Any] = request.options.get("thinking") or {}
+    budget = thinking.get("budget_tokens")
     if isinstance(budget, int) and not 1024 <= budget < request.max_tokens:
         _refuse("thinking.budget_tokens", f"must be from 1024 to below max_tokens ({request.max_tokens}), got {budget}")
 
@@ -122,6 +122,8 @@ def _check_block(block: Block, role: str, place: str) -> None:
         case RawBlock():
             if not isinstance(block.raw.get("type"), str):
                 _refuse(place, "has no type")
+        case _:
+            pass
 
 
 def _check_text(block: Block, place: str) -> None:

@@ -15,7 +15,7 @@ from repertory.context import text_tokens
 from repertory.errors import ActorStopped, MailboxFull
 from repertory.llm.messages import Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
-from repertory.llm.profiles import cost_of, profile_for
+from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Journal, request_digest
 from repertory.memory.records import ModelCalled, ModelReplied, SummaryStored
 from repertory.summarizer.messages import (
@@ -148,7 +148,7 @@ class SummarizerActor:
             return self._failed(job, f"a summary up to entry {job.upto - 1} is there already")
         entries = tuple(job.snapshot[max(job.first, job.previous_upto) : job.upto])
         replaced = sum(entry.tokens for entry in entries) + len(job.previous) // 4
-        strategy, text = await self._write(job, entries, replaced)
+        strategy, text = await self._write(job, replaced)
         if text is None:
             return self._failed(job, f"no summary is smaller than the {replaced} tokens that it would stand for")
         tokens = text_tokens(text.text)
@@ -168,9 +168,7 @@ class SummarizerActor:
         self._count(stored=1, tokens_covered=summary.replaced_tokens, tokens_written=tokens)
         return SummaryReady(summary)
 
-    async def _write(
-        self, job: Summarize, entries: tuple[object, ...], replaced: int
-    ) -> tuple[str, SummaryText | None]:
+    async def _write(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None]:
         """Have the strategy write, then the fallback; None where nothing usable comes of it."""
         strategy = job.strategy or self._strategy
         for attempt in range(self._attempts):
@@ -199,7 +197,7 @@ class SummarizerActor:
         )
 
     def _log(
-        self, job: Summarize, attempt: int, request: ModelRequest
+        self, job: Summarize, attempt: int, request: ModelRequest, profile: ModelProfile
     ) -> Callable[[ModelResponse | BaseException], None]:
         """Record a model call. Its number is negative: the run's own calls count from 1 upwards."""
         call = -(job.upto * 100 + attempt + 1)
@@ -231,7 +229,7 @@ class SummarizerActor:
                     at=now,
                     content=answer.content,
                     usage=answer.usage,
-                    cost=cost_of(profile_for(request.model), answer.usage),
+                    cost=cost_of(profile, answer.usage),
                     stop_reason=answer.stop_reason,
                     duration=now - begun,
                 )

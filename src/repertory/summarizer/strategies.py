@@ -10,9 +10,10 @@ import msgspec
 from repertory.context import digest, names_used
 from repertory.llm.messages import Message, Text, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
+from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
-CallLog: TypeAlias = Callable[[ModelRequest], Callable[[ModelResponse | BaseException], None]]
+CallLog: TypeAlias = Callable[[ModelRequest, ModelProfile], Callable[[ModelResponse | BaseException], None]]
 """Called with each request before it is sent; what it returns is called with the answer or the error."""
 
 
@@ -104,7 +105,7 @@ class ModelStrategy:
             ValueError: The answer is not the summary that was asked for.
         """
         request = self.request(task)
-        replied = task.log(request)
+        replied = task.log(request, self._model.profile)
         try:
             response = await self._model.complete(request)
         except BaseException as error:
@@ -125,7 +126,7 @@ class ModelStrategy:
         parts = [_entry_text(entry) for entry in task.entries]
         per_entry = max(200, room // max(1, len(parts)))
         record = "\n\n".join(_middle_out(part, min(_ENTRY_CHARS, per_entry)) for part in parts if part)
-        words = []
+        words: list[str] = []
         if task.previous:
             words.append(f"<earlier_summary>\n{task.previous}\n</earlier_summary>")
         words.append(f"<record>\n{record[-max(room, 1000) :]}\n</record>\n\nWrite the summary.")
@@ -139,7 +140,7 @@ class ModelStrategy:
 
 
 def _entry_text(entry: Entry) -> str:
-    lines = []
+    lines: list[str] = []
     for block in entry.content:
         match block:
             case ToolUse():
@@ -149,6 +150,8 @@ def _entry_text(entry: Entry) -> str:
                 lines.append(f"{state} {entry.tool or 'a tool'}:\n{text_of(block)}")
             case Text():
                 lines.append(block.text)
+            case _:
+                pass
     who = "agent" if entry.role == "assistant" else "tool" if entry.tool_call_id else entry.kind
     return f"[{entry.iteration}] {who}: " + "\n".join(lines) if lines else ""
 

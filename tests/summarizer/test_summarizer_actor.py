@@ -1,0 +1,299 @@
+"""The summarizer: a queue that blocks nobody, one summary per run at a time, and failures that no run notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from summarizer_scenes import GOOD, Gated, Scene, open_scene, text_in
+from trio.testing import wait_all_tasks_blocked
+
+from repertory.llm.messages import Text
+from repertory.memory import Ledger
+from repertory.summarizer import (
+    ExtractiveStrategy,
+    GetSummary,
+    ModelStrategy,
+    SummaryFailed,
+    SummaryReady,
+    SummaryTask,
+    SummaryText,
+)
+from repertory.testing import ScriptedModel
+
+
+async def test_a_summary_is_durable_before_anyone_is_told() -> None:
+    """What is announced is in the journal already, under its range, with its sizes and who wrote it."""
+    async with open_scene() as scene:
+        ledger = await scene.work(10)
+        scene.ask(ledger)
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert await scene.journal.read_summaries("run-1") == [message.summary]
+        summary = message.summary
+        assert (summary.first, summary.last, summary.strategy, summary.at) == (0, 20, "extractive", 7.0)
+        assert summary.tokens < 600 < summary.replaced_tokens
+        assert "Measure the tides" in text_in(message)
+
+
+async def test_a_summary_holds_nothing_later_than_its_snapshot() -> None:
+    """The run goes on while the summary is written; none of that is in it, nor was it given to the strategy."""
+    strategy = Gated()
+    async with open_scene(strategy) as scene:
+        ledger = await scene.work(10)
+        scene.ask(ledger)
+        await wait_all_tasks_blocked()
+        await scene.work(5)
+        strategy.gate.set()
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert message.summary.last == 20
+        assert "step_10" in str(strategy.tasks[0].entries)
+        assert "step_11" not in str(strategy.tasks[0].entries)
+
+
+async def test_nobody_waits_for_a_slow_strategy() -> None:
+    """While a summary hangs, the mailbox answers, other runs are served, and the ledger grows."""
+    strategy = Gated()
+    async with open_scene(strategy) as scene:
+        one, two = await scene.work(5, run_id="run-1"), await scene.work(5, run_id="run-2")
+        scene.ask(one)
+        await wait_all_tasks_blocked()
+        scene.ask(two, strategy=ExtractiveStrategy())
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert message.summary.run_id == "run-2"
+        counts = await scene.counts()
+        assert (counts.asked, counts.running, counts.queued, counts.stored) == (2, 1, 0, 1)
+        await scene.work(3)
+        strategy.gate.set()
+        assert len(await scene.wait_heard(2)) == 2
+
+
+async def test_one_run_has_one_summary_in_work_and_the_newest_waits() -> None:
+    """Requests of one run never overlap; a newer one takes the place of the one that waits, which is told."""
+    strategy = Gated()
+    async with open_scene(strategy) as scene:
+        ledger = await scene.work(5)
+        scene.ask(ledger)
+        for _ in range(3):
+            await scene.work(2)
+            scene.ask(ledger)
+        await wait_all_tasks_blocked()
+        assert len(strategy.tasks) == 1
+        failed = [message.reason for message in scene.heard if isinstance(message, SummaryFailed)]
+        assert failed == ["a newer request of the same run took its place"] * 2
+        strategy.gate.set()
+        await scene.wait_heard(4)
+        ready = [message.summary.last for message in scene.heard if isinstance(message, SummaryReady)]
+        assert ready == [10, 22]
+        counts = await scene.counts()
+        assert (counts.superseded, counts.refused, counts.stored) == (2, 2, 2)
+
+
+async def test_runs_are_served_in_order() -> None:
+    """First come, first served; no more at once than there are workers."""
+    strategy = Gated()
+    async with open_scene(strategy, workers=1) as scene:
+        for number in range(4):
+            scene.ask(await scene.work(3, run_id=f"run-{number}"))
+        await wait_all_tasks_blocked()
+        assert len(strategy.tasks) == 1
+        strategy.gate.set()
+        heard = await scene.wait_heard(4)
+        assert [m.summary.run_id for m in heard if isinstance(m, SummaryReady)] == [f"run-{n}" for n in range(4)]
+
+
+async def test_the_queue_is_bounded() -> None:
+    """One request too many is refused at once, with the reason."""
+    strategy = Gated()
+    async with open_scene(strategy, workers=1, queue_limit=1) as scene:
+        for number in range(3):
+            scene.ask(await scene.work(3, run_id=f"run-{number}"))
+        await wait_all_tasks_blocked()
+        (message,) = scene.heard
+        assert isinstance(message, SummaryFailed)
+        assert (message.run_id, message.reason) == ("run-2", "1 requests are waiting already")
+        strategy.gate.set()
+        await scene.wait_heard(3)
+
+
+class Failing:
+    """A strategy that fails in one of several ways."""
+
+    name = "failing"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.calls = 0
+
+    async def summarize(self, task: SummaryTask) -> SummaryText:
+        """Count the call, and answer as the test wants."""
+        self.calls += 1
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        if self.answer == "hang":
+            await anyio.sleep_forever()
+        return SummaryText(self.answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [RuntimeError("bug"), "  ", "x" * 5_000, "hang"], ids=["raises", "empty", "long", "hangs"]
+)
+async def test_a_strategy_that_fails_is_asked_again_and_then_replaced(answer: Any, autojump_clock: Any) -> None:
+    """Bounded attempts, each with a deadline; then the extractive summary. The agent only sees a summary."""
+    strategy = Failing(answer)
+    async with open_scene(strategy, attempts=3, attempt_timeout=10.0) as scene:
+        scene.ask(await scene.work(10))
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert message.summary.strategy == "extractive"
+        counts = await scene.counts()
+        assert (strategy.calls, counts.failures, counts.fallbacks, counts.stored) == (3, 3, 1, 1)
+
+
+async def test_a_strategy_that_recovers_needs_no_fallback() -> None:
+    """The second attempt counts like a first."""
+
+    class Recovering(Failing):
+        """Fails once."""
+
+        async def summarize(self, task: SummaryTask) -> SummaryText:
+            """Count the call, and answer as the test wants."""
+            self.calls += 1
+            if self.calls == 1:
+                raise ConnectionError("reset")
+            return SummaryText(GOOD, "m")
+
+    async with open_scene(Recovering(None)) as scene:
+        scene.ask(await scene.work(10))
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert (message.summary.strategy, message.summary.model) == ("failing", "m")
+        counts = await scene.counts()
+        assert (counts.failures, counts.fallbacks) == (1, 0)
+
+
+async def test_stale_and_impossible_requests_are_refused() -> None:
+    """What is covered already, what is empty, what is out of order, and what would not shrink."""
+    async with open_scene() as scene:
+        ledger = await scene.work(10)
+        scene.ask(ledger)
+        await scene.wait_heard(1)
+        scene.ask(ledger, upto=11)
+        scene.ask(ledger, previous="S", previous_upto=21)
+        scene.ask(ledger, upto=99)
+        scene.ask(ledger, first=5, previous_upto=2)
+        tiny = Ledger(scene.journal, "run-tiny")
+        await tiny.append(*[])
+        small = await scene.work(0, run_id="run-small")
+        scene.ask(small)
+        heard = await scene.wait_heard(6)
+        reasons = sorted(message.reason for message in heard if isinstance(message, SummaryFailed))
+        assert len(reasons) == 5
+        assert "a summary up to entry 10 is there already" in reasons
+        assert "there is nothing new to summarize" in reasons
+        assert sum("do not lie in order" in reason for reason in reasons) == 2
+        assert sum("no summary is smaller" in reason for reason in reasons) == 1
+        assert (await scene.counts()).refused == 5
+
+
+async def test_summaries_chain() -> None:
+    """The next one is given the last and only what is new since, and stands for everything."""
+    strategy = Gated()
+    strategy.gate.set()
+    async with open_scene(strategy) as scene:
+        ledger = await scene.work(10)
+        scene.ask(ledger)
+        await scene.wait_heard(1)
+        await scene.work(10)
+        scene.ask(ledger, previous=GOOD, previous_upto=21)
+        second = (await scene.wait_heard(2))[1]
+        assert isinstance(second, SummaryReady)
+        assert (second.summary.first, second.summary.last) == (0, 40)
+        task = strategy.tasks[1]
+        assert (task.previous, task.entries[0].position, len(task.entries)) == (GOOD, 21, 20)
+        assert second.summary.replaced_tokens == sum(entry.tokens for entry in ledger.snapshot())
+
+
+async def test_a_summary_is_found_by_iteration_also_after_a_restart() -> None:
+    """The newest that covers it, out of the journal; None where there is none."""
+    async with open_scene() as scene:
+        ledger = await scene.work(10)
+        scene.ask(ledger)
+        await scene.wait_heard(1)
+        await scene.work(10)
+        scene.ask(ledger)
+        newest = (await scene.wait_heard(2))[1]
+        assert isinstance(newest, SummaryReady)
+        assert await scene.summarizer.ask(GetSummary("run-1", 0)) == newest.summary
+        assert await scene.summarizer.ask(GetSummary("run-1", 20)) == newest.summary
+        assert await scene.summarizer.ask(GetSummary("run-1", 21)) is None
+        assert await scene.summarizer.ask(GetSummary("run-other", 1)) is None
+
+
+async def test_an_asker_that_is_gone_or_full_stops_nothing() -> None:
+    """The summary is stored; its announcement is lost, not the summarizer."""
+    async with open_scene() as scene:
+        scene.listener.stop()
+        await wait_all_tasks_blocked()
+        scene.ask(await scene.work(10))
+        scene.ask(await scene.work(10, run_id="run-2"), reply_to=None)
+        await wait_all_tasks_blocked()
+        assert (await scene.counts()).stored == 2
+
+
+async def test_model_calls_are_recorded_with_their_cost() -> None:
+    """Every request and answer of the summarizer is in the log of model calls, apart from the run's own."""
+    model = ScriptedModel([ValueError("no"), GOOD])
+    async with open_scene(ModelStrategy(model)) as scene:
+        scene.ask(await scene.work(10), iteration=10)
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert (message.summary.strategy, message.summary.content) == ("model", (Text(GOOD),))
+        rows = await scene.journal.read_model_calls("run-1")
+        assert [(row.called.purpose, row.called.call < 0, row.called.iteration) for row in rows] == [
+            ("summary", True, 10)
+        ] * 2
+        assert rows[0].replied is not None
+        assert rows[0].replied.error == "ValueError: no"
+        assert rows[1].replied is not None
+        assert rows[1].replied.usage.prompt_tokens > 0
+        assert (await scene.journal.read_request("run-1", rows[1].called.call))["messages"]
+
+
+def test_it_works_on_both_backends(run_async: Any) -> None:
+    """Asked, written, stored and told, on trio and on asyncio."""
+
+    async def main() -> None:
+        async with open_scene() as scene:
+            scene.ask(await scene.work(10))
+            (message,) = await scene.wait_heard(1)
+            assert isinstance(message, SummaryReady)
+
+    run_async(main)
+
+
+async def test_a_summary_survives_the_process(tmp_path: Path) -> None:
+    """With a real file: what was announced is read back after closing."""
+    from functools import partial
+
+    from repertory.actors import open_system
+    from repertory.memory import open_journal
+    from repertory.summarizer import SummarizerActor
+
+    path = tmp_path / "journal.db"
+    heard: list[Any] = []
+    grew = [anyio.Event()]
+    from summarizer_scenes import Listener
+
+    async with open_journal(path) as journal, open_system("s") as system:
+        listener = system.spawn(partial(Listener, heard, grew), "listener")
+        scene = Scene(system.spawn(partial(SummarizerActor, journal), "summarizer"), listener, journal, system)  # type: ignore[arg-type]
+        scene.heard, scene.grew = heard, grew
+        scene.ask(await scene.work(5))
+        await scene.wait_heard(1)
+    async with open_journal(path) as journal:
+        assert await journal.read_summaries("run-1") == [heard[0].summary]
