@@ -49,6 +49,7 @@ def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int
     left = list(findings)
     chosen: list[Finding] = []
     told: set[str] = set()
+    best = 0.0
 
     def gain(finding: Finding) -> float:
         text = f"{finding.text} {finding.path}"
@@ -65,8 +66,9 @@ def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int
         crowded = sum(finding.path == top.path for finding in chosen) >= per_file
         if crowded or any(same_topic(top.text, finding.text) for finding in chosen):
             continue
-        if gain(top) <= 0:
-            break
+        best = best or gain(top)
+        if gain(top) <= 0.35 * best:
+            break  # what is left would only dilute the answer
         chosen.append(top)
         told |= covered(f"{top.text} {top.path}", wanted)
     return chosen

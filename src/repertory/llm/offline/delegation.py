@@ -39,13 +39,13 @@ def next_turn(view: View, toolbox: Toolbox) -> list[Block] | None:
         if toolbox.query is not None:
             # What the reports say goes into the model's own words: by the next turn they may be shortened.
             said = f"The reports are in.\n\n{_sections(view, toolbox, parts)}\n\nI look through what is in memory."
-            calls = [toolbox.query.query(tags=[FINDING], limit=40)]
+            calls = [toolbox.query.query(tags=[FINDING], limit=200)]
     if phase == "fetch" and not calls:
         phase = "compose"
         listed = "\n".join(call.result for call in view.last)
         if toolbox.retrieve is not None and toolbox.query is not None:
             said = "I fetch some of it."
-            calls = [toolbox.retrieve.retrieve(identifier) for identifier in ids_in(listed)[:6]]
+            calls = [toolbox.retrieve.retrieve(identifier) for identifier in sorted(ids_in(listed))[:6]]
     if calls:
         note = Progress(step=progress.step + 1, phase=phase, searched=parts).note(_STEPS)
         return [Text(f"{said}\n{note}"), *calls]
@@ -124,7 +124,8 @@ def _part_of(call: Call) -> str:
 
 def _answer(view: View, toolbox: Toolbox, parts: tuple[str, ...]) -> str:
     """The whole answer: what fits the question best, then every part with what supports it."""
-    everything = findings_in([*view.notes, *(call.result for call in view.calls if not call.failed)])
+    # The model's own words and the newest results: what else is in view depends on what was shortened meanwhile.
+    everything = findings_in([*view.notes, *(call.result for call in view.last if not call.failed)])
     short = choose(everything, wanted_in(view.task), limit=2, per_file=1)
     head = " ".join(str(finding) for finding in short) or "The team found nothing that can be quoted with a source."
     return f"{head}\n\n{_sections(view, toolbox, parts)}"

@@ -128,7 +128,7 @@ def worth(passage: Passage, wanted: Sequence[Keyword]) -> float:
     """How well a passage answers; 0 where it says nothing about what is wanted."""
     base = fit(passage.text, wanted)
     if passage.kind == "definition" and ": " not in passage.text:
-        base *= 0.6  # a name alone explains little
+        base *= 0.3  # a name alone explains little
     elif passage.kind == "prose" and not (passage.text[0].isupper() and passage.text.endswith((".", "…"))):
         base *= 0.7  # half a sentence
     # Long sentences hit more words by chance.

@@ -152,7 +152,7 @@ class Toolbox:
             (
                 tool
                 for tool in tools.values()
-                if tool.required == {"url"} and tool.name.startswith(("fetch", "get", "read"))
+                if set(tool.required) == {"url"} and tool.name.startswith(("fetch", "get", "read"))
             ),
             None,
         )
