@@ -9,7 +9,7 @@ import socket
 import stat
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -54,7 +54,7 @@ def private_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def unix_listener(path: Path) -> Iterator[socket.socket]:
+def unix_listener(path: Path) -> Generator[socket.socket]:
     """Listen at a unix socket of mode 0600 until the end of the block.
 
     A lock beside it is held meanwhile, so that of two processes one gets the address and the other an error. What
@@ -86,7 +86,7 @@ def unix_listener(path: Path) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def tcp_listener(port: int) -> Iterator[socket.socket]:
+def tcp_listener(port: int) -> Generator[socket.socket]:
     """Listen at a port of 127.0.0.1 until the end of the block; 0 lets the system choose one.
 
     Raises:
@@ -116,7 +116,7 @@ def peer_is_allowed(connection: socket.socket) -> bool:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Generator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(f"{path}.lock", flags, 0o600)
