@@ -44,8 +44,18 @@ def findings_in(texts: Iterable[str]) -> list[Finding]:
     return list(found.values())
 
 
-def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int, per_file: int = 3) -> list[Finding]:
-    """The findings that answer best together: each is weighed by what it adds to those before it."""
+def choose(
+    findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int, per_file: int = 3, share: float = 0.0
+) -> list[Finding]:
+    """The findings that answer best together: each is weighed by what it adds to those before it.
+
+    Args:
+        findings: What there is to choose from.
+        wanted: What is asked for.
+        limit: How many at most.
+        per_file: How many of one file at most.
+        share: What is worth less than this share of the best is left out: it would only dilute the answer.
+    """
     left = list(findings)
     chosen: list[Finding] = []
     told: set[str] = set()
@@ -67,8 +77,8 @@ def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int
         if crowded or any(same_topic(top.text, finding.text) for finding in chosen):
             continue
         best = best or gain(top)
-        if gain(top) <= 0.35 * best:
-            break  # what is left would only dilute the answer
+        if gain(top) <= share * best:
+            break
         chosen.append(top)
         told |= covered(f"{top.text} {top.path}", wanted)
     return chosen
@@ -76,7 +86,7 @@ def choose(findings: Sequence[Finding], wanted: Sequence[Keyword], *, limit: int
 
 def answer(findings: Sequence[Finding], wanted: Sequence[Keyword]) -> str:
     """An answer to one question: the statement that fits best, then what supports it, by place."""
-    chosen = choose(findings, wanted, limit=6)
+    chosen = choose(findings, wanted, limit=6, share=0.35)
     if not chosen:
         about = ", ".join(keyword.word for keyword in wanted[:5]) or "this"
         return f"I found nothing about {about} that I could quote."

@@ -6,7 +6,7 @@ import re
 
 from repertory.llm.messages import Block, Text, ToolUse
 from repertory.llm.offline.compose import choose, findings_in
-from repertory.llm.offline.research import FINDING, PART_OF, PHASES, ids_in, wanted_in
+from repertory.llm.offline.research import FINDING, PART_OF, PHASES, items_in, wanted_in
 from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Call, Progress, View
 from repertory.llm.offline.words import keywords, shorten
@@ -45,7 +45,7 @@ def next_turn(view: View, toolbox: Toolbox) -> list[Block] | None:
         listed = "\n".join(call.result for call in view.last)
         if toolbox.retrieve is not None and toolbox.query is not None:
             said = "I fetch some of it."
-            calls = [toolbox.retrieve.retrieve(identifier) for identifier in sorted(ids_in(listed))[:6]]
+            calls = [toolbox.retrieve.retrieve(identifier) for identifier in items_in(listed, limit=8)]
     if calls:
         note = Progress(step=progress.step + 1, phase=phase, searched=parts).note(_STEPS)
         return [Text(f"{said}\n{note}"), *calls]

@@ -65,9 +65,19 @@ def tag_of(task: str) -> str:
     return f"task_{blake2b(task.encode(), digest_size=4).hexdigest()}"
 
 
-def ids_in(text: str) -> list[str]:
-    """The identifiers of stored items that a listing names, each once."""
-    return list(dict.fromkeys(first or second for first, second in _ID.findall(text)))
+def items_in(listing: str, *, limit: int) -> list[str]:
+    """The ids of stored items that a listing names, at most ``limit``, spread evenly over their sources.
+
+    By source and not by age or id: agents that work side by side store in any order, and the same work should
+    come to the same answer.
+    """
+    found: dict[str, str] = {}
+    for row in listing.splitlines():
+        match = _ID.search(row)
+        if match:
+            found.setdefault(match[1] or match[2], row[match.end() :].partition("from ")[2])
+    ids = sorted(found, key=lambda item: (found[item], item))
+    return ids if len(ids) <= limit else [ids[index * len(ids) // limit] for index in range(limit)]
 
 
 class _Turn:
@@ -223,7 +233,7 @@ class _Turn:
         listed = "\n".join(call.result for call in self.view.last)
         found = findings_in([listed])
         if self.tools.retrieve is not None and len(found) < min(3, self.findings):
-            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in sorted(ids_in(listed))[:8]]
+            self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in items_in(listed, limit=12)]
         if self.tools.retrieve_content is not None and (shortened := self._shortened()):
             self.calls.append(self.tools.retrieve_content.retrieve(shortened, search=self.main[0].word))
         if self.calls:
