@@ -46,6 +46,7 @@
     │   ├── RunFailed
     │   ├── RunStopped
     │   └── LimitExceeded           iterations, depth, number of runs, money
+    ├── RecordingError              a recorded run cannot be read
     └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
@@ -253,3 +254,10 @@ class LimitExceeded(RunError):
 
 class AddressInUse(RepertoryError):
     """Another process listens at the socket or port that the service was to listen at."""
+
+
+# --- recorded runs ----------------------------------------------------------------------------------------
+
+
+class RecordingError(RepertoryError):
+    """A recorded run cannot be read; the message names the file, the line and what was expected there."""

@@ -48,10 +48,12 @@ class IterationStarted(Event, frozen=True, kw_only=True):
     Attributes:
         view_tokens: Estimate of the prompt that the model sees.
         record_tokens: Estimate of the prompt that a plain loop would send: the whole record, nothing shortened.
+        build_seconds: What it took to plan the view, make the request and check it; no model is asked for that.
     """
 
     view_tokens: int
     record_tokens: int
+    build_seconds: float = 0.0
 
 
 class ModelAnswered(Event, frozen=True, kw_only=True):

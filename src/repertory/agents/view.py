@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -122,6 +123,7 @@ class ContextView:
         Raises:
             ContextOverflow: It does not fit, even at its smallest.
         """
+        begun = perf_counter()
         live, now = self._live, self._runtime.clock()
         snapshot = live.ledger.snapshot()
         record_estimate = self._record_estimate(snapshot)
@@ -142,6 +144,7 @@ class ContextView:
                 records.append(self._decided(decision, now))
         request = self._projector.project(snapshot, self._plan)
         validate(request, self._model.profile)
+        build_seconds = perf_counter() - begun
         self._calls += 1
         records.append(
             self._projector.record(
@@ -161,6 +164,7 @@ class ContextView:
             IterationStarted,
             view_tokens=self._calibration.real_tokens(estimate),
             record_tokens=self._calibration.real_tokens(record_estimate),
+            build_seconds=build_seconds,
         )
         return Shown(request, self._calls, estimate, record_estimate)
 
