@@ -121,7 +121,7 @@ def test_every_edit_becomes_an_event() -> None:
 
 def test_a_listener_that_fails_cannot_break_the_run() -> None:
     """Its error is handed to the caller to log, and later events still reach it."""
-    from repertory.context import tell
+    from repertory.context import notify
 
     heard: list[int] = []
 
@@ -130,7 +130,7 @@ def test_a_listener_that_fails_cannot_break_the_run() -> None:
         if event.position == 1:
             raise RuntimeError("listener bug")
 
-    failed = tell(listener, added(long_story(2).entries))
+    failed = notify(listener, added(long_story(2).entries))
     assert heard == [0, 1, 2, 3, 4]
     assert [(event.position, str(error)) for event, error in failed] == [(1, "listener bug")]
 

@@ -151,6 +151,7 @@ def test_the_extractive_summary_is_bounded_and_deterministic(words: list[str], t
     entries = tuple(entry(n, "user", "user-input", Text(word)) for n, word in enumerate(words))
 
     async def write() -> str:
+        """Write it once."""
         return (await ExtractiveStrategy().summarize(task(entries=entries, tokens=tokens, previous=previous))).text
 
     once, again = anyio.run(write, backend="trio"), anyio.run(write, backend="trio")

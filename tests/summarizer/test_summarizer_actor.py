@@ -268,6 +268,7 @@ def test_it_works_on_both_backends(run_async: Any) -> None:
     """Asked, written, stored and told, on trio and on asyncio."""
 
     async def main() -> None:
+        """Ask and wait."""
         async with open_scene() as scene:
             scene.ask(await scene.work(10))
             (message,) = await scene.wait_heard(1)

@@ -8,31 +8,23 @@ give the same answers at a cost that follows what changed.
 from __future__ import annotations
 
 from repertory.context.compactors import Compactor, compact, register_compactor
-from repertory.context.digest import call_line, digest, names_used
-from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, tell
-from repertory.context.plan import (
-    EMPTY,
+from repertory.context.decisions import (
     Arithmetic,
-    Cover,
     CoverRange,
     Decision,
     DropThinking,
     Edit,
-    Expanded,
     ExpandEntry,
     PinEntry,
-    Plan,
-    Removed,
     RemoveResult,
-    Representation,
-    Stub,
     StubResult,
     UnpinEntry,
-    apply,
     decode_decision,
     encode_decision,
-    replay,
 )
+from repertory.context.digest import call_line, digest, names_used
+from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, notify
+from repertory.context.plan import EMPTY, Cover, Expanded, Plan, Removed, Representation, Stub, apply, replay
 from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy, ResultRules, merge_policies
 from repertory.context.pricing import Price, Prospect, price_of
@@ -91,6 +83,7 @@ __all__ = [
     "measure",
     "merge_policies",
     "names_used",
+    "notify",
     "pin",
     "plan_next",
     "price_of",
@@ -100,7 +93,6 @@ __all__ = [
     "sent_body",
     "shape_result",
     "stub_of",
-    "tell",
     "text_tokens",
     "validate",
 ]

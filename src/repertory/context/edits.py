@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from repertory.context.decisions import CoverRange, DropThinking, Edit, RemoveResult, StubResult
 from repertory.context.digest import digest, names_used
 from repertory.context.live import Live
-from repertory.context.plan import CoverRange, DropThinking, Edit, RemoveResult, StubResult
 from repertory.context.policy import ResultRules
 from repertory.context.stubs import removal_of, stub_of
 from repertory.context.tokens import text_tokens

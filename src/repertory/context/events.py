@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory.context.plan import CoverRange, Decision, ExpandEntry, RemoveResult, StubResult
+from repertory.context.decisions import CoverRange, Decision, ExpandEntry, RemoveResult, StubResult
 from repertory.context.policy import ContextPolicy
 from repertory.memory.entries import Entry
 
@@ -98,7 +98,7 @@ def _expired(decision: Decision, entry: Entry, policy: ContextPolicy) -> bool:
     return rules.expiration_mode != "none" and decision.iteration - entry.iteration > rules.expiration_turns
 
 
-def tell(
+def notify(
     listener: Callable[[MessageEvent], object], events: Iterable[MessageEvent]
 ) -> list[tuple[MessageEvent, Exception]]:
     """Call an application's listener with each event. It can never break the run.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from repertory.context.cutting import cut
+from repertory.context.decisions import Decision, Edit, StubResult
 from repertory.context.edits import CanEdit, compose
 from repertory.context.live import Live
-from repertory.context.plan import Decision, Edit, StubResult, apply
+from repertory.context.plan import apply
 from repertory.context.stubs import whole_of
 from repertory.context.tokens import Calibration, text_tokens
 from repertory.errors import ContextOverflow

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from repertory.context.decisions import Arithmetic, Decision, Edit
 from repertory.context.edits import CanEdit, compose, drop_thinking
 from repertory.context.fitting import make_fit
 from repertory.context.live import Live
-from repertory.context.plan import EMPTY, Arithmetic, Decision, Edit, Plan, apply
+from repertory.context.plan import EMPTY, Plan, apply
 from repertory.context.policy import ContextPolicy
 from repertory.context.pricing import Price, Prospect, price_of, read_price
 from repertory.context.tokens import Calibration

@@ -13,7 +13,7 @@ from repertory.errors import ConfigurationError
 
 Rhythm: TypeAlias = Literal["thrifty", "strict"]
 ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
-CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
+CompactMode: TypeAlias = Literal["stub", "first_chars"]
 
 MOST_TOKENS = 10_000_000
 
@@ -57,10 +57,9 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         excerpt_chars: Length of a citation's excerpt.
         expiration_turns: Iterations for which a result is shown before it expires; 0 for the one that first shows it.
         expiration_mode: What becomes of an expired result.
-        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its
-            first characters, or a model's summary (the stub until there is one).
+        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, or its
+            first characters.
         compact_length: Characters that remain of a compacted result, about.
-        compact_prompt: What a model is told when ``compact_mode`` is ``summary``; "" for the built-in prompt.
         compactor: Name of the plug-in that compacts this tool's results; "" detects it from the content.
         pin: Keep the results in view verbatim for the whole run.
         importance: Below 1 they are compacted sooner, above 1 later; it multiplies how many are kept.
@@ -75,7 +74,6 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     expiration_mode: ExpirationMode = "none"
     compact_mode: CompactMode = "stub"
     compact_length: int = 400
-    compact_prompt: str = ""
     compactor: str = ""
     pin: bool = False
     importance: float = 1.0
@@ -100,7 +98,6 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     expiration_mode: ExpirationMode | None = None
     compact_mode: CompactMode | None = None
     compact_length: int | None = None
-    compact_prompt: str | None = None
     compactor: str | None = None
     pin: bool | None = None
     importance: float | None = None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.context.plan import Decision, ExpandEntry, PinEntry, Plan, UnpinEntry
+from repertory.context.decisions import Decision, ExpandEntry, PinEntry, UnpinEntry
+from repertory.context.plan import Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.tokens import shown_tokens, text_tokens
 from repertory.errors import ContextError
