@@ -6,13 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
+
 from offline_environment import offline_environment
 from pages import END_OF_BLOCK, Block, blocks_of
-
 from repertory.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -139,6 +140,19 @@ def test_every_room_has_a_reference_page() -> None:
     assert pages == rooms | {"index", "errors"}
 
 
+def test_a_name_that_a_module_shadows_has_an_entry_of_its_own() -> None:
+    """The reference reads the source, where ``tools.tool`` is a module first; such functions are named apart."""
+    shadowed = [
+        (path.parent.name, path.stem)
+        for path in (ROOT / "src/repertory").glob("*/*.py")
+        if path.stem in getattr(import_module(f"repertory.{path.parent.name}"), "__all__", ())
+    ]
+    assert ("tools", "tool") in shadowed
+    for room, name in shadowed:
+        page = (ROOT / f"docs/reference/{room}.md").read_text(encoding="utf-8")
+        assert re.search(rf"^::: repertory\.{room}\.\w+\.{name}$", page, re.M), f"{room}.{name}"
+
+
 def test_a_page_that_lies_is_found(tmp_path: Path) -> None:
     """Negative control: a block that fails, output that differs, commands and options that are not there."""
     page = tmp_path / "page.md"
@@ -154,4 +168,4 @@ def test_a_page_that_lies_is_found(tmp_path: Path) -> None:
     for line in ("repertory nothing", "repertory ps --nothing", "repertory run", "make nothing"):
         with pytest.raises(BaseException, match=r"."):
             check_command(line.split())
-    check_command("repertory run 'a task' --db runs.db".split("'")[0].split() + ["a task", "--db", "runs.db"])
+    check_command(["repertory", "run", "a task", "--db", "runs.db"])

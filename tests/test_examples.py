@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
 from offline_environment import offline_environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
