@@ -30,7 +30,7 @@ _SEEN = re.compile(r".+:\d+-\d+")
 _QUEUED = re.compile(r"(?P<place>.+:\d+)@(?P<score>\d+(\.\d+)?)")
 _URL = re.compile(r"https?://[^\s<>\"')\]]+")
 PHASES = ("list", "search", "read", "gather", "recall", "answer")
-_FOLLOW_UPS = 2  # searches for names that were come across
+_FOLLOW_UPS = 8  # searches for names that were come across
 
 
 def next_turn(view: View, toolbox: Toolbox, steps: int) -> list[Block] | None:
@@ -267,7 +267,7 @@ class _Turn:
             outside = bool(self.focus) and not path.startswith(f"{self.focus}/")
             return self.queue[place] / (1 + 0.8 * times) * (0.25 if outside else 1.0)
 
-        worth_it = 0.8 * sum(keyword.weight for keyword in self.main) / len(self.main)
+        worth_it = 0.3 * sum(keyword.weight for keyword in self.main) / len(self.main)
         return sorted((p for p in self.queue if value(p) >= worth_it), key=lambda place: (-value(place), place))
 
     def _folder(self) -> str:
