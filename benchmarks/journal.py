@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sqlite3
 import statistics
 import sys
@@ -29,6 +30,7 @@ from repertory.memory import ContentStore, Draft, Entry, EntryAppended, Ledger, 
 from repertory.memory.records import Record
 from repertory.memory.rows import ENTRIES, encode_records
 from repertory.memory.sqlite_file import open_to_write
+from repertory.memory.sqlite_writer import SqliteWriter
 
 BODY = "x" * 300
 APPENDERS = 50
@@ -119,6 +121,40 @@ async def ledger_rows(folder: Path, durability: str, rows: int, batch: int) -> f
         return await _all(append, rows)
 
 
+class _NullWriter(SqliteWriter):
+    """Takes batches and acknowledges them from its thread, and writes nothing."""
+
+    def _write(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        return
+
+
+async def null_writer(folder: Path, durability: str, rows: int, batch: int) -> float:
+    """The bound that tasks, threads and wake-ups set by themselves: rows are encoded and dropped."""
+    path = str(folder / f"{next(names)}.db")
+    writer = _NullWriter(open_to_write(path, durability), path)  # type: ignore[arg-type]
+    numbers = itertools.count()
+
+    async def append() -> None:
+        for _ in range(rows // batch // APPENDERS):
+            records = [EntryAppended(run_id="run-1", entry=entry(next(numbers))) for _ in range(batch)]
+            await writer.submit(encode_records(records), None).wait()
+
+    speed = await _all(append, rows)
+    writer.close(10)
+    return speed
+
+
+def fsyncs(folder: Path) -> float:
+    """Microseconds that this disk takes to make a small write durable."""
+    with (folder / f"{next(names)}.bin").open("wb", buffering=0) as file:
+
+        def write() -> None:
+            file.write(BODY.encode())
+            os.fdatasync(file.fileno())
+
+        return _median(write, 200) / 1000
+
+
 async def naive_aiosqlite(folder: Path, durability: str, rows: int, _batch: int) -> float:
     """50 tasks on one aiosqlite connection, execute and commit each."""
     async with aiosqlite.connect(folder / f"{next(names)}.db") as connection:
@@ -165,6 +201,8 @@ CONTESTANTS: dict[str, tuple[Callable[..., float], int]] = {
     "raw executemany(50), our table": (raw_schema, 50),
     "raw executemany(1000), 2 columns": (raw_plain, 1000),
     "raw executemany(1000), our table": (raw_schema, 1000),
+    "nothing written, 50 x 1 row, asyncio": (on("asyncio", null_writer), 1),
+    "nothing written, 50 x 1 row, trio": (on("trio", null_writer), 1),
     "journal, 50 x 1 row, asyncio": (on("asyncio", journal_rows), 1),
     "journal, 50 x 1 row, trio": (on("trio", journal_rows), 1),
     "journal, 50 runs x 1 row, trio": (on("trio", journal_runs), 1),
@@ -229,7 +267,7 @@ def measure_busy(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     try:
         for backend, interval in itertools.product(("asyncio", "trio"), (0.005, 0.0005)):
             sys.setswitchinterval(interval)
-            latencies = sorted(anyio.run(_appends_beside_work, folder, seconds, backend=backend))
+            latencies = sorted(anyio.run(_appends_beside_work, folder, seconds, backend=backend)) or [seconds]
             out[f"{backend}, {interval * 1000:g} ms"] = {
                 "p50": latencies[len(latencies) // 2] * 1000,
                 "p99": latencies[len(latencies) * 99 // 100] * 1000,
@@ -322,6 +360,8 @@ RATIOS = [  # (what, contestant, floor, target by durability)
     ("1 row/await, trio", "journal, 50 x 1 row, trio", "raw executemany(50), 2 columns", (0.45, 0.33)),
     ("1 row/await, asyncio", "journal, 50 x 1 row, asyncio", "raw executemany(50), our table", (None, None)),
     ("1 row/await, trio", "journal, 50 x 1 row, trio", "raw executemany(50), our table", (None, None)),
+    ("1 row/await, asyncio", "journal, 50 x 1 row, asyncio", "nothing written, 50 x 1 row, asyncio", (None, None)),
+    ("1 row/await, trio", "journal, 50 x 1 row, trio", "nothing written, 50 x 1 row, trio", (None, None)),
     ("20 rows/await, asyncio", "journal, 50 x 20 rows, asyncio", "raw executemany(1000), our table", (0.80, 0.80)),
     ("20 rows/await, trio", "journal, 50 x 20 rows, trio", "raw executemany(1000), our table", (0.80, 0.80)),
     ("beside naive aiosqlite", "journal, 50 x 1 row, asyncio", "aiosqlite, 50 tasks, commit per row", (2.5, 3.0)),
@@ -342,13 +382,14 @@ def main() -> None:
     rounds, rows = (2, 2_000) if options.quick else (options.rounds, options.rows)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        found = {
+        found: dict[str, Any] = {
+            "fsync_microseconds": fsyncs(folder),
             "throughput": measure_throughput(folder, rounds, rows),
             "busy": measure_busy(folder, 1.0 if options.quick else 4.0),
             "snapshots": measure_snapshots(rounds),
             "citation": measure_citation(rounds),
         }
-    speeds: Any = found["throughput"]
+    speeds = found["throughput"]
     ratios = [
         {
             "what": what,
@@ -363,7 +404,9 @@ def main() -> None:
     if options.json:
         print(json.dumps({**found, "ratios": ratios, "sqlite": sqlite3.sqlite_version}, indent=2))
         return
-    print(f"rows per second (SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}, {rounds} rounds)")
+    print(f"SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}, {rounds} rounds; ", end="")
+    print(f"a durable write of the file system takes {found['fsync_microseconds']:.0f} µs")
+    print("rows per second")
     for name in CONTESTANTS:
         print(f"  {name:40}" + "".join(f"{durability:>9} {speeds[durability][name]:>9,.0f}" for durability in speeds))
     print("ratios")
@@ -372,10 +415,10 @@ def main() -> None:
         print(f"  {each['what']:30} {each['durability']:8} {each['ratio']:6.2f} of {each['floor']}{target}")
     print("an append beside a busy loop, 50 appenders, power")
     for name, each in found["busy"].items():
-        print(f"  {name:20} p50 {each['p50']:7.1f} ms   p99 {each['p99']:7.1f} ms   {each['per_second']:8,.0f}/s")  # type: ignore[index]
+        print(f"  {name:20} p50 {each['p50']:7.1f} ms   p99 {each['p99']:7.1f} ms   {each['per_second']:8,.0f}/s")
     print("snapshots, nanoseconds")
     for size, each in found["snapshots"].items():
-        print(f"  {size:>9,} " + "   ".join(f"{what} {nanoseconds:,.0f}" for what, nanoseconds in each.items()))  # type: ignore[union-attr]
+        print(f"  {size:>9,} " + "   ".join(f"{what} {nanoseconds:,.0f}" for what, nanoseconds in each.items()))
     print("citations, milliseconds: " + ", ".join(f"{what} {ms:.3f}" for what, ms in found["citation"].items()))
 
 

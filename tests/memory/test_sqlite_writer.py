@@ -21,7 +21,8 @@ from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.memory import Ledger, SqliteJournal, favour_writers, open_journal
 from repertory.memory.rows import encode_records
 from repertory.memory.sqlite_file import open_to_write
-from repertory.memory.sqlite_writer import GROUP, SqliteWriter, index_slice
+from repertory.memory.sqlite_jobs import index_slice
+from repertory.memory.sqlite_writer import GROUP, SqliteWriter
 from repertory.memory.waiting import Latch, new_waiter, wake_all
 
 

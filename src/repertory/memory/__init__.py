@@ -62,8 +62,9 @@ if TYPE_CHECKING:
         SnapshotScope,
         StoreItem,
     )
+    from repertory.memory.opening import open_journal
     from repertory.memory.scopes import Conflict, MergeReport
-    from repertory.memory.sqlite_journal import SqliteJournal, open_journal
+    from repertory.memory.sqlite_journal import SqliteJournal
     from repertory.memory.stress import AppendsReport, run_appends
 
 __all__ = [
@@ -164,7 +165,7 @@ _LATE = {
     "Transform": "repertory.memory.items",
     "AppendsReport": "repertory.memory.stress",
     "run_appends": "repertory.memory.stress",
-    "open_journal": "repertory.memory.sqlite_journal",
+    "open_journal": "repertory.memory.opening",
 }
 
 

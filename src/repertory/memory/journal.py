@@ -95,7 +95,7 @@ class Journal(Protocol):
         ...
 
     def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
-        """Queue a batch. Callable from any task and any OS thread; never blocks.
+        """Queue a batch; an empty one is a barrier. Callable from any task and any OS thread; never blocks.
 
         Batches become durable in the order of their ``submit`` calls, each wholly or not at all.
 
@@ -105,6 +105,8 @@ class Journal(Protocol):
                 of the batches, on the writer's thread. It must be quick and must not raise.
 
         Raises:
+            RecordRefused: A record cannot be kept exactly; nothing of the batch was queued, and others go on.
+            JournalReadOnly: The journal was opened to look only.
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
@@ -127,7 +129,11 @@ class Journal(Protocol):
         ...
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
-        """Full-text search over a run's ledger, best first. The query is plain words, never a syntax error."""
+        """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
+
+        Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. No query is
+        a syntax error.
+        """
         ...
 
     async def read_decisions(self, run_id: str) -> list[DecisionMade]:
@@ -187,7 +193,10 @@ class Journal(Protocol):
         ...
 
     async def delete_expired_contents(self, now: float) -> int:
-        """Empty stored contents that expired before ``now``; returns how many. Their citations stay listed."""
+        """Empty stored contents that have expired by ``now``; returns how many. Their citations stay listed.
+
+        A content expires at its ``expires_at``, and ``retention`` seconds after its run has reached a final state.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -7,23 +7,19 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.llm.messages import decode_block
-from repertory.memory.rows import TABLES, EncodedRecord, Value, decode_json
-from repertory.memory.search import searchable_text
+from repertory.memory.rows import TABLES, EncodedRecord, Value
 from repertory.memory.waiting import Latch, Waiter, wake_all
 
 T = TypeVar("T")
 
 GROUP: Final = 512  # records that one commit gathers; a larger batch is a commit of its own
-_CHUNK: Final = 128  # most rows of one statement
-_INDEX_SLICE: Final = 256  # entries whose words one job indexes, and
-_INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
+_CHUNK: Final = 64  # most rows of one statement
 
 
 class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +171,7 @@ class SqliteWriter:
     def _commit_group(self, group: Sequence[_Batch]) -> None:
         if self._failure is None:
             try:
-                self._transact(lambda: self._insert(group))
+                self._write(self._statements.insert(self._number(group)))
                 self._batches += len(group)
                 self._records += sum(len(batch.rows) for batch in group)
                 for batch in group:
@@ -201,11 +197,29 @@ class SqliteWriter:
                 failure = lambda: mistake  # noqa: E731
         wake_all(job.finish(self._failed if self._failure is not None else failure))
 
+    def _write(self, statements: Sequence[tuple[str, Sequence[Value]]]) -> None:
+        def execute() -> None:
+            for sql, values in statements:
+                self._connection.execute(sql, values)
+
+        if len(statements) > 1:
+            self._transact(execute)
+        elif statements:
+            # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
+            # thread gives the GIL away and must win it back from a busy event loop.
+            self._timed(execute)
+
     def _transact(self, work: Callable[[], object]) -> None:
+        def transaction() -> None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            work()
+            self._connection.execute("COMMIT")
+
+        self._timed(transaction)
+
+    def _timed(self, commit: Callable[[], object]) -> None:
         started = time.perf_counter()
-        self._connection.execute("BEGIN IMMEDIATE")
-        work()
-        self._connection.execute("COMMIT")
+        commit()
         self._commits += 1
         self._slowest = max(self._slowest, time.perf_counter() - started)
 
@@ -215,7 +229,8 @@ class SqliteWriter:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _insert(self, group: Sequence[_Batch]) -> None:
+    def _number(self, group: Sequence[_Batch]) -> dict[str, list[Value]]:
+        """Give every record of a group its number; the rows of each table as one flat list."""
         values: dict[str, list[Value]] = {}
         for batch in group:
             for record in batch.rows:
@@ -224,8 +239,7 @@ class SqliteWriter:
                     flat = values.setdefault(table, [])
                     flat.append(self._sequence)
                     flat += row
-        for table, flat in values.items():
-            self._statements.insert(table, flat)
+        return values
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -251,70 +265,33 @@ class SqliteWriter:
 
 
 class _Statements:
-    """One INSERT for many rows. ``executemany`` would give the GIL away at every row: with a busy event loop
-    each time can cost the 5 ms of a thread switch (195,800 rows/s became 6,300).
+    """One INSERT for many rows.
+
+    ``executemany`` would give the GIL away at every row: with a busy event loop each time can cost the 5 ms of a
+    thread switch (195,800 rows/s became 6,300).
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        self._width: dict[str, int] = {}
-        self._head: dict[str, str] = {}
+        most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        self._tables: dict[str, tuple[str, str, int, int]] = {}
         for table in TABLES.values():
-            self._add(table.name, table.columns)
+            self._add(table.name, table.columns, most)
             if table.side:
-                self._add(table.side, (table.side_column,))
+                self._add(table.side, (table.side_column,), most)
 
-    def _add(self, table: str, columns: Iterable[str]) -> None:
+    def _add(self, table: str, columns: Iterable[str], most: int) -> None:
         names = ("seq", *columns)
-        self._width[table] = len(names)
-        self._head[table] = f"INSERT INTO {table} ({', '.join(names)}) VALUES "
+        head = f"INSERT INTO {table} ({', '.join(names)}) VALUES "
+        row = f"({', '.join('?' * len(names))})"
+        self._tables[table] = head, row, len(names), min(_CHUNK, most // len(names))
 
-    def insert(self, table: str, flat: list[Value]) -> None:
-        """Insert rows given as one flat list, in chunks of powers of two, so that few statements are prepared."""
-        width = self._width[table]
-        chunk = _CHUNK
-        while chunk * width > self._most:
-            chunk //= 2
-        row = f"({', '.join('?' * width)})"
-        start, left = 0, len(flat) // width
-        while left:
-            while chunk > left:
-                chunk //= 2
-            stop = start + chunk * width
-            self._connection.execute(self._head[table] + ", ".join([row] * chunk), flat[start:stop])
-            start, left = stop, left - chunk
-
-
-def index_slice(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Index the words of the next entries that are not indexed yet; one ``Job``.
-
-    Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has an entry.
-    """
-    (indexed,) = connection.execute("SELECT indexed FROM search_progress").fetchone()
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()
-    characters = 0
-    rows = connection.execute(
-        "SELECT seq, content FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (indexed, _INDEX_SLICE)
-    ).fetchall()
-    for seq, content in rows:
-        words = searchable_text([decode_block(raw) for raw in decode_json(content)])
-        connection.execute("INSERT INTO entry_search (rowid, words) VALUES (?, ?)", (seq, words))
-        indexed = seq
-        characters += len(words)
-        if characters > _INDEX_CHARACTERS:
-            break
-    connection.execute("UPDATE search_progress SET indexed = ?", (indexed,))
-    return indexed, last
-
-
-def delete_contents(connection: sqlite3.Connection, now: float, final_states: Sequence[str]) -> int:
-    """Delete the bodies of expired contents; one ``Job``. The rules are those of ``pairing.is_expired``."""
-    marks = ", ".join("?" * len(final_states))
-    return connection.execute(
-        f"""DELETE FROM content_bodies WHERE seq IN (
-            SELECT c.seq FROM contents c LEFT JOIN run_status s ON s.run_id = c.run_id AND s.state IN ({marks})
-            WHERE c.expires_at <= ? OR s.updated_at + c.retention <= ?)""",
-        (*final_states, now, now),
-    ).rowcount
+    def insert(self, rows: Mapping[str, list[Value]]) -> list[tuple[str, Sequence[Value]]]:
+        """Statements, with their values, for rows given as one flat list for each table."""
+        statements: list[tuple[str, Sequence[Value]]] = []
+        for table, flat in rows.items():
+            head, row, width, most = self._tables[table]
+            for start in range(0, len(flat), most * width):
+                values = flat[start : start + most * width]
+                # SQLite3's cache keeps each length that occurs as a prepared statement.
+                statements.append((head + ", ".join([row] * (len(values) // width)), values))
+        return statements

@@ -23,8 +23,8 @@ from repertory.llm.messages import Text, text_of
 from repertory.memory.entries import Draft, Entry
 from repertory.memory.journal import Durability
 from repertory.memory.ledger import Ledger
+from repertory.memory.opening import open_journal
 from repertory.memory.snapshot import Snapshot
-from repertory.memory.sqlite_journal import open_journal
 
 _MOST_SNAPSHOTS: Final = 200  # kept to the end, each compared with the whole record
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")

@@ -1,0 +1,64 @@
+"""The one way to open a journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+
+from repertory.memory.journal import Durability, Journal
+from repertory.memory.memory_journal import MemoryJournal
+from repertory.memory.sqlite_file import FileLock, check_readable, make_folder, open_to_write
+from repertory.memory.sqlite_journal import SqliteJournal
+from repertory.memory.sqlite_writer import SqliteWriter
+
+
+@asynccontextmanager
+async def open_journal(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    durability: Durability = "power",
+    readonly: bool = False,
+    close_timeout: float = 30.0,
+) -> AsyncGenerator[Journal, None]:
+    """Open a journal, and close it at the end of the block.
+
+    Args:
+        path: The file; made where there is none, readable by this user alone, as is its folder. None or
+            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``.
+        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
+            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
+        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
+        close_timeout: Seconds that closing may take to write what is queued.
+
+    Raises:
+        JournalLocked: Another process owns the file; the message names it.
+        JournalUnreadable: Not a journal, damaged, or no permission.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    journal: MemoryJournal | SqliteJournal
+    if path is None or os.fspath(path) == ":memory:":
+        journal = MemoryJournal()
+    else:
+        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+def _open(path: str, durability: Durability, readonly: bool, close_timeout: float) -> SqliteJournal:
+    path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
+    if readonly:
+        check_readable(path)
+        return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
+    make_folder(path)
+    lock = FileLock(path)
+    try:
+        writer = SqliteWriter(open_to_write(path, durability), path)
+    except BaseException:
+        lock.release()
+        raise
+    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout)
