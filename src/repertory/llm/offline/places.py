@@ -15,7 +15,7 @@ _ASIDE = frozenset(
 _DEFINES = re.compile(r"^\s*(?:async\s+)?(?:def|class|func|fn|function|struct|interface|#+)\s")
 _NOT_TEXT = re.compile(r"\.(so|pyc|pyd|dll|o|a|png|jpe?g|gif|ico|pdf|zip|gz|whl|exe|bin|db|sqlite3?)$", re.IGNORECASE)
 _PATH_LINE = re.compile(r"^[^\s].*?[\w-]\.\w{1,8}$")
-WINDOW = 60  # lines that one look at a file shows
+WINDOW = 200  # lines that one look at a file shows
 
 
 def path_fit(path: str, wanted: Sequence[Keyword]) -> float:

@@ -30,7 +30,7 @@ _SEEN = re.compile(r".+:\d+-\d+")
 _QUEUED = re.compile(r"(?P<place>.+:\d+)@(?P<score>\d+(\.\d+)?)")
 _URL = re.compile(r"https?://[^\s<>\"')\]]+")
 PHASES = ("list", "search", "read", "gather", "recall", "answer")
-_FOLLOW_UPS = 8  # searches for names that were come across
+_FOLLOW_UPS = 4  # searches for names that were come across
 
 
 def next_turn(view: View, toolbox: Toolbox, steps: int) -> list[Block] | None:
@@ -211,6 +211,8 @@ class _Turn:
                 self._look_into(place)
                 self.said.append(f"I search in {place[:-2]}.")
         best_place = next((place for place in self._ranked() if not place.endswith(":0")), None)
+        if best_place is None and not self.calls:
+            self._widen()
         if best_place is None or self.tools.view is None:
             return
         path, _, line = best_place.rpartition(":")
@@ -219,6 +221,16 @@ class _Turn:
         self.viewed.append(f"{path}:{first}-{last}")
         self.calls.append(self.tools.view.view(path, first, last))
         self.said.append(f"I read {path} from line {first}.")
+
+    def _widen(self) -> None:
+        """Search the whole folder for one word after another, once the best places have been read."""
+        tool = self.tools.search
+        word = next((k.stem for k in self.main if f"all:{k.stem}" not in self.searched), None)
+        if tool is None or word is None or not self.focus:
+            return
+        self._find(word, path=self.focus)
+        self.searched.append(f"all:{word}")
+        self.said.append(f"I search all of {self.focus} for {word}.")
 
     def _gather(self) -> None:
         """Ask memory for the findings, so that they are fresh in view."""
@@ -267,7 +279,7 @@ class _Turn:
             outside = bool(self.focus) and not path.startswith(f"{self.focus}/")
             return self.queue[place] / (1 + 0.8 * times) * (0.25 if outside else 1.0)
 
-        worth_it = 0.3 * sum(keyword.weight for keyword in self.main) / len(self.main)
+        worth_it = 0.8 * sum(keyword.weight for keyword in self.main) / len(self.main)
         return sorted((p for p in self.queue if value(p) >= worth_it), key=lambda place: (-value(place), place))
 
     def _folder(self) -> str:
