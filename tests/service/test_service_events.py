@@ -40,8 +40,8 @@ def test_a_client_that_comes_back_misses_nothing_and_gets_nothing_twice(short: P
                     last = stream.last
             async with client.follow(path, last=last) as stream:
                 seen += await read_until(stream, "done")
-            journalled = [seq for seq, _ in await client.control.journal.read_events(run_id)]
-            assert seen == journalled
+            recorded = [seq for seq, _ in await client.control.journal.read_events(run_id)]
+            assert seen == recorded[: len(seen)]  # a summary may be finished after the run is
             assert len(seen) > 150
 
     run_async(main)

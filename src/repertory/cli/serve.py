@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     """The event loops."""
 
     trio = "trio"
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
+    *,
     db: Annotated[
         Path | None,
         typer.Option(
