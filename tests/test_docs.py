@@ -126,6 +126,16 @@ def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
     assert [target for target in here if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", [ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/design.md"], ids=names)
+def test_the_paths_that_a_page_names_exist(page: Path) -> None:
+    """Maps of the code stay true when the code moves."""
+    named = re.findall(
+        r"`((?:src|docs|tests|examples|benchmarks|agents|actors|memory)/[\w./-]*)`", page.read_text("utf-8")
+    )
+    assert named
+    assert [path for path in named if not any((base / path).exists() for base in (ROOT, ROOT / "src/repertory"))] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """No page is left out of the site, and the site promises no page that is not there."""
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
