@@ -241,12 +241,12 @@ async def test_a_shortened_view_is_fetched_again_by_its_citation() -> None:
 
     def stored(use: ToolUse) -> str:
         asked.append(use.input)
-        return "- The first waiter is woken by a release of the lock. (locks.py:126)"
+        return "- The first waiter is woken by a release of the lock. (handover.py:126)"
 
     responses, _ = await converse(QUESTION, file_tools(STDLIB / "asyncio"), shape=stubs, extra=[fetch], answers=stored)
     assert asked
     assert asked[0]["content_id"] == "c-1"
-    assert "(locks.py:126)" in text_of(responses[-1].content)
+    assert "(handover.py:126)" in text_of(responses[-1].content)
 
 
 @pytest.mark.parametrize(
