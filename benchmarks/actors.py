@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import tracemalloc
+from collections import deque
 from collections.abc import Awaitable, Callable
 from time import process_time_ns
 from typing import Any
@@ -25,6 +26,7 @@ import trio
 from anyio.lowlevel import checkpoint
 
 from repertory.actors import ActorRef, ActorSystem, Request, handler, open_system
+from repertory.actors.backend import current_backend
 
 BURST = 100
 
@@ -69,6 +71,40 @@ class Counter:
         """Count what is asked, asynchronously."""
         self.total += message.n
         return self.total
+
+
+class HandMade:
+    """The least that an actor made by hand does for a message: find the handler, count, survive its errors."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.crashes = 0
+        self.table = {Tick: self.tick}
+
+    def tick(self, message: Tick) -> int:
+        """Count."""
+        self.total += message.n
+        return self.total
+
+    def handle(self, message: Tick) -> int | None:
+        """Handle one message."""
+        try:
+            return self.table[type(message)](message)
+        except ValueError:
+            self.crashes += 1
+            return None
+
+
+class Spot:
+    """Somewhere to sleep, a queue, a slot."""
+
+    __slots__ = ("idle", "parked", "queue", "value")
+
+    def __init__(self) -> None:
+        self.parked: Any = None
+        self.queue: deque[Any] = deque()
+        self.idle = False
+        self.value = 0
 
 
 Contestant = Callable[[int], Awaitable[None]]
@@ -175,21 +211,20 @@ class Arena:
             receive.close()
 
     async def stream_ask_concurrent(self, n: int) -> None:
-        """A hundred askers of a channel actor: a request with an event, and a slot for the answer."""
+        """A hundred askers of a channel actor; each ask brings a channel of its own for the answer."""
         send, receive = anyio.create_memory_object_stream[Any](1000)
+        handle = HandMade().handle
 
         async def actor() -> None:
-            total = 0
-            async for message, event, slot in receive:
-                total += message.n
-                slot.append(total)
-                event.set()
+            async for message, reply in receive:
+                await reply.send(handle(message))
 
         async def asker() -> None:
             for _ in range(n // 100):
-                event, slot = anyio.Event(), []
-                await send.send((Tick(), event, slot))
-                await event.wait()
+                reply, answer = anyio.create_memory_object_stream[int](1)
+                with reply, answer:
+                    await send.send((Tick(), reply))
+                    await answer.receive()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(actor)
@@ -202,10 +237,11 @@ class Arena:
     async def channel_send(self, n: int) -> None:
         """trio's memory channel, awaiting each send."""
         send, receive = trio.open_memory_channel[Tick](100)
+        handle = HandMade().handle
 
         async def consumer() -> None:
             async for message in receive:
-                message.n  # noqa: B018
+                handle(message)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consumer)
@@ -216,10 +252,11 @@ class Arena:
     async def channel_send_nowait(self, n: int) -> None:
         """trio's memory channel, in bursts of a hundred."""
         send, receive = trio.open_memory_channel[Tick](100_000)
+        handle = HandMade().handle
 
         async def consumer() -> None:
             async for message in receive:
-                message.n  # noqa: B018
+                handle(message)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consumer)
@@ -230,33 +267,41 @@ class Arena:
             await send.aclose()
 
     async def queue_actor(self, n: int) -> None:
-        """An asyncio.Queue and a task, in bursts of a hundred."""
-        queue: asyncio.Queue[Tick | None] = asyncio.Queue()
+        """An asyncio.Queue of messages and futures, and a task, in bursts of a hundred."""
+        queue: asyncio.Queue[tuple[Tick, Any] | None] = asyncio.Queue()
+        handle = HandMade().handle
 
         async def consumer() -> None:
-            while (message := await queue.get()) is not None:
-                message.n  # noqa: B018
+            while (envelope := await queue.get()) is not None:
+                message, future = envelope
+                answer = handle(message)
+                if future is not None:
+                    future.set_result(answer)
 
         task = asyncio.create_task(consumer())
         for _ in range(n // BURST):
             for _ in range(BURST):
-                queue.put_nowait(Tick())
+                queue.put_nowait((Tick(), None))
             await asyncio.sleep(0)
         queue.put_nowait(None)
         await task
 
     async def queue_50_to_1(self, n: int) -> None:
         """The same with fifty producers, ten messages a turn."""
-        queue: asyncio.Queue[Tick | None] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[Tick, Any] | None] = asyncio.Queue()
+        handle = HandMade().handle
 
         async def consumer() -> None:
-            while (message := await queue.get()) is not None:
-                message.n  # noqa: B018
+            while (envelope := await queue.get()) is not None:
+                message, future = envelope
+                answer = handle(message)
+                if future is not None:
+                    future.set_result(answer)
 
         async def producer() -> None:
             for _ in range(n // 500):
                 for _ in range(10):
-                    queue.put_nowait(Tick())
+                    queue.put_nowait((Tick(), None))
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(consumer())
@@ -267,28 +312,33 @@ class Arena:
         await task
 
     async def naked_ping_pong(self, n: int) -> None:
-        """Two tasks that wake each other with the native primitive: the floor of an ask."""
-        from repertory.actors.backend import current_backend
-
+        """A hand-made mailbox without any feature: deque, idle flag, native wake, and a slot for the answer."""
         backend = current_backend()
-
-        class Spot:
-            parked: Any = None
-
-        ping, pong = Spot(), Spot()
+        box = Spot()
 
         async def server() -> None:
-            for _ in range(n):
-                await backend.park(ping)
-                backend.unpark(pong)
+            total = 0
+            while True:
+                if not box.queue:
+                    box.idle = True
+                    await backend.park(box)
+                    continue
+                message, slot = box.queue.popleft()
+                total += message.n
+                slot.value = total
+                backend.unpark(slot)
+                if total == n:
+                    return
 
         async with backend.open_nursery() as nursery:
             nursery.start_soon(server)
-            while ping.parked is None:
-                await checkpoint()
             for _ in range(n):
-                backend.unpark(ping)
-                await backend.park(pong)
+                slot = Spot()
+                box.queue.append((Tick(), slot))
+                if box.idle:
+                    box.idle = False
+                    backend.unpark(box)
+                await backend.park(slot)
 
     def contestants(self) -> dict[str, tuple[Contestant, int]]:
         """All that run on this backend, and how often each does its work."""

@@ -440,6 +440,29 @@ def test_an_ask_given_up_blocks_nobody(run_async: Any) -> None:
     run_async(main)
 
 
+def test_asking_one_who_waits_for_another_is_no_cycle(run_async: Any) -> None:
+    """It takes as long as the other takes, and that is all."""
+
+    async def main() -> None:
+        async with open_system() as system, anyio.create_task_group() as tasks:
+            a, b, c = (system.spawn(Agent, name) for name in "abc")
+            gate = anyio.Event()
+            answers: list[object] = []
+
+            async def ask() -> None:
+                answers.append(await c.ask(Relay(lambda: a.ask(Relay(anyio.lowlevel.checkpoint)))))
+
+            tasks.start_soon(a.ask, Relay(lambda: b.ask(Relay(gate.wait))))
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            gate.set()
+            await anyio.wait_all_tasks_blocked()
+            assert answers == [None]
+
+    run_async(main)
+
+
 def test_several_asks_at_once_from_one_handler(run_async: Any) -> None:
     """A handler may fan out; two ways to the same actor are no cycle."""
 

@@ -472,7 +472,7 @@ def test_watching_the_dead_is_answered_and_unwatching_forgets(run_async: Any) ->
             system.spawn(lambda: Hooked(diary, setup=contexts.append))
             await anyio.wait_all_tasks_blocked()
             ctx = contexts[0]
-            ctx.unwatch(alive)
+            ctx.unwatch(alive)  # never watched: of no effect
             ctx.watch(dead)
             ctx.watch(forgotten)
             ctx.unwatch(forgotten)
@@ -505,6 +505,45 @@ def test_watches_end_with_the_incarnation(run_async: Any) -> None:
             await watched.wait_stopped()
             await anyio.wait_all_tasks_blocked()
         assert not [line for line in diary if line.startswith("saw")]
+
+    run_async(main)
+
+
+def test_all_watchers_hear(run_async: Any) -> None:
+    """A death has many witnesses."""
+
+    async def main() -> None:
+        diary: list[str] = []
+        async with open_system() as system:
+            watched = system.spawn(Player, "w")
+            for name in "abc":
+                system.spawn(lambda name=name: Hooked(diary, name, lambda ctx: ctx.watch(watched)))
+            await anyio.wait_all_tasks_blocked()
+            watched.kill()
+            await watched.wait_stopped()
+            await anyio.wait_all_tasks_blocked()
+            assert {f"{name} saw w killed" for name in "abc"} < set(diary)
+
+    run_async(main)
+
+
+def test_a_death_not_yet_told_dies_with_its_watcher(run_async: Any) -> None:
+    """It is for the incarnation that asked for it."""
+
+    async def main() -> None:
+        diary: list[str] = []
+        async with open_system() as system:
+            watched = system.spawn(Player)
+            watcher = system.spawn(lambda: Hooked(diary, setup=lambda ctx: ctx.watch(watched)))
+            await anyio.wait_all_tasks_blocked()
+            hold = Hold(anyio.Event())
+            watcher.tell(hold)
+            await hold.begun.wait()
+            watched.kill()
+            await watched.wait_stopped()
+            watcher.kill()
+            await watcher.wait_stopped()
+        assert diary == ["started", "stopped"]
 
     run_async(main)
 
@@ -543,8 +582,9 @@ def test_a_lazy_actor_is_made_on_its_first_message(run_async: Any) -> None:
             told, stopped, killed, left = (system.spawn(factory, lazy=True) for _ in range(4))
             await anyio.wait_all_tasks_blocked()
             assert told.statistics().state == "new"
-            stopped.stop()
-            killed.kill()
+            for _ in range(2):
+                stopped.stop()
+                killed.kill()
             assert (await stopped.wait_stopped()).kind == "stopped"
             assert (await killed.wait_stopped()).kind == "killed"
             assert made == []

@@ -81,7 +81,7 @@ class TrioBackend:
     def __init__(self) -> None:
         import trio
 
-        self.now = trio.current_time
+        self.now = trio.lowlevel.current_clock().current_time  # trio.current_time looks it up each time
         # trio's nurseries start tasks by ``async_fn`` where the protocol says ``function``, always by position.
         self.open_nursery = cast("Callable[[], AbstractAsyncContextManager[Nursery]]", trio.open_nursery)
         self._token = trio.lowlevel.current_trio_token()

@@ -89,7 +89,7 @@ def waiting_path(start: Cell, goal: Cell) -> list[Cell] | None:
     return None
 
 
-async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None) -> Any:
+async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None, *, late: bool) -> Any:
     """Ask through the mailbox.
 
     Args:
@@ -97,6 +97,7 @@ async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None) -
         message: The request.
         deadline: When to give up, on the scheduler's clock; infinite for never.
         asker: The actor whose handler is asking, if one is.
+        late: The deadline has passed already.
 
     Returns:
         The answer.
@@ -116,7 +117,7 @@ async def ask(target: Cell, message: Any, deadline: float, asker: Cell | None) -
     timed = deadline != float("inf")
     try:
         if timed:
-            if runtime.backend.now() >= deadline:
+            if late:
                 call.expire()
             else:
                 runtime.wheel.add(call)

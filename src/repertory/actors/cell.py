@@ -220,13 +220,16 @@ class Cell:
         self.by_itself = by_itself and (self.by_itself or not self.closing)
         self.closing = True
         self.stop_deadline = min(self.stop_deadline, deadline)
+        was_idle = self.mailbox.idle
         self.mailbox.close()
         self.mailbox.idle = False
         if not self.launched:
             self.finish(StopReason("stopped"))
             return
         if self.life is not None and self.life.nursery is not None:
-            self.life.nursery.cancel_scope.deadline = self.stop_deadline
+            # A timer costs as much as the rest of the stop, and an idle actor with nothing to wait for needs none.
+            if not was_idle or self.life.has_company() or self.life.has_hook("stopping"):
+                self.life.nursery.cancel_scope.deadline = self.stop_deadline
             if self.state == "running":
                 self.state = "stopping"
         self.runtime.backend.unpark(self)

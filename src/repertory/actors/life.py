@@ -34,9 +34,9 @@ class Life:
 
     __slots__ = ("actor", "blueprint", "cell", "children", "context", "nursery", "tasks", "watching")
 
-    def __init__(self, cell: Cell, nursery: Nursery) -> None:
+    def __init__(self, cell: Cell) -> None:
         self.cell = cell
-        self.nursery: Nursery | None = nursery
+        self.nursery: Nursery | None = None
         self.context = ActorContext(cell, self)
         self.children: Children | None = None
         self.tasks: set[anyio.CancelScope] | None = None
@@ -61,11 +61,18 @@ class Life:
                 cell.watchers.discard(self.cell)
         self.watching = None
 
+    def has_hook(self, name: str) -> bool:
+        """Whether the actor has been made and has this hook."""
+        return self.blueprint is not None and name in self.blueprint.hooks
+
+    def has_company(self) -> bool:
+        """Whether there are, or may be, other tasks in the nursery."""
+        return self.children is not None or bool(self.tasks)
+
     async def call_hook(self, name: str, *args: Any) -> None:
         """Call one of the actor's hooks if it has it."""
-        hook = self.blueprint.hooks.get(name) if self.blueprint is not None else None
-        if hook is not None:
-            result = hook(self.actor, self.context, *args)
+        if self.blueprint is not None and name in self.blueprint.hooks:
+            result = self.blueprint.hooks[name](self.actor, self.context, *args)
             if inspect.isawaitable(result):
                 await result
 
@@ -113,7 +120,7 @@ class Life:
         """Be told of the death of another."""
         me = self.cell
         self.open_nursery()
-        if self.blueprint is None or "terminated" not in self.blueprint.hooks:
+        if not self.has_hook("terminated"):
             raise ConfigurationError(f"{me.path} cannot watch {other.path}: it has no `terminated` hook")
         if self.watching is None:
             self.watching = set()

@@ -89,15 +89,15 @@ class ActorRef(Generic[MessageT_contra]):
         Raises:
             ActorStopped: The receiver has stopped; the message stays with the caller.
         """
-        self._check_thread()
+        if get_ident() != self._mailbox.thread:
+            raise self._wrong_thread()
         await self._mailbox.send(message)
 
-    def _check_thread(self) -> None:
-        if get_ident() != self._mailbox.thread:
-            raise RuntimeError(
-                f"{self.path} lives in another thread: tell() crosses threads; for an answer use "
-                "anyio.from_thread.run(ref.ask, request)"
-            )
+    def _wrong_thread(self) -> RuntimeError:
+        return RuntimeError(
+            f"{self.path} lives in another thread: tell() crosses threads; for an answer use "
+            "anyio.from_thread.run(ref.ask, request)"
+        )
 
     async def ask(
         self, request: Askable[ActorRef[MessageT_contra], ReplyT], *, reply_timeout: float | None = None
@@ -125,17 +125,20 @@ class ActorRef(Generic[MessageT_contra]):
             UnhandledMessage: The receiver has no handler for this type.
             Exception: An error that the handler declares as expected comes as it is.
         """
-        self._check_thread()
-        cell = self._cell
-        asker = current_cell.get()
-        deadline = _NEVER
-        if asker is not None and (call := asker.call) is not None:
-            deadline = call.deadline
-        if reply_timeout is not None:
-            deadline = min(deadline, cell.runtime.backend.now() + reply_timeout)
         box = self._mailbox
-        if box.idle:
-            runtime = cell.runtime
+        if get_ident() != box.thread:
+            raise self._wrong_thread()
+        cell = self._cell
+        runtime = cell.runtime
+        asker = current_cell.get()
+        deadline = _NEVER if asker is None or asker.call is None else asker.call.deadline
+        late = False
+        if reply_timeout is not None or deadline != _NEVER:
+            now = runtime.backend.now()
+            if reply_timeout is not None:
+                deadline = min(deadline, now + reply_timeout)
+            late = now >= deadline
+        if box.idle and not late:
             if not runtime.inline_left:
                 runtime.inline_left = INLINE_QUOTA
                 await checkpoint()
@@ -145,11 +148,10 @@ class ActorRef(Generic[MessageT_contra]):
                 and not entry.is_async
                 and box.idle  # still, after the checkpoint
                 and cell.settings.attempts == 1  # else a crash means waiting for the next attempt
-                and (deadline == _NEVER or runtime.backend.now() < deadline)
             ):
                 runtime.inline_left -= 1
                 return cast("ReplyT", run_inline(cell, entry, request, deadline))
-        return cast("ReplyT", await ask(cell, request, deadline, asker))
+        return cast("ReplyT", await ask(cell, request, deadline, asker, late=late))
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully: take no more messages, and handle those accepted.

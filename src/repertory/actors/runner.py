@@ -68,12 +68,14 @@ async def _incarnate(cell: Cell) -> StopReason | Comeback:
 
 async def _live(cell: Cell) -> None:
     """From the factory to the moment when the last child and task are gone."""
+    life = cell.life = Life(cell)
+    cell.cut = False
     try:
         async with cell.runtime.backend.open_nursery() as nursery:
+            life.nursery = nursery
             try:
-                life = cell.life = Life(cell, nursery)
-                cell.cut = False
-                nursery.cancel_scope.deadline = cell.stop_deadline
+                if cell.closing:
+                    nursery.cancel_scope.deadline = cell.stop_deadline
                 blueprint = life.begin()
                 await life.call_hook("started")
                 cell.become("stopping" if cell.closing else "running")
@@ -85,13 +87,13 @@ async def _live(cell: Cell) -> None:
             finally:
                 interrupted(cell)
             cell.mailbox.idle = False
-            nursery.cancel_scope.cancel()
+            if life.has_company():
+                nursery.cancel_scope.cancel()
     finally:
         cell.mailbox.idle = False
         cell.actor = cell.context = cell.asking = None
         cell.table = {}
-        if cell.life is not None:
-            cell.life.end()
+        life.end()
 
 
 async def _serve(cell: Cell, life: Life, blueprint: Blueprint) -> None:
@@ -231,8 +233,8 @@ async def _wait_for_comeback(cell: Cell, comeback: Comeback) -> None:
 async def _say_farewell(cell: Cell, hook: str, *args: Any) -> None:
     """Let the incarnation release what it holds: shielded, in bounded time, and whatever it raises."""
     life, cell.life = cell.life, None
-    if life is None or life.actor is None:
-        return  # the factory failed
+    if life is None or not life.has_hook(hook):
+        return  # nothing to say, or the factory failed
     timeout = cell.runtime.cleanup_timeout
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
         try:

@@ -93,8 +93,7 @@ class Runtime:
         try:
             while True:
                 self.run_errands()
-                if not self.foreign:
-                    await self.backend.park(self)
+                await self.backend.park(self)  # what comes just now is announced by a callback, so after this
         finally:
             self.courier_runs = False
 
