@@ -79,10 +79,11 @@ class Control:
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        row = await self.journal.read_run(run_id)
-        rows = await self.journal.read_runs()
+        run_id = await self.find_id(run_id)
+        rows = await self.journal.read_runs()  # one reading for all of it, so that state and result agree
+        row = next(row for row in rows if row.started.run_id == run_id)
         live = self._is_live(_top(rows, row))
-        node = await read_node(self.journal, below(rows, row.started.run_id), row.started.run_id, live=live)
+        node = await read_node(self.journal, below(rows, run_id), run_id, live=live)
         return RunDetail(
             run=node.run, result=row.result, statistics=node.statistics, tree_statistics=sum_of(node), tree=node
         )
