@@ -307,6 +307,16 @@ def test_every_message_is_accounted_for_on_asyncio(script: Any, strategy: Any, r
     assert list(world.ledger.problems()) == []
 
 
+@pytest.mark.nightly
+@settings(max_examples=20_000, deadline=None)
+@given(script=SCRIPTS, strategy=STRATEGIES, restart=RESTARTS, overflow=OVERFLOWS)
+def test_every_message_is_accounted_for_all_night(script: Any, strategy: Any, restart: Any, overflow: Any) -> None:
+    """The same over many more scripts."""
+    world = World(trio.sleep, strategy, restart, overflow)
+    trio.run(world.run, script, clock=MockClock(autojump_threshold=0))
+    assert list(world.ledger.problems()) == []
+
+
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
