@@ -145,7 +145,7 @@ def test_the_task_and_what_is_pinned_stay_verbatim(story: Story, policy: Context
         assert request.messages[0].content[0] == snapshot[0].content[0]
         words = sent_text(request)
         for entry in snapshot:
-            if entry.tool == "pinned":
+            if entry.tool == "pinned" and text_of(entry.content).strip():  # the API takes no blank text block
                 assert text_of(entry.content) in words
 
 
@@ -244,7 +244,7 @@ def test_expanding_restores_the_exact_original(
     shown = sent_text(request)
     for block in entry.content:
         for line in text_of(block).split("\n"):
-            assert line in shown
+            assert line in shown or not line.strip()
     again = project(snapshot, replay([encode_decision(decision)]), profile=model)
     assert text_of(entry.content) in sent_text(again) or not text_of(entry.content).strip()
 

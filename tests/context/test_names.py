@@ -40,11 +40,11 @@ def test_a_name_weighs_more_where_it_is_defined_or_fails() -> None:
 
 def test_the_best_names_fit_the_room_and_keep_their_order() -> None:
     """Later ones win a tie, what stands elsewhere is not repeated, several texts count together."""
-    texts = [" ".join(f"value_{n}" for n in range(100)), "value_7 again"]
+    texts = [" ".join(f"value_{n}" for n in range(10, 100)), "value_17 again"]
     chosen = best_names(texts, 40, without="value_99 is said already")
     assert len(" ".join(chosen)) <= 40
-    assert chosen[0] == "value_7"
-    assert chosen[1:] == sorted(chosen[1:], key=lambda name: int(name.split("_")[1]))
+    assert "value_17" in chosen
+    assert chosen == sorted(chosen, key=lambda name: int(name.split("_")[1]))
     assert "value_98" in chosen
     assert "value_99" not in chosen
 

@@ -14,6 +14,7 @@ from repertory.context.names import clip, trouble_lines
 
 _SNIPPET = 200  # characters of a search result's snippet, at most
 _FIRST_FIELDS = 5
+_LOOKED_AT = 4_000  # characters that decide what kind a text is
 
 
 class Compactor(Protocol):
@@ -208,7 +209,9 @@ _LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
 
 
 def _is_page(text: str, data: Any) -> bool:
-    return data is None and (bool(_TAG.search(text[:2000])) or len(re.findall(r"(?m)^#{1,3} \S", text)) >= 2)
+    return data is None and (
+        bool(_TAG.search(text[:2000])) or len(re.findall(r"(?m)^#{1,3} \S", text[:_LOOKED_AT])) >= 2
+    )
 
 
 def _page(text: str, _: Any, length: int) -> str:
@@ -239,10 +242,14 @@ def _is_file(text: str, data: Any) -> bool:
 def _file(text: str, _: Any, length: int) -> str:
     lines = text.split("\n")
     found: list[str] = []
+    room = length
     for number, line in enumerate(lines, 1):
         match = _DEFINITION.match(line)
         if match:
             found.append(f"{match[1] or number}: {clip(match[2], 80)}")
+            room -= len(found[-1])
+            if room < 0:
+                break
     first = next((clip(line, 100) for line in lines if line.strip()), "")
     return _fit([f"{len(lines)} lines; begins: {first}", *found], length)
 

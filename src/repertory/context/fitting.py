@@ -78,7 +78,7 @@ def make_fit(
 
 def _tokens_after(live: Live, snapshot: Sequence[Entry], edits: list[Edit]) -> int:
     decision = Decision(kind="", reason="", iteration=0, position=len(snapshot), edits=tuple(edits))
-    return Live(apply(live.plan, decision), live.policy, snapshot).tokens
+    return Live(apply(live.plan, decision), live.policy, snapshot, like=live).tokens
 
 
 def _shorten(live: Live) -> list[Edit]:

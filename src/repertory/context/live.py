@@ -26,10 +26,14 @@ class Live:
         full_from: The iteration of the oldest uncovered entry; 0 where there is none.
     """
 
-    def __init__(self, plan: Plan, policy: ContextPolicy, snapshot: Sequence[Entry]) -> None:
+    def __init__(
+        self, plan: Plan, policy: ContextPolicy, snapshot: Sequence[Entry], *, like: Live | None = None
+    ) -> None:
+        """Count a view; ``like`` is one of the same policy from which unchanged figures are taken."""
         self.plan = plan
         self.policy = policy
-        self.covered = covered_tokens(snapshot, plan)
+        same = like is not None and plan.covers_like(like.plan)
+        self.covered: int = like.covered if like is not None and same else covered_tokens(snapshot, plan)
         self.tokens = self.covered
         self.results: list[Entry] = []
         self.cuts: list[int] = []
@@ -41,7 +45,7 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
-        self._rules: dict[str | None, ResultRules] = {}
+        self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
 
     def grow(self, snapshot: Sequence[Entry]) -> None:

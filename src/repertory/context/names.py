@@ -36,7 +36,7 @@ _WEIGHT = {
     "url": 1.0,
 }
 _LONGEST = 160
-MOST_SCANNED = 60_000  # characters of one text that are looked at, from both ends
+MOST_SCANNED = 30_000  # characters of one text that are looked at, from both ends
 
 
 @lru_cache(maxsize=1 << 16)

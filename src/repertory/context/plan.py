@@ -124,6 +124,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         inside.update(p for p in self.shown if cover.first <= p <= cover.last)
         return sorted(inside)
 
+    def covers_like(self, other: Plan) -> bool:
+        """Whether what stands for the covered entries, and what is kept of them, is the same in another plan."""
+
+        def expanded(plan: Plan) -> dict[int, Shown]:
+            return {position: shown for position, shown in plan.shown.items() if position < plan.start}
+
+        return (
+            self.covers is other.covers
+            and self.pins == other.pins
+            and (not self.covers or expanded(self) == expanded(other))
+        )
+
     def representation(self, entry: Entry) -> Representation:
         """How one entry is shown."""
         match self.shown.get(entry.position):

@@ -28,7 +28,7 @@ from repertory.memory.records import SummaryStored
 
 _LEAST_CLEARED = 400  # tokens; less is not worth a decision
 _SOON = 0.25  # of the calls made so far: within them an edit ahead of the savings must pay back
-_LEAST_SHARE = 0.02  # of the prompt
+_LEAST_SHARE = 0.04  # of the prompt
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class Planner:
         """
         live = self._live
         if live is None or live.plan is not plan or live.position > len(snapshot):
-            live = self._live = Live(plan, self._policy, snapshot)
+            live = self._live = Live(plan, self._policy, snapshot, like=live)
         elif live.position < len(snapshot):
             live.grow(snapshot)
         calibration = calibration or Calibration()
@@ -228,7 +228,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
         position = len(self.snapshot)
         plain = Decision(kind=kind, reason=reason, iteration=self.iteration, position=position, edits=edits)
         plan = apply(live.plan, plain)
-        after = Live(plan, live.policy, self.snapshot)
+        after = Live(plan, live.policy, self.snapshot, like=live)
         first = min((_begins(edit) for edit in edits), default=position)
         price = self.price(first, self.head + after.tokens)
         # What is settled now: everything in front of the oldest result that is still shown in full.

@@ -87,13 +87,23 @@ class View:
         self._role: Role | None = None
         self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
         self._others: list[Block] = []
+        self._covered: list[Block] = []
 
-    def add_covered(self, snapshot: Sequence[Entry]) -> None:
-        """Open the first message with the summaries and what is kept of what they cover."""
-        for cover in self.plan.covers:
-            for position in self.plan.kept(cover):
-                self._others.extend(self._kept(snapshot[position]))
-            self._others.extend(cover.content)
+    def add_covered(self, snapshot: Sequence[Entry], *, like: View | None = None) -> None:
+        """Open the first message with the summaries and what is kept of what they cover.
+
+        Args:
+            snapshot: The ledger.
+            like: The view of an earlier plan; where it shows the covered entries in the same way, so does this one.
+        """
+        if like is not None and self.plan.covers_like(like.plan):
+            self._covered = like._covered
+        else:
+            for cover in self.plan.covers:
+                for position in self.plan.kept(cover):
+                    self._covered.extend(self._kept(snapshot[position]))
+                self._covered.extend(cover.content)
+        self._others.extend(self._covered)
         if self._others:
             self._role = "user"
             self._last.append(self.plan.start - 1)

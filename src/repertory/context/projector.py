@@ -58,8 +58,9 @@ class Projector:
         """
         view = self._view
         if view is None or view.plan is not plan or view.position > len(snapshot):
-            view = self._view = View(plan)
-            view.add_covered(snapshot)
+            earlier, view = view, View(plan)
+            view.add_covered(snapshot, like=earlier)
+            self._view = view
         if view.position < len(snapshot):
             view.add(snapshot, view.position)
         messages = view.messages()
@@ -119,29 +120,30 @@ class _Recorder:
         self._opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
         self._base: int | None = None
         self._messages: tuple[Message, ...] = ()
-        self._hash = blake2b(self._opening, digest_size=16)  # over the opening and ``_hashed`` messages
-        self._hashed = 0
+        # The hash after the opening and so many messages: an edit goes back to the last one that it left alone.
+        self._hashes = [blake2b(self._opening, digest_size=16)]
 
     def record(self, request: ModelRequest, call: int) -> tuple[int | None, int, str, Json]:
         messages = request.messages
         shared = _shared(self._messages, messages)
-        if shared < self._hashed:
-            self._hash, self._hashed = blake2b(self._opening, digest_size=16), 0
-        # All but the last message are settled: only an edit of the plan changes them, and that starts over.
-        for message in messages[self._hashed : -1]:
-            self._hash.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
-            self._hashed += 1
+        del self._hashes[shared + 1 :]
+        # The last message may still grow, so what it adds is not kept.
+        for message in messages[len(self._hashes) - 1 : -1]:
+            self._hashes.append(self._hash_with(message))
+        tail = self._hash_with(messages[-1]) if messages else self._hashes[-1].copy()
         points = [_encode_point(point) for point in request.breakpoints]
         after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
-        tail = self._hash.copy()
-        for message in messages[-1:]:
-            tail.update((b"," if self._hashed else b"") + canonical_json(encode_message(message)))
         tail.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
         base = self._base if shared else None
         body = {**self._outer, "messages": [encode_message(message) for message in messages[shared:]]}
         body[BREAKPOINTS] = points
         self._base, self._messages = call, messages
         return base, shared if base is not None else 0, tail.hexdigest(), body
+
+    def _hash_with(self, message: Message) -> blake2b:
+        found = self._hashes[-1].copy()
+        found.update((b"," if len(self._hashes) > 1 else b"") + canonical_json(encode_message(message)))
+        return found
 
 
 def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
