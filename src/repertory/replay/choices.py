@@ -1,0 +1,75 @@
+"""What a replay is asked to stand in for: a policy by name, a model by name or by its price of a cache read."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import msgspec
+
+from repertory.context import ContextPolicy
+from repertory.errors import ConfigurationError
+from repertory.llm.profiles import ModelProfile, Prices, profile_for
+
+PRESETS = ("r=0.1", "r=0.05", "r=0.025")
+"""Price levels of cache reads, as multiples of the input price: the older models', the 5.5 models', the Fables'."""
+
+_PRESET = re.compile(r"r=(\d*\.?\d+)")
+
+
+def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
+    """Look up what to stand in for.
+
+    Args:
+        name: A model's name, or ``r=`` and the price of a cache read as a multiple of the input price: a made-up
+            model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5).
+        binding: Whether it binds thinking to the history, whatever is known of it.
+
+    Raises:
+        ConfigurationError: There is no such model, or nobody knows its prices.
+    """
+    preset = _PRESET.fullmatch(name)
+    if preset is not None:
+        read = float(preset[1])
+        if not 0 < read <= 1:
+            raise ConfigurationError(f"model {name!r}: a cache read costs more than 0 and at most 1 times the input")
+        prices = Prices(input=2.0, output=10.0, cache_read=2.0 * read, cache_write=2.5, cache_write_1h=4.0)
+        profile = ModelProfile(name=name, context_window=1_000_000, max_output=64_000, prices=(prices,))
+    else:
+        profile = profile_for(name)
+        if not profile.known:
+            raise ConfigurationError(
+                f"nobody knows the prices of model {name!r}; name a Claude model, or a price of cache reads such as "
+                + ", ".join(PRESETS)
+            )
+    return msgspec.structs.replace(profile, target="binding") if binding else profile
+
+
+def policy_named(name: str) -> ContextPolicy | None:
+    """Look up a policy: ``thrifty``, ``strict``, ``plain`` (None: a plain loop), or your own as ``module:name``.
+
+    Raises:
+        ConfigurationError: There is no such policy.
+    """
+    match name:
+        case "thrifty":
+            return ContextPolicy()
+        case "strict":
+            return ContextPolicy(rhythm="strict")
+        case "plain":
+            return None
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigurationError(f"expected a policy as thrifty, strict, plain or module:name, got {name!r}")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"policy {name!r}: {error}; is its folder on PYTHONPATH?") from error
+    except AttributeError:
+        raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
+    if callable(found):
+        found = found()
+    if found is not None and not isinstance(found, ContextPolicy):
+        raise ConfigurationError(f"policy {name!r} is a {type(found).__name__}, not a ContextPolicy")
+    return found

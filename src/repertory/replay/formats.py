@@ -1,0 +1,165 @@
+"""What one message of a recording says, whichever API's shape it has: each message tells that by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+import msgspec
+
+from repertory.errors import RecordingError
+from repertory.llm.messages import Block, Json, Message, Text, ToolResult, ToolUse, decode_block, text_of
+from repertory.llm.model import Usage
+from repertory.replay.recording import RecordedRun, Said, record_run
+
+_SYSTEM = ("system", "developer")
+
+
+def read_document(document: Any, *, run_id: str, file: str, where: str) -> RecordedRun | None:
+    """Read one run: a list of messages, or an object that holds one (a request body, a line of a collection).
+
+    Args:
+        document: What was decoded.
+        run_id: The name to give it where it has none.
+        file: Where it was read.
+        where: The same, with the line, for errors.
+
+    Raises:
+        RecordingError: It is something else.
+    """
+    outer: Json = document if isinstance(document, dict) else {}
+    messages = outer.get("messages", document)
+    if not isinstance(messages, list):
+        refuse(where, "$", "a list of messages, or an object with one under 'messages'", document)
+    system = [text_of(tuple(_blocks(outer["system"], where, "$.system")))] if outer.get("system") else []
+    said: list[Said] = []
+    usages = _recorded_usages(outer)
+    answers = 0
+    for index, raw in enumerate(messages):
+        place = f"$.messages[{index}]" if outer else f"$[{index}]"
+        if not isinstance(raw, dict):
+            refuse(where, place, "a message with a role", raw)
+        if raw.get("role") in _SYSTEM and not said:
+            system.append(text_of(tuple(_blocks(raw.get("content"), where, place))))
+            continue
+        message = read_message(raw, where, place)
+        usage = None
+        if message.role == "assistant":
+            usage = usages[answers] if answers < len(usages) else None
+            answers += 1
+        said.append(Said(message, usage))
+    return record_run(
+        said,
+        run_id=str(outer.get("id") or run_id),
+        file=file,
+        model=str(outer.get("model") or ""),
+        system="\n\n".join(filter(None, system)),
+    )
+
+
+def read_message(raw: Mapping[str, Any], where: str, place: str) -> Message:
+    """Read a message of the Messages API or of OpenAI's chat API.
+
+    Raises:
+        RecordingError: It is neither.
+    """
+    role = raw.get("role")
+    match role:
+        case "user" | "system" | "developer":
+            return Message("user", tuple(_blocks(raw.get("content"), where, f"{place}.content")))
+        case "assistant":
+            calls = tuple(_calls(raw, where, place))
+            return Message("assistant", (*_blocks(raw.get("content"), where, f"{place}.content"), *calls))
+        case "tool" | "function":
+            call_id = raw.get("tool_call_id") or raw.get("name") or ""
+            content = tuple(_blocks(raw.get("content"), where, f"{place}.content"))
+            return Message("user", (ToolResult(str(call_id), text_of(content)),))
+        case _:
+            return refuse(where, f"{place}.role", "user, assistant, system, developer or tool", role)
+
+
+def _blocks(content: Any, where: str, place: str) -> Iterator[Block]:
+    if content is None:
+        return
+    if isinstance(content, str):
+        yield Text(content)
+        return
+    if not isinstance(content, list):
+        refuse(where, place, "text or a list of blocks", content)
+    for index, raw in enumerate(content):
+        if isinstance(raw, str):
+            yield Text(raw)
+            continue
+        if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
+            refuse(where, f"{place}[{index}]", "a block with a type", raw)
+        words = raw.get("text", raw.get("refusal"))
+        if raw["type"] in ("text", "input_text", "output_text", "refusal") and isinstance(words, str):
+            yield Text(words)
+            continue
+        block = decode_block(raw)
+        if raw["type"] in ("tool_use", "tool_result") and not isinstance(block, ToolUse | ToolResult):
+            refuse(where, f"{place}[{index}]", f"a complete {raw['type']} block", raw)
+        if raw["type"] == "tool_use" and not (
+            isinstance(raw["id"], str) and isinstance(raw["name"], str) and isinstance(raw["input"], dict)
+        ):
+            refuse(where, f"{place}[{index}]", "an id, a name and an input object", raw)
+        yield block
+
+
+def _calls(raw: Mapping[str, Any], where: str, place: str) -> Iterator[ToolUse]:
+    """The calls of OpenAI's shape, today's or the one before it."""
+    calls: Any = raw.get("tool_calls") or []
+    if raw.get("function_call"):
+        calls = [{"function": raw["function_call"]}]
+    if not isinstance(calls, list):
+        refuse(where, f"{place}.tool_calls", "a list of calls", calls)
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            refuse(where, f"{place}.tool_calls[{index}]", "a call with a function and its name", call)
+        yield ToolUse(str(call.get("id") or function["name"]), function["name"], _arguments(function.get("arguments")))
+
+
+def _arguments(written: Any) -> Json:
+    if isinstance(written, str):
+        try:
+            written = msgspec.json.decode(written or "{}")
+        except msgspec.DecodeError:
+            return {"arguments": written}  # what the model wrote was no JSON; it is still what it wrote
+    return written if isinstance(written, dict) else {"arguments": written}
+
+
+def _recorded_usages(outer: Mapping[str, Any]) -> list[Usage | None]:
+    meta = outer.get("meta")
+    rows = meta.get("usage") if isinstance(meta, dict) else None
+    if not isinstance(rows, list):
+        return []
+    return [
+        Usage(input_tokens=row[0], cache_write_tokens=row[1], cache_read_tokens=row[2], output_tokens=row[3])
+        if isinstance(row, list) and len(row) == 4 and all(isinstance(number, int) for number in row)
+        else None
+        for row in rows
+    ]
+
+
+def read_usage(raw: Any) -> Usage | None:
+    """Read the usage that the Messages API put beside an answer; None where there is none."""
+    if not isinstance(raw, dict):
+        return None
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    counts = [raw.get(name) for name in names]
+    return Usage(*(count if isinstance(count, int) else 0 for count in counts))
+
+
+def read_time(raw: Any) -> float | None:
+    """Read an ISO time as seconds since 1970; None where it is none."""
+    try:
+        return datetime.fromisoformat(raw).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def refuse(where: str, place: str, expected: str, got: Any) -> NoReturn:
+    """Raise the error for what a recording holds instead of what was expected."""
+    raise RecordingError(f"{where}: expected {expected} at {place}, got {type(got).__name__} {str(got)[:60]!r}")

@@ -1,0 +1,190 @@
+"""A model that plays recorded turns, and the tools that answer as they answered then."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import Any
+
+import anyio.abc
+import anyio.lowlevel
+import msgspec
+
+from repertory.errors import PromptTooLong
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Text, Thinking, ToolUse, tool_uses
+from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, Usage
+from repertory.llm.profiles import ModelProfile
+from repertory.replay.billing import Biller, Position
+from repertory.replay.recording import RecordedRun, Turn
+from repertory.tools import Tool, ToolContext, ToolOutput
+from repertory.tools.schema import Definition
+
+_END = "[the recording ends here]"
+_REASONING = "[reasoning] " * 20  # about 60 tokens; recordings leave out the real one
+PLAIN_REASONING = Thinking(_REASONING, "0" * 49)  # as long as a signed one
+_PACE = 10.0  # seconds between two answers whose times nobody recorded
+
+
+class ReplayModel:
+    """Plays the turns of a recorded run in order, whatever it is asked, and bills every request.
+
+    On a model that binds thinking to the history each turn begins with a thinking block, signed over what it was
+    shown; requests in which one stands behind anything else are counted in ``broken``.
+
+    Args:
+        run: What was recorded.
+        profile: The model to stand in for.
+        say: Called with what the user says after a turn; the loop must find it when the turn is over.
+        judge: Called with the iteration, the request, its usage and its positions before it is answered.
+        tasks: Where time passes: to the next turn's, once the loop has written down what follows from this one.
+
+    Attributes:
+        now: Seconds, by the recording; the loop's clock must say the same.
+        asked: Requests that were answered.
+        broken: Requests that the provider would have refused for a thinking block behind another history.
+        refused: Requests that were too long for the model.
+    """
+
+    def __init__(
+        self,
+        run: RecordedRun,
+        *,
+        profile: ModelProfile,
+        say: Callable[[str], Awaitable[None]],
+        judge: Callable[[int, ModelRequest, Usage, list[Position]], None],
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._run = run
+        self._profile = profile
+        self._say = say
+        self._judge = judge
+        self._tasks = tasks
+        self._biller = Biller(profile)
+        self._times = times_of(run)
+        self.now = self._times[0]
+        self.asked = 0
+        self.broken = 0
+        self.refused = 0
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._profile.name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner is told."""
+        return self._profile
+
+    async def complete(
+        self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
+    ) -> ModelResponse:
+        """Play the next turn.
+
+        Raises:
+            PromptTooLong: The prompt does not fit the model's window.
+        """
+        await anyio.lowlevel.checkpoint()
+        usage, kept = self._biller.bill(request, at=self.now)
+        positions = self._biller.positions
+        if usage.prompt_tokens + request.max_tokens > self._profile.context_window:
+            self.refused += 1
+            raise PromptTooLong(
+                f"the prompt has {usage.prompt_tokens:,} tokens; with {request.max_tokens:,} for the answer that is "
+                f"more than the {self._profile.context_window:,} of {self.name}"
+            )
+        self.broken += any(_is_broken(positions, at) for at in range(max(kept, 1), len(positions)))
+        turn = self._run.turns[self.asked]
+        self.asked += 1
+        last = self.asked == len(self._run.turns)
+        usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self._profile))
+        self._judge(self.asked, request, usage, positions)
+        content = turn.content
+        if last:  # nobody was shown what its calls answered
+            content = tuple(block for block in content if not isinstance(block, ToolUse)) or (Text(_END),)
+        else:
+            for said in turn.said:
+                await self._say(said)
+        if self._profile.target == "binding":
+            content = (_reasoning(positions[-1]), *content)
+        self._tasks.start_soon(self._pass_time)  # runs when the caller next waits: after it has noted the time
+        return ModelResponse(
+            content=content,
+            stop_reason="tool_use" if tool_uses(content) else "end_turn",
+            usage=usage,
+            model=self.name,
+        )
+
+    async def _pass_time(self) -> None:
+        self.now = self._times[min(self.asked, len(self._times) - 1)]
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def times_of(run: RecordedRun) -> list[float]:
+    """When each turn was asked for, in seconds: as recorded, else a steady pace; never backwards."""
+    times: list[float] = []
+    for turn in run.turns:
+        paced = times[-1] + _PACE if times else 1_000_000.0
+        times.append(paced if turn.at is None else max(turn.at, times[-1] if times else turn.at))
+    return times
+
+
+def output_tokens(turn: Turn, profile: ModelProfile) -> int:
+    """What the answer is billed: what was recorded of it and, where thinking is bound, a stand-in for the rest."""
+    spoken = estimate_tokens(turn.content)
+    return spoken + estimate_tokens(PLAIN_REASONING) if profile.target == "binding" else spoken
+
+
+def _reasoning(before: Position) -> Thinking:
+    return Thinking(_REASONING, f"{before.bound.hex()}.{_short(before.thought)}")
+
+
+def _short(signature: str) -> str:
+    return blake2b(signature.encode(), digest_size=8).hexdigest()
+
+
+def _is_broken(positions: list[Position], at: int) -> bool:
+    """Whether a thinking block stands behind something other than what it was written behind.
+
+    Thinking before it may be gone altogether; but where some is left, it must be what was there then.
+    """
+    block, before = positions[at].block, positions[at - 1]
+    if not isinstance(block, Thinking):
+        return False
+    bound, _, thought = block.signature.partition(".")
+    return bound != before.bound.hex() or bool(before.thought and _short(before.thought) != thought)
+
+
+class _Anything(msgspec.Struct, frozen=True):
+    """Whatever arguments were recorded; none of them is looked at."""
+
+
+def replay_tools(run: RecordedRun) -> list[Tool]:
+    """Make one tool for each name that a run called. It takes any arguments and answers as it was recorded."""
+    results = {call_id: result for turn in run.turns for call_id, result in turn.results.items()}
+
+    async def answer(context: ToolContext) -> ToolOutput:
+        await anyio.lowlevel.checkpoint()
+        result = results[context.call_id]
+        return ToolOutput(result.content, status="error" if result.is_error else "ok")
+
+    return [
+        Tool(
+            name=name,
+            function=answer,
+            definition=Definition(
+                description=f"{name}, as it was recorded.",
+                input_schema={"type": "object"},
+                arguments=_Anything,
+                context_parameter="context",
+                signature=f"{name}(…)",
+            ),
+            effect="pure",  # it only looks up
+            deadline=None,
+            output_cap=None,
+        )
+        for name in run.tools
+    ]

@@ -1,0 +1,198 @@
+"""Play a recorded run through the real loop, and judge every request that it makes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+
+from repertory.agents import Agent, Limits, Run, open_supervisor
+from repertory.context import ContextPolicy, decode_decision
+from repertory.errors import InvalidRequest, RunFailed
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import ToolResult, text_of
+from repertory.llm.model import ModelRequest, Usage
+from repertory.llm.profiles import ModelProfile, cost_of
+from repertory.memory import open_journal
+from repertory.replay.billing import Biller, Position, plain_requests
+from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
+from repertory.replay.recall import Need, Recall, needs_of
+from repertory.replay.recording import RecordedRun
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run under one policy and one model's prices. Lists have one element for each iteration.
+
+    Attributes:
+        run: What was recorded.
+        view: Tokens of the prompt.
+        plain: Tokens of the prompt of a loop that shortens nothing.
+        costs: US dollars.
+        plain_costs: The same for the loop that shortens nothing.
+        usage: All tokens as billed.
+        plain_usage: The same for the loop that shortens nothing.
+        recall: How many identifiers were needed, by tokenizer, age, and whether the request showed them.
+        blind: Requests that lacked an identifier that their turn used.
+        result_tokens: Of all results that a request followed.
+        whole_tokens: Those of them that were whole in the request right after their call.
+        without_task: Requests in which the task did not stand word for word.
+        invalid: Requests that the provider would have refused.
+        refused: Requests that were too long, and were made again smaller.
+        decisions: How many of each kind the planner took.
+        cleared_tokens: What they took out of the view, all together.
+        summaries: Swapped in.
+        build_seconds: What planning, projecting and checking took.
+        error: Why the replay did not come to the recording's end; "" where it did.
+    """
+
+    run: RecordedRun
+    view: list[int]
+    plain: list[int]
+    costs: list[float]
+    plain_costs: list[float]
+    usage: Usage
+    plain_usage: Usage
+    recall: Counter[tuple[str, str, bool]]
+    blind: int = 0
+    result_tokens: int = 0
+    whole_tokens: int = 0
+    without_task: int = 0
+    invalid: int = 0
+    refused: int = 0
+    decisions: Counter[str] = msgspec.field(default_factory=Counter[str])
+    cleared_tokens: int = 0
+    summaries: int = 0
+    build_seconds: list[float] = msgspec.field(default_factory=list[float])
+    error: str = ""
+
+
+class _Judge:
+    """Looks at every request of one replay, and at what the loop that shortens nothing would have sent instead."""
+
+    def __init__(
+        self, run: RecordedRun, profile: ModelProfile, needs: Sequence[Sequence[Need]], on_request: Callable[[], None]
+    ) -> None:
+        self._run = run
+        self._profile = profile
+        self._needs = needs
+        self._on_request = on_request
+        self.view: list[int] = []
+        self.costs: list[float] = []
+        self.usage = Usage()
+        self.recall = Recall()
+        self.result_tokens = 0
+        self.whole_tokens = 0
+        self.without_task = 0
+        self.frame: ModelRequest | None = None
+
+    def look(self, iteration: int, request: ModelRequest, usage: Usage, positions: Sequence[Position]) -> None:
+        self.frame = request
+        self.view.append(usage.prompt_tokens)
+        self.costs.append(cost_of(self._profile, usage))
+        self.usage += usage
+        shown = "\n".join([position.text for position in positions])
+        self.without_task += self._run.task not in shown
+        self.recall.look(self._needs[iteration - 1], shown)
+        if iteration > 1:
+            now = {block.tool_use_id: block for block in request.messages[-1].content if isinstance(block, ToolResult)}
+            for call_id, result in self._run.turns[iteration - 2].results.items():
+                tokens = estimate_tokens(result)
+                self.result_tokens += tokens
+                if call_id in now and text_of(now[call_id]) == text_of(result):
+                    self.whole_tokens += tokens
+        self._on_request()
+
+
+async def play(
+    run: RecordedRun,
+    *,
+    policy: ContextPolicy | None,
+    profile: ModelProfile,
+    needs: Sequence[Sequence[Need]] | None = None,
+    on_request: Callable[[], None] = lambda: None,
+) -> Played:
+    """Play one run through the agent loop.
+
+    The loop, its planner, its summarizer and its journal are the real ones; the model says what it said then, and
+    every tool answers what it answered then.
+
+    Args:
+        run: What was recorded.
+        policy: How the view is kept small; None for a plain loop.
+        profile: The model to stand in for: its prices, its window, its cache, and whether it binds thinking.
+        needs: What ``needs_of`` says about the run, where it has been asked before.
+        on_request: Called after every request.
+    """
+    judge = _Judge(run, profile, needs_of(run) if needs is None else needs, on_request)
+    handle: list[Run] = []
+    error: RunFailed | None = None
+    played: Played | None = None
+
+    async def say(text: str) -> None:
+        await handle[0].send(text)
+
+    async with anyio.create_task_group() as tasks, open_journal(None) as journal:
+        model = ReplayModel(run, profile=profile, say=say, judge=judge.look, tasks=tasks)
+        agent = Agent(
+            "replay",
+            instructions=run.system,
+            tools=replay_tools(run),
+            model=model,
+            context=policy,
+            limits=Limits(iterations=len(run.turns) + 1),
+            max_tokens=min(8_192, profile.max_output),
+        )
+        async with open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
+            handle.append(await supervisor.spawn(agent, run.task))
+            try:
+                await handle[0].wait_result()
+            except RunFailed as failed:
+                error = failed
+        decisions = [decode_decision(made.body) for made in await journal.read_decisions(handle[0].id)]
+        events = [event for _, event in await journal.read_events(handle[0].id) if event.type == "IterationStarted"]
+        plain = _Plain(run, profile, judge.frame, len(judge.view))
+        played = Played(
+            run=run,
+            view=judge.view,
+            plain=plain.view,
+            costs=judge.costs,
+            plain_costs=plain.costs,
+            usage=judge.usage,
+            plain_usage=plain.usage,
+            recall=judge.recall.counts,
+            blind=judge.recall.blind,
+            result_tokens=judge.result_tokens,
+            whole_tokens=judge.whole_tokens,
+            without_task=judge.without_task,
+            invalid=model.broken + (error is not None and isinstance(error.__cause__, InvalidRequest)),
+            refused=model.refused,
+            decisions=Counter(decision.kind for decision in decisions),
+            cleared_tokens=sum(decision.arithmetic.cleared_tokens for decision in decisions),
+            summaries=handle[0].statistics().summaries,
+            build_seconds=[float(event.body["build_seconds"]) for event in events],
+            error="" if error is None else str(error.__cause__ or error),
+        )
+    assert played is not None
+    return played
+
+
+class _Plain:
+    """The same turns in a loop that shortens nothing, as far as the replay came."""
+
+    def __init__(self, run: RecordedRun, profile: ModelProfile, frame: ModelRequest | None, iterations: int) -> None:
+        self.view: list[int] = []
+        self.costs: list[float] = []
+        self.usage = Usage()
+        if frame is None:
+            return
+        biller, times = Biller(profile), times_of(run)
+        reasoning = PLAIN_REASONING if profile.target == "binding" else None
+        requests = plain_requests(run, frame, reasoning=reasoning)
+        for turn, at, request, _ in zip(run.turns, times, requests, range(iterations), strict=False):
+            usage, _ = biller.bill(request, at=at)
+            usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, profile))
+            self.view.append(usage.prompt_tokens)
+            self.costs.append(cost_of(profile, usage))
+            self.usage += usage

@@ -1,0 +1,220 @@
+"""A recorded run: the turns that a model took, and what its tools and its user answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from repertory.llm.messages import (
+    Block,
+    Image,
+    Message,
+    RawBlock,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    text_of,
+    tool_uses,
+)
+from repertory.llm.model import Usage
+from repertory.tools.output import NO_OUTPUT, clean_text
+
+NO_RESULT = "[no result was recorded]"
+_NO_TASK = "[no task was recorded]"
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One iteration as it was recorded.
+
+    Attributes:
+        content: What the model said and called. Its reasoning is left out: it is bound to another history.
+        results: The result of each of its calls, by the call's id.
+        said: What the user said after them, before the next turn.
+        usage: What the provider billed for the turn; None where nobody recorded it.
+        at: When the model answered, in seconds since 1970; None where nobody recorded it.
+    """
+
+    content: tuple[Block, ...]
+    results: dict[str, ToolResult]
+    said: tuple[str, ...] = ()
+    usage: Usage | None = None
+    at: float | None = None
+
+
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, from its task to the last turn of the model.
+
+    Attributes:
+        id: Its name in the recording, else the file's and a number.
+        file: Where it was read.
+        model: The model that was recorded; "" where nobody noted it.
+        system: The instructions; "" where the recorder left them out.
+        task: The user's first words.
+    """
+
+    id: str
+    file: str
+    task: str
+    turns: tuple[Turn, ...]
+    model: str = ""
+    system: str = ""
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of all tools that were called, sorted."""
+        return sorted({use.name for turn in self.turns for use in tool_uses(turn.content)})
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A message of a recording, with what was noted beside it."""
+
+    message: Message
+    usage: Usage | None = None
+    at: float | None = None
+
+
+def record_run(
+    messages: Iterable[Said], *, run_id: str, file: str, model: str = "", system: str = ""
+) -> RecordedRun | None:
+    """Put a conversation in the order in which a loop would have had it.
+
+    Neighbouring messages of one role become one; ids and names become what the Messages API takes, ids unique; a
+    call without a result gets one that says so; a result without a call is something the user said.
+
+    Returns:
+        The run; None where no model ever answered.
+    """
+    task: list[str] = []
+    turns: list[Turn] = []
+    ids = _Ids()
+    for role, said in _joined(messages):
+        content = [block for part in said for block in part.message.content]
+        if role == "assistant":
+            turns.append(
+                Turn(
+                    content=tuple(_spoken(content, ids)),
+                    results={},
+                    usage=_sum(part.usage for part in said),
+                    at=next((part.at for part in said if part.at is not None), None),
+                )
+            )
+        elif not turns:
+            task.extend(_words(content))
+        else:
+            turns[-1] = _answered(turns[-1], content, ids)
+    if not turns:
+        return None
+    complete = [_complete(turn) for turn in turns[:-1]]
+    return RecordedRun(
+        id=run_id,
+        file=file,
+        model=model,
+        system=clean_text(system)[0].strip(),
+        task="\n\n".join(task) or _NO_TASK,
+        turns=(*complete, turns[-1]),
+    )
+
+
+def _joined(messages: Iterable[Said]) -> Iterator[tuple[str, list[Said]]]:
+    """Runs of messages of one role; those that say nothing are left out."""
+    role, group = "", list[Said]()
+    for said in messages:
+        if not any(_says(block) for block in said.message.content):
+            continue
+        if said.message.role != role and group:
+            yield role, group
+            group = []
+        role = said.message.role
+        group.append(said)
+    if group:
+        yield role, group
+
+
+def _says(block: Block) -> bool:
+    return not isinstance(block, Thinking | RedactedThinking) and not (
+        isinstance(block, Text) and not block.text.strip()
+    )
+
+
+class _Ids:
+    """Call ids as the API takes them, each one once: a result belongs to the newest call of its recorded id."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self.now: dict[str, str] = {}
+
+    def new(self, recorded: str) -> str:
+        base = _UNFIT.sub("_", recorded) or "call"
+        fit, number = base, 1
+        while fit in self._used:
+            number += 1
+            fit = f"{base}_{number}"
+        self._used.add(fit)
+        self.now[recorded] = fit
+        return fit
+
+
+def _spoken(content: Sequence[Block], ids: _Ids) -> Iterator[Block]:
+    for block in content:
+        if isinstance(block, ToolUse):
+            yield ToolUse(ids.new(block.id), _UNFIT.sub("_", block.name)[:128] or "tool", block.input)
+        elif isinstance(block, Text):
+            if block.text.strip():
+                yield Text(clean_text(block.text)[0])
+        elif isinstance(block, RawBlock):
+            yield block
+
+
+def _answered(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
+    results, said = dict(turn.results), list(turn.said)
+    calls = {use.id for use in tool_uses(turn.content)}
+    for block in content:
+        if not isinstance(block, ToolResult):
+            said.extend(_words([block]))
+            continue
+        call = ids.now.get(block.tool_use_id)
+        if call in calls and call not in results:
+            results[call] = ToolResult(call, _shown(block.content), is_error=block.is_error)
+        else:
+            said.extend(_words([Text(text_of(block))]))
+    return msgspec.structs.replace(turn, results=results, said=tuple(said))
+
+
+def _shown(content: str | tuple[Block, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
+    """A result as a tool returns it."""
+    if isinstance(content, str):
+        return clean_text(content)[0] or NO_OUTPUT
+    parts: list[Text | Image | RawBlock] = []
+    for part in content:
+        if isinstance(part, Text):
+            if part.text.strip():
+                parts.append(Text(clean_text(part.text)[0]))
+        elif isinstance(part, Image | RawBlock):
+            parts.append(part)
+    return tuple(parts) or NO_OUTPUT
+
+
+def _words(content: Iterable[Block]) -> Iterator[str]:
+    for block in content:
+        text = clean_text(block.text)[0] if isinstance(block, Text) else f"[{type(block).__name__.lower()}]"
+        if text.strip():
+            yield text
+
+
+def _complete(turn: Turn) -> Turn:
+    missing = {
+        use.id: ToolResult(use.id, NO_RESULT, is_error=True)
+        for use in tool_uses(turn.content)
+        if use.id not in turn.results
+    }
+    return msgspec.structs.replace(turn, results={**turn.results, **missing}) if missing else turn
+
+
+def _sum(usages: Iterable[Usage | None]) -> Usage | None:
+    known = [usage for usage in usages if usage is not None]
+    return sum(known[1:], known[0]) if known else None

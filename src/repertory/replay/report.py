@@ -1,0 +1,134 @@
+"""The figures of played runs: of one, of all, of the long ones. JSON as it comes out of ``repertory replay``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from repertory.llm.messages import Json
+from repertory.replay.play import Played
+from repertory.replay.recall import AGES, KINDS, UNION
+
+LONG = 90
+"""Iterations from which on a run counts as long."""
+
+_EQUAL = 1.0005  # a ratio below it is no difference but rounding
+
+
+def report(
+    played: Sequence[Mapping[str, Played]], *, policy: str, problems: Iterable[str] = (), seconds: float = 0.0
+) -> Json:
+    """Write everything that is known about played runs.
+
+    Args:
+        played: For each run, what came of it by the name of the model that stood in.
+        policy: What was asked for, in the user's words.
+        problems: What could not be read.
+        seconds: What all of it took.
+
+    Returns:
+        ``policy``, ``models``, ``runs``, ``total``, ``long_runs`` (those of 90 iterations and more), ``problems``
+        and ``seconds``. Shares are from 0 to 1, None where there is nothing to have a share of.
+    """
+    return {
+        "policy": policy,
+        "models": list(played[0]) if played else [],
+        "runs": [_run(models) for models in played],
+        "total": _group(played),
+        "long_runs": _group([models for models in played if _length(models) >= LONG]),
+        "problems": list(problems),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _length(models: Mapping[str, Played]) -> int:
+    return max(len(played.run.turns) for played in models.values())
+
+
+def _run(models: Mapping[str, Played]) -> Json:
+    run = next(iter(models.values())).run
+    recorded = [turn.usage for turn in run.turns if turn.usage is not None]
+    return {
+        "id": run.id,
+        "file": run.file,
+        "recorded_model": run.model or None,
+        "iterations": len(run.turns),
+        "recorded_tokens": sum(usage.prompt_tokens for usage in recorded) if recorded else None,
+        "models": {
+            name: {**figures([played]), "error": played.error or None, "context": played.view, "plain": played.plain}
+            for name, played in models.items()
+        },
+    }
+
+
+def _group(runs: Sequence[Mapping[str, Played]]) -> Json:
+    names = list(runs[0]) if runs else []
+    return {
+        "runs": len(runs),
+        "iterations": sum(_length(models) for models in runs),
+        "models": {name: figures([models[name] for models in runs]) for name in names},
+    }
+
+
+def figures(runs: Sequence[Played]) -> Json:
+    """Add up what came of runs under one model's prices."""
+    cost = sum(sum(played.costs) for played in runs)
+    plain = sum(sum(played.plain_costs) for played in runs)
+    seen = sum(played.usage.prompt_tokens for played in runs)
+    would = sum(played.plain_usage.prompt_tokens for played in runs)
+    counts: Counter[tuple[str, str, bool]] = sum((played.recall for played in runs), Counter())
+    build = sorted(seconds for played in runs for seconds in played.build_seconds)
+    ratios = [sum(played.costs) / sum(played.plain_costs) for played in runs if played.plain_costs]
+    return {
+        "cost": round(cost, 6),
+        "cost_plain": round(plain, 6),
+        "cost_ratio": _ratio(cost, plain),
+        "worst_run_ratio": round(max(ratios), 6) if ratios else None,
+        "worst_prefix_ratio": max((_worst_prefix(played) for played in runs if played.costs), default=None),
+        "dearer_runs": sum(ratio > _EQUAL for ratio in ratios),
+        "tokens_seen": seen,
+        "tokens_plain": would,
+        "tokens_ratio": _ratio(seen, would),
+        "peak_context": max((max(played.view, default=0) for played in runs), default=0),
+        "peak_plain": max((max(played.plain, default=0) for played in runs), default=0),
+        "identifiers": sum(count for (kind, _, _), count in counts.items() if kind == UNION),
+        "recall": {kind: _recall(counts, kind, AGES) for kind in KINDS},
+        "recall_over_10": {kind: _recall(counts, kind, AGES[-1:]) for kind in KINDS},
+        "recall_by_age": {age: _recall(counts, UNION, (age,)) for age in AGES},
+        "retrievals_needed": sum(played.blind for played in runs),
+        "whole_on_arrival": _ratio(
+            sum(played.whole_tokens for played in runs), sum(played.result_tokens for played in runs)
+        ),
+        "requests_without_task": sum(played.without_task for played in runs),
+        "invalid_requests": sum(played.invalid for played in runs),
+        "refused_requests": sum(played.refused for played in runs),
+        "decisions": dict(sorted(sum((played.decisions for played in runs), Counter[str]()).items())),
+        "cleared_tokens": sum(played.cleared_tokens for played in runs),
+        "summaries": sum(played.summaries for played in runs),
+        "build_ms_p50": _quantile(build, 0.5),
+        "build_ms_p99": _quantile(build, 0.99),
+        "failed_runs": sum(bool(played.error) for played in runs),
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _recall(counts: Counter[tuple[str, str, bool]], kind: str, ages: Sequence[str]) -> float | None:
+    found, missed = (sum(counts[kind, age, seen] for age in ages) for seen in (True, False))
+    return _ratio(found, found + missed)
+
+
+def _worst_prefix(played: Played) -> float:
+    """How much dearer than the plain loop the run was at its worst, had it ended at any one request."""
+    worst = spent = plain = 0.0
+    for cost, other in zip(played.costs, played.plain_costs, strict=True):
+        spent, plain = spent + cost, plain + other
+        worst = max(worst, spent / plain)
+    return round(worst, 6)
+
+
+def _quantile(seconds: Sequence[float], share: float) -> float | None:
+    """Milliseconds."""
+    return round(seconds[min(len(seconds) - 1, int(len(seconds) * share))] * 1_000, 3) if seconds else None
