@@ -26,14 +26,14 @@ _LONGEST = 200
 
 def paths(text: str) -> set[str]:
     """Paths of files and addresses of pages."""
-    found = {path.rstrip("./-:@") for path in _PATH.findall(text)}
+    found = {path.rstrip("./-:@") for path in set(_PATH.findall(text))}
     found = {path for path in found if "/" in path[1:] and any(c.isalpha() for c in path)}
     return {path for path in found | {url.rstrip(".,") for url in _URL.findall(text)} if 5 <= len(path) < _LONGEST}
 
 
 def symbols(text: str) -> set[str]:
     """Names of programs: ``snake_case``, ``camelCase``, ``dotted.names``, words with digits."""
-    return {name for raw in _SYMBOL.findall(text) if 4 <= len(name := raw.strip(".")) < 80 and _INNER.search(name)}
+    return {name for raw in set(_SYMBOL.findall(text)) if 4 <= len(name := raw.strip(".")) < 80 and _INNER.search(name)}
 
 
 def numbers(text: str) -> set[str]:
@@ -53,7 +53,7 @@ def keys(text: str) -> set[str]:
 
 def runs(text: str) -> set[str]:
     """Maximal runs of what names are made of, marks between their parts included."""
-    found = (raw.strip("./:-@") for raw in _RUN.findall(text))
+    found = (raw.strip("./:-@") for raw in set(_RUN.findall(text)))
     return {run for run in found if 4 <= len(run) < 120 and (_INNER.search(run) or any(c in run for c in "/-:"))}
 
 

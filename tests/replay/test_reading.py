@@ -1,0 +1,276 @@
+"""Recordings in every format, whole and broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replay_stories import CHAT, LISTING, MESSAGES, TASK, event, read, session, write
+
+from repertory.errors import RecordingError
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult, ToolUse
+from repertory.llm.model import Usage
+from repertory.replay import RecordedRun, read_recordings
+from repertory.replay.recording import NO_RESULT
+
+FORMATS: dict[str, list[Any]] = {
+    "list of messages": [MESSAGES],
+    "request body": [{"model": "claude-opus-4-6", "system": "You debug.", "messages": MESSAGES, "tools": []}],
+    "line of a collection": [{"id": "run-7", "model": "m", "system": None, "messages": MESSAGES, "meta": {}}],
+    "chat": [CHAT],
+    "chat in a collection": [{"messages": CHAT}],
+    "session": session(),
+}
+
+
+def shape(run: RecordedRun) -> list[Any]:
+    """What a run says, without what a format has no place for."""
+    return [
+        (turn.content, {call: result.content for call, result in turn.results.items()}, turn.said) for turn in run.turns
+    ]
+
+
+EXPECTED = [
+    (
+        (Text("I look around."), ToolUse("call_1", "list", {"path": "src"}), ToolUse("call_2", "read", {"path": "README"})),
+        {"call_1": LISTING, "call_2": "no such file"},
+        ("Hurry up.",),
+    ),
+    (
+        (ToolUse("call_3", "read", {"path": "src/cli/session_store.py"}),),
+        {"call_3": "def parse_header(): ..."},
+        (),
+    ),
+    ((Text("parse_header raises 40417."),), {}, ()),
+]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_conversation_is_the_same_run_in_every_format(name: str, packed: bool, tmp_path: Path) -> None:
+    """The format is found out by looking; gzip or not, one document or one a line."""
+    run, *others = read(write(tmp_path / "recorded", *FORMATS[name], packed=packed))
+    assert len(others) == (name == "session")  # its sub-agent
+    assert run.task == TASK
+    assert shape(run) == EXPECTED
+    assert run.tools == ["list", "read"]
+    assert run.system == ("You debug." if name in ("request body", "chat", "chat in a collection") else "")
+
+
+def test_an_indented_document_is_read_as_well(tmp_path: Path) -> None:
+    """JSON that spans lines, with the mark that some editors put in front."""
+    path = tmp_path / "one.json"
+    path.write_text("\ufeff" + json.dumps(MESSAGES, indent=2), encoding="utf-8")
+    [run] = read(path)
+    assert (run.id, shape(run)) == ("one", EXPECTED)
+
+
+def test_a_collection_has_a_run_on_each_line(tmp_path: Path) -> None:
+    """With their own ids, or numbered."""
+    runs = read(write(tmp_path / "set.jsonl", {"id": "a", "messages": MESSAGES}, MESSAGES))
+    assert [(run.id, run.file) for run in runs] == [("a", "set.jsonl"), ("set:2", "set.jsonl")]
+
+
+def test_what_was_billed_is_read_where_it_was_recorded(tmp_path: Path) -> None:
+    """A collection lists it turn by turn; a row that is none stands for nothing."""
+    meta = {"usage": [[1, 2, 3, 4], "lost", [5, 6, 7, 8]]}
+    [run] = read(write(tmp_path / "one.jsonl", {"messages": MESSAGES, "meta": meta}))
+    assert [turn.usage for turn in run.turns] == [Usage(1, 4, 3, 2), None, Usage(5, 8, 7, 6)]
+
+
+# --- sessions ---------------------------------------------------------------------------------------------
+
+
+def test_a_session_keeps_its_model_times_and_usage(tmp_path: Path) -> None:
+    """An answer that stands on four lines was billed once, and began when its first line with a time was written."""
+    run, _ = read(write(tmp_path / "s.jsonl", *session()))
+    assert (run.id, run.model) == ("s-1", "claude-opus-4-6")
+    first, second, third = run.turns
+    assert first.usage == Usage(input_tokens=9, output_tokens=5)
+    assert second.at is not None
+    assert first.at is not None
+    assert (second.at - first.at, third.at) == (3590.0, None)
+    assert first.results["call_2"].is_error
+
+
+def test_what_was_taken_back_is_not_part_of_a_session(tmp_path: Path) -> None:
+    """The dead branch is in the file, and in no request; control: it comes back when the newest message follows it."""
+    run, _ = read(write(tmp_path / "s.jsonl", *session()))
+    assert "Taken back." not in str(run)
+    revived = [*session(), event("u9", "a0", "user", "Go on."), event("a9", "u9", "assistant", "Done.")]
+    run, _ = read(write(tmp_path / "s.jsonl", *revived))
+    assert [turn.content for turn in run.turns] == [(Text("Taken back."),), (Text("Done."),)]
+
+
+def test_a_sub_agent_of_a_session_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """In the session's file or alone; without an id it goes by its first line."""
+    _, agent = read(write(tmp_path / "s.jsonl", *session()))
+    assert (agent.id, agent.task, agent.turns[0].content) == ("s-1/k", "Look at it.", (Text("Looked."),))
+    lines = [line for line in session() if line.get("isSidechain")]
+    for line in lines:
+        del line["agentId"]
+    [alone] = read(write(tmp_path / "agent.jsonl", *lines))
+    assert (alone.id, alone.task) == ("s-1/k1", "Look at it.")
+
+
+def test_a_session_goes_on_behind_a_compaction(tmp_path: Path) -> None:
+    """The boundary has no parent, but says what it follows."""
+    lines = [
+        event("u1", None, "user", "Begin."),
+        event("a1", "u1", "assistant", "Begun."),
+        {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None, "logicalParentUuid": "a1"},
+        event("u2", "b", "user", "Summary so far.", isCompactSummary=True),
+        event("a2", "u2", "assistant", "Ended."),
+    ]
+    [run] = read(write(tmp_path / "s.jsonl", *lines))
+    assert [turn.said for turn in run.turns] == [("Summary so far.",), ()]
+
+
+def test_a_session_without_links_is_read_in_its_order(tmp_path: Path) -> None:
+    """Old files and exports have no tree; a loop in the links ends nothing."""
+    lines = [{"type": m["role"], "message": m} for m in MESSAGES]
+    [run] = read(write(tmp_path / "s.jsonl", *lines))
+    assert (run.id, shape(run)) == ("s", EXPECTED)
+    [run] = read(write(tmp_path / "s.jsonl", event("u", "a", "user", "?"), event("a", "u", "assistant", "!")))
+    assert len(run.turns) == 1
+
+
+# --- what does not fit ------------------------------------------------------------------------------------
+
+
+def test_a_recording_is_made_to_fit_the_api(tmp_path: Path) -> None:
+    """Ids and names of other providers, an id used twice, calls without results, results without calls."""
+    use = {"type": "tool_use", "id": "a:1", "name": "db.query", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a:1", "content": "one"}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": [use, {"type": "text", "text": " "}]},
+        {"role": "user", "content": [result]},
+        {"role": "assistant", "content": [use, {**use, "id": "b"}]},
+        {"role": "user", "content": [{**result, "content": ""}, {**result, "content": "late"}]},
+        {"role": "assistant", "content": " "},
+        {"role": "assistant", "content": "Part one."},
+        {"role": "assistant", "content": "Part two."},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    first, second, last = run.turns
+    assert first.content == (ToolUse("a_1", "db_query", {}),)
+    assert first.results == {"a_1": ToolResult("a_1", "one")}
+    assert [block.id for block in second.content if isinstance(block, ToolUse)] == ["a_1_2", "b"]
+    assert second.results == {
+        "a_1_2": ToolResult("a_1_2", "(no output)"),
+        "b": ToolResult("b", NO_RESULT, is_error=True),
+    }
+    assert second.said == ("late",)
+    assert last.content == (Text("Part one."), Text("Part two."))
+
+
+def test_pictures_and_unknown_blocks_survive(tmp_path: Path) -> None:
+    """A picture in a result stays one; in a user's words it is named; a block of a new type goes along."""
+    picture = {"type": "image", "source": {"type": "url", "url": "u"}}
+    server = {"type": "server_tool_use", "id": "s", "name": "web", "input": {}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "See\0"}, picture]},
+        {"role": "assistant", "content": [server, {"type": "tool_use", "id": "a", "name": "t", "input": {}}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": [picture, {"type": "text", "text": " "}]},
+            ],
+        },
+        {"role": "assistant", "content": "Seen."},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    assert run.task == "See\ufffd\n\n[image]"
+    assert run.turns[0].content[0] == RawBlock(server)
+    assert run.turns[0].results["a"].content == (Image({"type": "url", "url": "u"}),)
+
+
+def test_calls_of_the_oldest_chat_shape_are_read(tmp_path: Path) -> None:
+    """One function call a turn, without ids; arguments that are no JSON are kept as they are."""
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{broken"}},
+        {"role": "function", "name": "f", "content": "done"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    assert shape(run)[0] == ((ToolUse("f", "f", {"arguments": "{broken"}),), {"f": "done"}, ())
+    assert run.turns[1].content == (Text("No."),)
+
+
+BROKEN: list[tuple[Any, str]] = [
+    (7, r"expected a list of messages, or an object with one under 'messages' at \$, got int '7'"),
+    ({"messages": "x"}, r"expected a list of messages"),
+    ([3], r"expected a message with a role at \$\[0\], got int '3'"),
+    ({"messages": [{"role": "bot"}]}, r"expected user, assistant, .* at \$\.messages\[0\]\.role, got str 'bot'"),
+    ([{"role": "user", "content": 5}], r"expected text or a list of blocks at \$\[0\]\.content"),
+    ([{"role": "user", "content": [{}]}], r"expected a block with a type at \$\[0\]\.content\[0\]"),
+    ([{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}], r"expected a complete tool_use block"),
+    (
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "n", "input": 1}]}],
+        r"an id, a name and an input object",
+    ),
+    ([{"role": "assistant", "tool_calls": [{}]}], r"a call with a function and its name at \$\[0\]\.tool_calls\[0\]"),
+    ([{"role": "assistant", "tool_calls": 4}], r"expected a list of calls"),
+    ([{"role": "user", "content": "alone"}], r"expected at least one message of the assistant, got none"),
+    ({"type": "user", "message": "x"}, r"expected a message with a role at \$\.message"),
+    ({"type": "summary", "summary": "x"}, r"expected at least one message of the assistant, got none"),
+]
+
+
+@pytest.mark.parametrize(("document", "words"), BROKEN, ids=lambda value: None)
+def test_what_is_no_recording_is_refused_in_one_line(document: Any, words: str, tmp_path: Path) -> None:
+    """The message says where, what was expected and what came."""
+    [error] = read_recordings(write(tmp_path / "bad.json", document))
+    assert isinstance(error, RecordingError)
+    assert str(error).startswith(str(tmp_path / "bad.json"))
+    assert "\n" not in str(error)
+    with pytest.raises(RecordingError, match=words):
+        raise error
+
+
+def test_a_broken_line_leaves_the_others_alone(tmp_path: Path) -> None:
+    """Two runs and two problems, each with its line."""
+    path = tmp_path / "set.jsonl"
+    good = json.dumps(MESSAGES)
+    path.write_text(f"{good}\n{{half\n\n[1]\n{good}\n", encoding="utf-8")
+    found = list(read_recordings(path))
+    assert [shape(run) for run in found if isinstance(run, RecordedRun)] == [EXPECTED, EXPECTED]
+    lines = sorted(str(error).split(": ")[1] for error in found if isinstance(error, RecordingError))
+    assert lines == ["line 2", "line 4"]
+
+
+def test_a_session_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    """As a process leaves it that was killed while writing."""
+    path = write(tmp_path / "s.jsonl", *session())
+    path.write_bytes(path.read_bytes()[:-20])
+    found = list(read_recordings(path))
+    assert [len(run.turns) for run in found if isinstance(run, RecordedRun)] == [2, 1]
+    [error] = [error for error in found if isinstance(error, RecordingError)]
+    assert "line 18: expected JSON" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "expected recorded runs, got an empty file"),
+        (b"no json", "expected JSON, got: JSON is malformed"),
+        (b"{\n  no json\n}\n", "line 1: expected JSON"),
+        (b"\xff\xfe\n\xff", "line 1: expected JSON"),
+        (gzip.compress(b"[]")[:-9], "expected a readable file of recorded runs, got: "),
+        (None, "got: No such file or directory"),
+    ],
+    ids=["empty", "not JSON", "broken document", "not text", "cut gzip", "missing"],
+)
+def test_a_file_that_cannot_be_read_is_one_problem(data: bytes | None, words: str, tmp_path: Path) -> None:
+    """However many lines it has."""
+    path = tmp_path / "bad"
+    if data is not None:
+        path.write_bytes(data)
+    [error] = read_recordings(path)
+    assert isinstance(error, RecordingError)
+    assert words in str(error)
