@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
+
 from backends import RunAsync
 
 T = TypeVar("T")

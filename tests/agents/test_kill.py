@@ -59,7 +59,7 @@ def run_with_kills(kind: str, database: Path, folder: Path, *, kills: int, seed:
         assert process.stdout is not None
         process.stdout.readline()  # it is open: from here on the work goes on
         try:
-            process.wait(timeout=chance.uniform(0.0, 0.25))
+            process.wait(timeout=chance.uniform(0.0, 0.08))
         except subprocess.TimeoutExpired:
             process.kill()
             died += 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from backends import RunAsync
-
 import pytest
 import trio
 
 import repertory as rp
+from backends import RunAsync
 from repertory.agents import (
     IterationStarted,
     ModelAnswered,

@@ -23,7 +23,7 @@ from repertory.agents.events import (
 )
 from repertory.agents.limits import Limits
 from repertory.agents.research import research_team
-from repertory.agents.run import Run
+from repertory.agents.runs import Run
 from repertory.agents.start import run, run_sync
 from repertory.agents.supervisor import Supervisor, open_supervisor
 

@@ -42,7 +42,7 @@ class Caller:
         if agent.team:
             own.append(delegate_tool(runtime, live, ctx))
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
-        self._policy = layered_policy(agent)
+        self._policy = layered_policy(live)
         self._cache = ToolCallCache()
         self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
 
@@ -207,6 +207,8 @@ class Caller:
             url=output.url,
             format=output.format,
             metadata=output.metadata,
+            # What the ledger holds whole may go some time after the run; what it does not, is all there is.
+            retention=None if shaped.original_length else self._runtime.content_retention,
         )
         return shaped, [stored]
 

@@ -178,3 +178,4 @@ AnyEvent: TypeAlias = (
     | StateChanged
     | EventsMissed
 )
+"""Any of the events, so that a type checker knows when a ``match`` has seen them all."""

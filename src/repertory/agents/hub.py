@@ -8,7 +8,7 @@ from typing import Self
 
 import anyio
 
-from repertory.agents.events import Event, EventsMissed
+from repertory.agents.events import AnyEvent, Event, EventsMissed
 
 
 class EventHub:
@@ -25,12 +25,12 @@ class EventHub:
     """
 
     def __init__(self, *, keep: int = 20_000) -> None:
-        self.events: deque[Event] = deque(maxlen=keep)
+        self.events: deque[AnyEvent] = deque(maxlen=keep)
         self.count = 0
         self.news = anyio.Event()
         self.closed = False
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: AnyEvent) -> None:
         """Add an event and wake the readers. Never blocks."""
         self.events.append(event)
         self.count += 1
@@ -72,7 +72,7 @@ class EventReader:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> AnyEvent:
         hub = self._hub
         while not self._ended:
             oldest = hub.count - len(hub.events)

@@ -12,9 +12,10 @@ from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.actor import AgentActor, PauseRun, ResumeRun, StopRun
 from repertory.agents.agent import Agent
-from repertory.agents.events import Event, RunSpawned, StateChanged
+from repertory.agents.events import AnyEvent, RunSpawned, StateChanged
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
+from repertory.agents.log import log_crash, log_event
 from repertory.errors import LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
 from repertory.llm.messages import Json, Text
@@ -40,9 +41,11 @@ class Runtime:
         model: Model | str | None,
         memory: ActorRef[Any],
         summarizer: ActorRef[Any],
+        content_retention: float | None,
         clock: Callable[[], float],
     ) -> None:
         self.journal = journal
+        self.content_retention = content_retention
         self.summarizer = summarizer
         self.hub = EventHub()
         self.clock = clock
@@ -154,6 +157,7 @@ class Runtime:
         if live.ended.is_set():
             return
         if reason.kind == "failed":
+            log_crash(live.run_id, reason.error)
             await self.end_run(live, "failed", error=reason.error)
         elif live.killed:
             await self.end_run(live, "stopped")
@@ -162,10 +166,11 @@ class Runtime:
 
     # --- what a run's own parts need --------------------------------------------------------------------------
 
-    def publish(self, live: LiveRun, event: type[Event], *, keep: bool = True, **fields: Any) -> None:
+    def publish(self, live: LiveRun, event: type[AnyEvent], *, keep: bool = True, **fields: Any) -> None:
         """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
         now, iteration = self.clock(), live.iteration
         self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
+        log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=iteration, **fields)
         if keep:
             body: Json = msgspec.to_builtins(fields)
             record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=now, iteration=iteration)
@@ -197,6 +202,10 @@ class Runtime:
             ]
         )
         live.cause = error
+        if live.parent is None:
+            await self.journal.delete_expired_contents(self.clock())
+            for run in live.tree():
+                self._live.pop(run.run_id, None)
         self.close(live, state, result=result, error=words)
 
     def close(self, live: LiveRun, state: RunState, *, result: str | None = None, error: str | None = None) -> None:
@@ -290,6 +299,5 @@ class Runtime:
             live.ref.kill()
 
     def is_below(self, run_id: str, ancestor: str) -> bool:
-        """Whether a run is somewhere below another."""
-        run = self._live.get(run_id)
-        return run is not None and any(above.run_id == ancestor for above in run.lineage())
+        """Whether a run is somewhere below another: a delegated run's id begins with its parent's."""
+        return run_id.startswith(f"{ancestor}.")

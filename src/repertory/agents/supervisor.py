@@ -10,13 +10,16 @@ from os import PathLike
 from typing import cast
 
 import anyio
+import msgspec
 
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.agent import Agent, load_agent
 from repertory.agents.hub import EventReader
-from repertory.agents.run import Run
+from repertory.agents.log import log_dead_letter
+from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
+from repertory.context import ResultPolicy
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
@@ -31,6 +34,7 @@ class Supervisor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._resuming = anyio.Lock()  # two loops on one record would stop the journal
 
     @property
     def journal(self) -> Journal:
@@ -38,7 +42,14 @@ class Supervisor:
         return self._runtime.journal
 
     async def spawn(
-        self, agent: Agent, task: str, *, agent_ref: str = "", options: Json | None = None, run_id: str | None = None
+        self,
+        agent: Agent,
+        task: str,
+        *,
+        agent_ref: str = "",
+        options: Json | None = None,
+        results: ResultPolicy | None = None,
+        run_id: str | None = None,
     ) -> Run:
         """Start a run. Returns once it is durable: from then on a crash does not lose it.
 
@@ -48,6 +59,8 @@ class Supervisor:
             agent_ref: ``module:name`` under which another process finds the agent again, so that ``resume`` and
                 ``repertory resume`` need nobody to hand it in; "" where only this code knows it.
             options: Kept with the run and handed to a function that ``agent_ref`` names.
+            results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
+                its tools say.
             run_id: The id to give it; None makes one.
 
         Raises:
@@ -63,6 +76,7 @@ class Supervisor:
             agent_digest=agent.digest,
             agent_ref=agent_ref,
             options=options or {},
+            results=msgspec.to_builtins(results) if results is not None else {},
         )
         live = await self._runtime.begin(started, agent)
         self._runtime.start(live)
@@ -72,7 +86,7 @@ class Supervisor:
         """Go on with a run that another process began, or that failed or was stopped.
 
         What it had delegated goes on with it. A tool call that was under way when the process died runs again
-        only if its effect allows that; see ``docs/semantics.md``.
+        only if its effect allows that; see ``docs/durability.md``.
 
         Args:
             run_id: The run, or an unambiguous beginning of its id. A sub-agent's run is resumed through its root.
@@ -87,6 +101,10 @@ class Supervisor:
             ConfigurationError: No agent was handed in and none was named.
         """
         runtime = self._runtime
+        async with self._resuming:
+            return await self._resume(runtime, run_id, agent)
+
+    async def _resume(self, runtime: Runtime, run_id: str, agent: Agent | None) -> Run:
         row = await runtime.journal.read_run(run_id)
         started = row.started
         if started.parent_id is not None:
@@ -125,6 +143,7 @@ async def open_supervisor(
     durability: Durability = "power",
     journal: Journal | None = None,
     summaries: Strategy | None = None,
+    content_retention: float | None = 3600.0,
     drain_timeout: float = 5.0,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
@@ -139,6 +158,8 @@ async def open_supervisor(
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
+        content_retention: Seconds that the content store keeps, after the end of a run, what the ledger holds as
+            well; None keeps it for good. What only the content store has is always kept.
         drain_timeout: Seconds.
         clock: Gives the time in seconds since 1970.
 
@@ -153,7 +174,9 @@ async def open_supervisor(
                 journal = await stack.enter_async_context(open_journal(path, durability=durability))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             system = await stack.enter_async_context(
-                open_system("repertory", supervision=SUPERVISION, drain_timeout=drain_timeout)
+                open_system(
+                    "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=log_dead_letter
+                )
             )
             memory = partial(MemoryActor, journal, clock=clock)
 
@@ -165,8 +188,10 @@ async def open_supervisor(
                 model=model,
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
+                content_retention=content_retention,
                 clock=clock,
             )
+            await journal.delete_expired_contents(clock())
             try:
                 yield Supervisor(runtime)
                 runtime.wind_down()

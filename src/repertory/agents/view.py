@@ -71,7 +71,7 @@ class ContextView:
         self._live = live
         self._model = model
         self._ref = ref
-        self._policy = layered_policy(agent)
+        self._policy = layered_policy(live)
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         self._projector = Projector(
             profile=model.profile, system=system, tools=schemas, max_tokens=max_tokens, options=agent.options

@@ -38,6 +38,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
         depth: 0 for a root.
         scope_id: Its memory scope.
         options: What the caller set for this run.
+        results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
         at: Seconds since 1970.
     """
 
@@ -53,6 +54,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     depth: int = 0
     scope_id: str = ""
     options: Json = msgspec.field(default_factory=dict)
+    results: Json = msgspec.field(default_factory=dict)
 
 
 class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):

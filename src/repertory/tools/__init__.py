@@ -1,14 +1,14 @@
 """The ``@tool`` decorator, the contract under which tools run, and the tools that come along."""
 
 from repertory.tools.context import ContentReader, RunRecord, ToolContext
-from repertory.tools.execute import call_tool, execute, unknown_tool
+from repertory.tools.decorator import Tool, tool
+from repertory.tools.execution import call_tool, execute, unknown_tool
 from repertory.tools.files import file_tools
-from repertory.tools.memory_tools import memory_tools
 from repertory.tools.output import ErrorDetail, ToolOutput
+from repertory.tools.over_memory import memory_tools
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 from repertory.tools.retrieval import context_tools
 from repertory.tools.threads import is_left_behind
-from repertory.tools.tool import Tool, tool
 
 __all__ = [
     "ContentReader",

@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Json
-from repertory.tools.tool import Tool
+from repertory.tools.decorator import Tool
 
 
 def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:

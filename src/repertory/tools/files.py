@@ -13,10 +13,10 @@ import msgspec
 from repertory.context import ResultPolicy
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.tools.confined import Folder, FoundFile, read_all
+from repertory.tools.decorator import Tool, tool
 from repertory.tools.globs import match_glob
 from repertory.tools.output import ToolOutput
 from repertory.tools.regex import search_lines
-from repertory.tools.tool import Tool, tool
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Glob = Annotated[str, msgspec.Meta(max_length=1_000)]

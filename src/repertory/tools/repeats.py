@@ -12,7 +12,7 @@ import msgspec
 from repertory.llm.messages import canonical_json
 
 if TYPE_CHECKING:
-    from repertory.tools.tool import Tool
+    from repertory.tools.decorator import Tool
 
 
 def arguments_digest(name: str, arguments: Any) -> str:

@@ -16,11 +16,11 @@ from repertory.memory.excerpts import Lines, excerpts_around, find_words
 from repertory.memory.patterns import find_pattern
 from repertory.memory.records import ContentStored
 from repertory.tools.context import ContentReader, ToolContext
+from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import run_in_thread
-from repertory.tools.tool import Tool, tool
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 

@@ -11,9 +11,9 @@ from repertory.context import ResultPolicy
 from repertory.errors import ItemNotFound, MemoryStoreError, RecordRefused, ToolFailed, ToolRetry
 from repertory.memory.items import ItemInfo, ItemQuery, Transform, TransformKind
 from repertory.tools.context import ToolContext
+from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-from repertory.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
     from repertory.memory import Memory

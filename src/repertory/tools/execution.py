@@ -17,10 +17,10 @@ from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.memory.records import OutcomeStatus
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
+from repertory.tools.decorator import Tool
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import run_in_thread
-from repertory.tools.tool import Tool
 
 
 async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:

@@ -10,6 +10,7 @@ from repertory.agents.events import Event, StateChanged
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.errors import RunError, RunFailed, RunStopped
+from repertory.memory import Memory
 from repertory.memory.records import FINAL_STATES, RunState
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ class Run:
     def children(self) -> tuple[Run, ...]:
         """The runs that it delegated to, oldest first."""
         return tuple(Run(self._runtime, child) for child in self._live.children)
+
+    @property
+    def memory(self) -> Memory:
+        """The scope of memory that it reads and writes; it can be read after the run has ended, too."""
+        return self._live.memory
 
     def statistics(self, *, tree: bool = False) -> RunStatistics:
         """What it cost so far; with ``tree``, together with the runs below it."""

@@ -1,0 +1,56 @@
+"""What happens to runs, as log events: dotted names and key-values, through structlog into ``logging``.
+
+The logger is ``repertory``. It says nothing until the application turns it on, as libraries should::
+
+    logging.basicConfig(level=logging.INFO)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+_STANDARD = logging.getLogger("repertory")
+_LEVELS = {
+    "RunSpawned": logging.INFO,
+    "RunResumed": logging.INFO,
+    "StateChanged": logging.INFO,
+    "ModelRetrying": logging.WARNING,
+    "SummaryRefused": logging.WARNING,
+}
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@cache
+def _logger() -> BoundLogger:
+    import structlog  # takes a tenth of a second, so only once somebody listens
+
+    logger: BoundLogger = structlog.wrap_logger(
+        _STANDARD,
+        processors=[structlog.stdlib.render_to_log_kwargs],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return logger
+
+
+def log_event(kind: str, /, **facts: Any) -> None:
+    """Log an event of a run under its dotted name: ``ToolEnded`` is ``tool.ended``."""
+    level = _LEVELS.get(kind, logging.DEBUG)
+    if _STANDARD.isEnabledFor(level):
+        _logger().log(level, _WORD.sub(".", kind).lower(), **facts)
+
+
+def log_crash(run_id: str, error: BaseException | None) -> None:
+    """Log that a run's actor crashed for good."""
+    _logger().error("run.crashed", run=run_id, exc_info=error)
+
+
+def log_dead_letter(letter: object) -> None:
+    """Log a message that nobody handled."""
+    if _STANDARD.isEnabledFor(logging.DEBUG):
+        _logger().debug("actor.dead.letter", letter=repr(letter)[:500])
