@@ -3,24 +3,29 @@
 A signature holds the model, a digest of everything before the block, and the thinking block before it, under a key
 that only the server has. On a binding model a block is valid only behind the same system, tools and messages; thinking
 may be taken out as a whole, from the beginning or from the end, but never so that a gap remains.
+
+A compaction block is signed too. It carries the digests of what it stands for, so that the thinking of kept turns
+stays valid behind it: if a binding model wrote it, the system prompt and the tools are the same, and the first kept
+message has another role than the last one that was summarized. Thinking made behind the block is bound to the block.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from repertory.llm.messages import Block, Json, Thinking, canonical_json, encode_block
+from repertory.llm.messages import Block, Json, RawBlock, Thinking, canonical_json, encode_block
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
 
 _BETA = "thinking-binding-controls-2026-08-01"
 _THINKING = frozenset({"thinking", "redacted_thinking"})
+_MISMATCH = "prefix_binding_mismatch"
 
 
 class _Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -30,8 +35,16 @@ class _Seal(msgspec.Struct, frozen=True, array_like=True):
     mac: str
 
 
+class _Summary(msgspec.Struct, frozen=True, array_like=True):
+    text: str  # a digest of it
+    head: str
+    role: str  # of the last summarized message
+    histories: tuple[str, ...]  # digests that thinking behind the block may be bound to
+    mac: str
+
+
 class Binder:
-    """Signs thinking blocks and checks them when they come back.
+    """Signs thinking and compaction blocks and checks them when they come back.
 
     Args:
         seed: Makes the signing key; two servers with one seed accept each other's blocks.
@@ -40,23 +53,38 @@ class Binder:
     def __init__(self, seed: int) -> None:
         self._key = f"repertory-{seed}".encode()
 
-    def sign(self, content: Sequence[Block], *, body: Json, model: str) -> tuple[Block, ...]:
-        """Sign the thinking of an answer to a request. Blocks that already have a signature keep it."""
+    def sign(
+        self, content: Sequence[Block], *, body: Json, model: str, dropped: Iterable[Json] = ()
+    ) -> tuple[Block, ...]:
+        """Sign the thinking of an answer to a request. Blocks that already have a signature keep it.
+
+        Args:
+            content: The answer.
+            body: The request, as it was sent.
+            model: Who answers.
+            dropped: What ``check`` reported about the request.
+        """
         blocks: list[Block] = []
-        history = _History(body)
-        for message in body["messages"]:
-            history.add(message["role"], message["content"])
+        history = self._history(body, dropped)
         for block in content:
             signed = block
             if isinstance(block, Thinking) and not block.signature:
-                signature = self._signature(block.thinking, model, history.digest, history.previous)
+                signature = self._signature(block.thinking, model, history.digests[0], history.previous)
                 signed = msgspec.structs.replace(block, signature=signature)
             blocks.append(signed)
-            history.add("assistant", [encode_block(signed)])
+            history.add("assistant", encode_block(signed))
         return tuple(blocks)
 
+    def sign_summary(self, text: str, *, body: Json, profile: ModelProfile, dropped: Iterable[Json] = ()) -> RawBlock:
+        """Make the compaction block that stands for a request's messages."""
+        history = self._history(body, dropped)
+        bound = history.digests if profile.target == "binding" else ()
+        parts = (_digest("", text), history.head, body["messages"][-1]["role"], bound)
+        signature = base64.b64encode(msgspec.json.encode(_Summary(*parts, self._mac(*parts)))).decode()
+        return RawBlock({"type": "compaction", "content": text, "signature": signature})
+
     def check(self, body: Json, *, profile: ModelProfile, betas: frozenset[str]) -> tuple[Json, list[Json]]:
-        """Check every thinking block of a request.
+        """Check every signed block of a request.
 
         Returns:
             The request as the model reads it, without the blocks that were dropped; and what the API reports about
@@ -72,26 +100,24 @@ class Binder:
         messages: list[Json] = []
         for number, message in enumerate(body["messages"]):
             content = message["content"]
-            if isinstance(content, str):
-                history.add(message["role"], content)
-                messages.append(message)
-                continue
             kept: list[Json] = []
             mismatch = False  # the rest of a run of thinking goes with its first bad block
-            for index, block in enumerate(content):
+            for index, block in enumerate(_blocks(content)):
                 reason = None
+                path = f"messages.{number}.content.{index}"
+                history.meet(message["role"], block)
                 if block["type"] == "thinking":
-                    path = f"messages.{number}.content.{index}"
                     reason, why = self._verdict(block, path, history, profile)
                     if reason is None and mismatch:
-                        reason = "prefix_binding_mismatch"
-                    mismatch = reason == "prefix_binding_mismatch"
+                        reason = _MISMATCH
+                    mismatch = reason == _MISMATCH
                     if mismatch and not drop:
+                        hint = "" if _BETA in betas else f" That setting requires the `{_BETA}` value in the "
                         refuse(
                             f"{path}: Invalid `signature` in `thinking` block. The block is bound to a different "
                             "conversation. Remove the block, or set "
-                            '`thinking.block_binding.prefix_mismatch_behavior` to "drop_block". That setting requires '
-                            f"the `{_BETA}` value in the `anthropic-beta` header. {why}".rstrip()
+                            '`thinking.block_binding.prefix_mismatch_behavior` to "drop_block".'
+                            f"{hint and hint + '`anthropic-beta` header.'} {why}".rstrip()
                         )
                     if reason is not None:
                         report.append({"type": "thinking_dropped", "path": path, "reason": reason})
@@ -99,9 +125,48 @@ class Binder:
                     mismatch = False
                 if reason is None:
                     kept.append(block)
-                history.add(message["role"], [block])
-            messages.append({**message, "content": kept})
+                if reason != _MISMATCH:
+                    self._add(history, message["role"], block, path)
+            messages.append(message if isinstance(content, str) else {**message, "content": kept})
         return {**body, "messages": messages}, report
+
+    def _history(self, body: Json, dropped: Iterable[Json]) -> _History:
+        """What an answer to a request is bound to: what was sent, but for the thinking that failed the check."""
+        history = _History(body)
+        failed = {entry["path"] for entry in dropped if entry["reason"] == _MISMATCH}
+        for number, message in enumerate(body["messages"]):
+            for index, block in enumerate(_blocks(message["content"])):
+                path = f"messages.{number}.content.{index}"
+                history.meet(message["role"], block)
+                if path not in failed:
+                    self._add(history, message["role"], block, path)
+        return history
+
+    def _add(self, history: _History, role: str, block: Json, path: str) -> None:
+        if block["type"] == "compaction":
+            if block.get("content") is not None:
+                history.swap(block, self._open_summary(block, path))
+        else:
+            history.add(role, block)
+
+    def _open_summary(self, block: Json, path: str) -> _Summary:
+        try:
+            seal = msgspec.json.decode(base64.b64decode(block.get("signature") or "", validate=True), type=_Summary)
+        except ValueError:
+            seal = None
+        if seal is None or not hmac.compare_digest(
+            seal.mac, self._mac(seal.text, seal.head, seal.role, seal.histories)
+        ):
+            refuse(
+                f"{path}: the `signature` of the `compaction` block does not verify",
+                code="compaction_signature_invalid",
+            )
+        if _digest("", block["content"]) != seal.text:
+            refuse(
+                f"{path}: the `content` of the `compaction` block differs from the text its `signature` recorded",
+                code="compaction_content_mismatch",
+            )
+        return seal
 
     def _verdict(self, block: Json, path: str, history: _History, profile: ModelProfile) -> tuple[str | None, str]:
         seal = self._open(block)
@@ -111,12 +176,12 @@ class Binder:
             return "model_binding_mismatch", ""
         if profile.target != "binding":
             return None, ""
-        if seal.prefix != history.digest:
+        if seal.prefix not in history.digests:
             why = "A message, the `system` prompt or the `tools` before it differ from those it was created with."
-            return "prefix_binding_mismatch", why
+            return _MISMATCH, why
         if history.previous and seal.previous != history.previous:
             why = "The `thinking` block that preceded this one when it was created is missing from this request."
-            return "prefix_binding_mismatch", why
+            return _MISMATCH, why
         return None, ""
 
     def _signature(self, thinking: str, model: str, prefix: str, previous: str) -> str:
@@ -131,28 +196,52 @@ class Binder:
         mac = self._mac(block["thinking"], seal.model, seal.prefix, seal.previous)
         return seal if hmac.compare_digest(mac, seal.mac) else None
 
-    def _mac(self, *parts: str) -> str:
+    def _mac(self, *parts: str | tuple[str, ...]) -> str:
         return hmac.digest(self._key, canonical_json(parts), "sha256").hex()[:32]
 
 
 class _History:
-    """What stands before a block: a digest of all that counts, and the thinking block that came last."""
+    """What stands before a block.
+
+    Attributes:
+        head: A digest of the system prompt and the tools.
+        digests: What thinking at this place may be bound to: a digest of all that counts; behind a compaction block
+            also digests of the messages that it stands for with all that follows them.
+        previous: The thinking block that came last; "" where there is none.
+    """
 
     def __init__(self, body: Json) -> None:
-        system = body.get("system") or []
-        blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system
-        head = [[_plain(block) for block in blocks], [_plain(tool) for tool in body.get("tools") or []]]
-        self.digest = _digest("", head)
+        system = [_plain(block) for block in _blocks(body.get("system") or [])]
+        self.head = _digest("", [system, [_plain(tool) for tool in body.get("tools") or []]])
+        self.digests: tuple[str, ...] = (self.head,)
         self.previous = ""
+        self._summarized_role = ""  # until the first kept message is there
 
-    def add(self, role: str, content: Any) -> None:
-        """Go on behind more content, as it was sent; whether a block was dropped does not matter here."""
-        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            if block["type"] in _THINKING:
-                self.previous = _digest("", block.get("signature") or block.get("data"))
-            else:
-                # The role goes in with every block, so neighbouring messages of one role count as one.
-                self.digest = _digest(self.digest, [role, _plain(block)])
+    def swap(self, block: Json, summary: _Summary) -> None:
+        """Go on behind a compaction block."""
+        old = summary.histories if summary.head == self.head else ()
+        self.digests = (_digest(self.head, _plain(block)), *old)
+        self.previous = ""
+        self._summarized_role = summary.role
+
+    def meet(self, role: str, block: Json) -> None:
+        """Look at the next block before it is checked: the API would merge a first kept message of the same role."""
+        if self._summarized_role and block["type"] != "compaction":
+            if self._summarized_role == role:
+                self.digests = self.digests[:1]
+            self._summarized_role = ""
+
+    def add(self, role: str, block: Json) -> None:
+        """Go on behind another block, as it was sent."""
+        if block["type"] in _THINKING:
+            self.previous = _digest("", block.get("signature") or block.get("data"))
+        else:
+            # The role goes in with every block, so neighbouring messages of one role count as one.
+            self.digests = tuple(_digest(digest, [role, _plain(block)]) for digest in self.digests)
+
+
+def _blocks(content: Any) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _plain(block: Json) -> Json:

@@ -13,7 +13,7 @@ import msgspec
 
 from repertory.llm.caching import CacheUse, PrefixCache
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Json, canonical_json, decode_block
+from repertory.llm.messages import Json, Text, canonical_json, decode_block
 from repertory.llm.profiles import ModelProfile
 
 
@@ -100,6 +100,8 @@ def block_tokens(block: Json) -> int:
     """The tokens of one block or tool, as this server counts them: a quarter of its bytes, rounded up."""
     if "type" not in block or "input_schema" in block:
         return -(-len(canonical_json(block)) // 4)
+    if block["type"] == "compaction":
+        return estimate_tokens(Text(block.get("content") or ""))  # the model reads no signature
     return estimate_tokens(decode_block(block))
 
 

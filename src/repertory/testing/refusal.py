@@ -14,16 +14,20 @@ class Refusal(Exception):
         kind: The API's error type.
         message: Its words.
         headers: Further headers of the response.
+        code: The ``error_code`` among its details; "" for no details.
     """
 
-    def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, *, code: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.message = message
         self.headers = dict(headers or {})
+        self.code = code
 
 
-def refuse(message: str) -> NoReturn:
+def refuse(message: str, *, code: str = "") -> NoReturn:
     """Refuse a request as malformed."""
-    raise Refusal(400, "invalid_request_error", message)
+    raise Refusal(400, "invalid_request_error", message, code=code)

@@ -7,6 +7,8 @@ from typing import Any
 
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
+from repertory.testing.compaction import check_blocks, check_compaction
+from repertory.testing.editing import check_editing
 from repertory.testing.refusal import Refusal, refuse
 from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
 
@@ -17,9 +19,9 @@ _FIELDS: dict[str, str | None] = dict.fromkeys(
     (
         *("model", "messages", "max_tokens", "system", "tools", "stream", "metadata", "stop_sequences", "temperature"),
         *("top_p", "top_k", "tool_choice", "thinking", "cache_control", "service_tier", "output_config", "container"),
-        *("inference_geo", "diagnostics", "speed"),
+        *("inference_geo", "diagnostics", "speed", "compaction"),
     )
-) | {"context_management": "context-management-", "compaction": "compact-", "mcp_servers": "mcp-client-"}
+) | {"context_management": "context-management-", "mcp_servers": "mcp-client-"}
 _COUNT_REFUSES = ("max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata")
 
 
@@ -64,7 +66,10 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
     _check_choice(body.get("tool_choice"), tools)
     _check_thinking_option(body, betas, counting)
     check_system(body.get("system"))
-    check_messages(body.get("messages"), profile)
+    check_messages(body.get("messages"), profile, prefilled=body.get("compaction") is not None)
+    check_blocks(body, betas)
+    check_compaction(body, betas, counting=counting)
+    check_editing(body, profile)
     _check_breakpoints(body)
 
 
@@ -143,11 +148,12 @@ def _check_thinking_option(body: Json, betas: frozenset[str], counting: bool) ->
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "disabled", "adaptive"):
         refuse("thinking.type: Input should be 'enabled', 'disabled' or 'adaptive'")
-    if "block_binding" in thinking and "thinking-binding-controls-2026-08-01" not in betas:
-        refuse(
-            f"thinking.{kind}.block_binding: Extra inputs are not permitted. That setting requires the "
-            "`thinking-binding-controls-2026-08-01` value in the `anthropic-beta` header."
-        )
+    if "block_binding" in thinking:
+        if "thinking-binding-controls-2026-08-01" not in betas or kind == "disabled":
+            refuse(f"thinking.{kind}.block_binding: Extra inputs are not permitted")
+        wanted = (thinking["block_binding"] or {}).get("prefix_mismatch_behavior") or "error"
+        if wanted not in ("error", "drop_block"):
+            refuse(f"thinking.{kind}.block_binding.prefix_mismatch_behavior: Input should be 'error' or 'drop_block'")
     if kind == "enabled":
         budget = thinking.get("budget_tokens")
         if not isinstance(budget, int):
@@ -199,12 +205,12 @@ def _check_breakpoints(body: Json) -> None:
         short = short or ttl == "5m"
 
 
-def check_length(prompt_tokens: int, body: Json, profile: ModelProfile) -> None:
-    """Check that prompt and answer fit the window."""
+def check_length(prompt_tokens: int, body: Json, profile: ModelProfile, *, answered: bool = True) -> None:
+    """Check that the prompt fits the window, and with it the answer, unless what is asked for is a summary."""
     window = profile.context_window
     if prompt_tokens > window:
         refuse(f"prompt is too long: {prompt_tokens} tokens > {window} maximum")
-    if prompt_tokens + body["max_tokens"] > window:
+    if answered and prompt_tokens + body["max_tokens"] > window:
         refuse(
             f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {body['max_tokens']} > {window}, "
             "decrease input length or `max_tokens` and try again"

@@ -1,7 +1,7 @@
 """A strict local server that speaks the Messages API, for tests without a network and without a key.
 
 It refuses what the real one refuses, in the same words; bills prompt caching by the same rules; signs thinking blocks
-and checks what they are bound to; and breaks on demand.
+and checks what they are bound to; compacts and edits the context when asked; and breaks on demand.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import msgspec
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Thinking
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
-from repertory.llm.profiles import ModelProfile, canonical_name, profile_for
+from repertory.llm.profiles import ModelProfile, canonical_name, cost_of, profile_for
 from repertory.testing.binding import Binder
 from repertory.testing.cache import PromptCache, prompt_tokens
+from repertory.testing.compaction import plain_summary, prompt_of, summary_of
+from repertory.testing.editing import edit_context
 from repertory.testing.faults import Break, Drip, Fault, Garbage, Refuse, Reset, Stall, Truncate
 from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
 from repertory.testing.models import Answer, as_response
@@ -47,6 +49,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         status: The HTTP status; 0 where the connection was reset before one was sent.
         message: The error's words; "" for an answer.
         usage: What was billed; zeros for an error.
+        cost: US dollars, at the prices that hold for this prompt's length.
         fault: What was injected.
     """
 
@@ -56,6 +59,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     message: str = ""
     usage: Usage = Usage()
+    cost: float = 0.0
     fault: Fault | None = None
 
 
@@ -71,6 +75,7 @@ class MessagesServer:
         seed: Makes the signing key and the ids; the same seed and requests give the same answers.
         clock: Seconds, for the cache's TTL.
         thinks: Whether an answer without thinking gets some, as from a model that always thinks.
+        summarizer: Answers compaction requests; None has the server write something by itself.
     """
 
     def __init__(
@@ -82,8 +87,10 @@ class MessagesServer:
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         thinks: bool = False,
+        summarizer: Responder | None = None,
     ) -> None:
         self._responder = responder
+        self._summarizer: Responder = summarizer or plain_summary
         self._profile = profile
         self._api_key = api_key
         self._seed = seed
@@ -107,6 +114,11 @@ class MessagesServer:
             total += exchange.usage
         return total
 
+    @property
+    def cost(self) -> float:
+        """What that costs, in US dollars: the sum over requests, each at the prices of its own prompt's length."""
+        return sum(exchange.cost for exchange in self.exchanges)
+
     async def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer one HTTP request."""
         self._count += 1
@@ -115,7 +127,7 @@ class MessagesServer:
         path = request.path.partition("?")[0]
         body: Any = None
 
-        def record(status: int, message: str = "", usage: Usage = _NOTHING) -> None:
+        def record(status: int, message: str = "", usage: Usage = _NOTHING, cost: float = 0.0) -> None:
             """Note what came of this request."""
             self.exchanges.append(
                 Exchange(
@@ -125,6 +137,7 @@ class MessagesServer:
                     status=status,
                     message=message,
                     usage=usage,
+                    cost=cost,
                     fault=fault,
                 )
             )
@@ -144,43 +157,70 @@ class MessagesServer:
             check_headers(request.headers, api_key=self._api_key)
             profile = self._profile_of(body)
             betas = tuple(beta.strip() for beta in request.headers.get("anthropic-beta", "").split(",") if beta.strip())
-            if path.endswith("count_tokens"):
-                check_body(body, profile=profile, betas=frozenset(betas), counting=True)
-                shown, _ = self._binder.check(body, profile=profile, betas=frozenset(betas))
+            counting = path.endswith("count_tokens")
+            check_body(body, profile=profile, betas=frozenset(betas), counting=counting)
+            valid, dropped = self._binder.check(body, profile=profile, betas=frozenset(betas))
+            shown, edits = edit_context(valid, profile)
+            if counting:
                 record(200)
-                await reply.json(200, {"input_tokens": prompt_tokens(shown)}, {"request-id": request_id})
+                await reply.json(200, _count(valid, shown), {"request-id": request_id})
                 return
-            check_body(body, profile=profile, betas=frozenset(betas))
-            shown, dropped = self._binder.check(body, profile=profile, betas=frozenset(betas))
-            check_length(prompt_tokens(shown), body, profile)
+            compaction = body.get("compaction") is not None
+            check_length(prompt_tokens(shown), body, profile, answered=not compaction)
         except Refusal as refusal:
             record(refusal.status, refusal.message)
-            said = error_body(refusal.kind, refusal.message, request_id)
+            said = error_body(refusal.kind, refusal.message, request_id, code=refusal.code)
             await reply.json(refusal.status, said, {"request-id": request_id, **refusal.headers})
             return
 
         use = self._cache.use(shown, profile)
-        answer = await self._answer(decode_request(shown, betas))
-        extra = {"input_transformations": dropped} if _BINDING_BETA in betas else {}
-        content = answer.content
-        if self._thinks and not any(isinstance(block, Thinking) for block in content):
-            content = (Thinking(f"Request {self._count}: what is asked, and what do I know?"), *content)
+        sent = decode_request(shown, betas)
+        if compaction:
+            response = await self._compact(sent, body, dropped, use.usage, profile)
+        else:
+            response = await self._reply(sent, body, dropped, use.usage, profile)
+        extra: Json = {"input_transformations": dropped} if _BINDING_BETA in betas else {}
+        if body.get("context_management") is not None:
+            extra["context_management"] = {"applied_edits": edits}
         response = msgspec.structs.replace(
-            answer,
-            content=self._binder.sign(content, body=body, model=profile.name),
-            usage=msgspec.structs.replace(use.usage, output_tokens=max(1, estimate_tokens(content))),
-            model=body["model"],
-            response_id=self._id("msg"),
-            extra={**answer.extra, **extra},
+            response, model=body["model"], response_id=self._id("msg"), extra={**response.extra, **extra}
         )
-        record(200, usage=response.usage)
+        record(200, usage=response.usage, cost=cost_of(profile, response.usage))
         headers = {"request-id": request_id}
         if body.get("stream"):
             await reply.start(200, {"content-type": "text/event-stream; charset=utf-8", **headers})
-            await _stream(reply, response, fault, use.begun)
+            await _stream(reply, events_of(response, compaction=compaction), fault, use.begun)
         else:
             use.begun()
-            await reply.json(200, encode_response(response), headers)
+            await reply.json(200, encode_response(response, compaction=compaction), headers)
+
+    async def _reply(
+        self, request: ModelRequest, body: Json, dropped: list[Json], prompt: Usage, profile: ModelProfile
+    ) -> ModelResponse:
+        """Answer as the model does, what it thought signed."""
+        answer = await _answer(self._responder, request)
+        content = answer.content
+        if self._thinks and not any(isinstance(block, Thinking) for block in content):
+            content = (Thinking(f"Request {self._count}: what is asked, and what do I know?"), *content)
+        return msgspec.structs.replace(
+            answer,
+            content=self._binder.sign(content, body=body, model=profile.name, dropped=dropped),
+            usage=msgspec.structs.replace(prompt, output_tokens=max(1, estimate_tokens(content))),
+        )
+
+    async def _compact(
+        self, request: ModelRequest, body: Json, dropped: list[Json], prompt: Usage, profile: ModelProfile
+    ) -> ModelResponse:
+        """Answer with one signed block, or, where no summary comes of it, with nothing."""
+        asked = prompt_of(body)
+        if prompt.prompt_tokens + asked >= profile.context_window:
+            return ModelResponse(content=(), stop_reason="model_context_window_exceeded")
+        answer = await _answer(self._summarizer, request)
+        text, stop_reason = summary_of(answer, body["max_tokens"])
+        blocks = (self._binder.sign_summary(text, body=body, profile=profile, dropped=dropped),) if text else ()
+        written = min(estimate_tokens(answer.content), body["max_tokens"])
+        usage = msgspec.structs.replace(prompt, input_tokens=prompt.input_tokens + asked, output_tokens=written)
+        return ModelResponse(content=blocks, stop_reason=stop_reason, usage=usage)
 
     def _profile_of(self, body: Json) -> ModelProfile:
         name = body.get("model")
@@ -191,20 +231,27 @@ class MessagesServer:
             raise Refusal(404, "not_found_error", f"model: {name}")
         return profile
 
-    async def _answer(self, request: ModelRequest) -> ModelResponse:
-        responder = self._responder
-        if isinstance(responder, Model):
-            return await responder.complete(request)
-        result = responder(request)
-        answer: Answer = await result if inspect.isawaitable(result) else result
-        return as_response(answer, request)
-
     def _id(self, prefix: str) -> str:
         return f"{prefix}_{blake2b(f'{self._seed}/{self._count}'.encode(), digest_size=9).hexdigest()}"
 
 
-async def _stream(reply: Reply, response: ModelResponse, fault: Fault | None, begun: Callable[[], None]) -> None:
-    for number, event in enumerate(events_of(response)):
+async def _answer(responder: Responder, request: ModelRequest) -> ModelResponse:
+    if isinstance(responder, Model):
+        return await responder.complete(request)
+    result = responder(request)
+    answer: Answer = await result if inspect.isawaitable(result) else result
+    return as_response(answer, request)
+
+
+def _count(sent: Json, shown: Json) -> Json:
+    count: Json = {"input_tokens": prompt_tokens(shown)}
+    if sent.get("context_management") is not None:
+        count["context_management"] = {"original_input_tokens": prompt_tokens(sent)}
+    return count
+
+
+async def _stream(reply: Reply, events: Iterable[Json], fault: Fault | None, begun: Callable[[], None]) -> None:
+    for number, event in enumerate(events):
         match fault:
             case Reset(after=after) if number == after:
                 reply.reset()
@@ -249,6 +296,7 @@ async def open_messages_server(
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
     thinks: bool = False,
+    summarizer: Responder | None = None,
     faults: Iterable[Fault | None] = (),
     host: str = "127.0.0.1",
     port: int = 0,
@@ -267,6 +315,7 @@ async def open_messages_server(
         seed: Makes the signing key and the ids.
         clock: Seconds, for the cache's TTL.
         thinks: Whether an answer without thinking gets some.
+        summarizer: Answers compaction requests; None has the server write something by itself.
         faults: What spoils the first requests; ``server.inject`` adds more.
         host: Where to listen.
         port: Where to listen; 0 for any free port.
@@ -274,7 +323,9 @@ async def open_messages_server(
     Yields:
         The server; its ``url`` is what ``base_url`` takes.
     """
-    server = MessagesServer(responder, profile=profile, api_key=api_key, seed=seed, clock=clock, thinks=thinks)
+    server = MessagesServer(
+        responder, profile=profile, api_key=api_key, seed=seed, clock=clock, thinks=thinks, summarizer=summarizer
+    )
     server.inject(*faults)
     listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     bound = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not Django's

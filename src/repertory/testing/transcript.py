@@ -9,6 +9,7 @@ from typing import Any
 
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
+from repertory.testing.compaction import begins_with_summary
 from repertory.testing.refusal import refuse
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -47,8 +48,14 @@ def check_system(system: Any) -> None:
             refuse("system: text content blocks must be non-empty")
 
 
-def check_messages(messages: Any, profile: ModelProfile) -> None:
-    """Check the turns: their roles and content, and that every call has its result."""
+def check_messages(messages: Any, profile: ModelProfile, *, prefilled: bool = False) -> None:
+    """Check the turns: their roles and content, and that every call has its result.
+
+    Args:
+        messages: The conversation.
+        profile: Of the model that is asked.
+        prefilled: Whether it may end with the assistant's turn, whatever the model: nothing is generated after it.
+    """
     if messages is None:
         refuse("messages: Field required")
     if not isinstance(messages, list):
@@ -65,11 +72,11 @@ def check_messages(messages: Any, profile: ModelProfile) -> None:
             if field not in ("role", "content"):
                 refuse(f"{where}.{field}: Extra inputs are not permitted")
         _check_content(message.get("content"), where, message["role"], last=index == len(messages) - 1)
-    if messages[0]["role"] != "user":
+    if messages[0]["role"] != "user" and not begins_with_summary(messages):
         refuse('messages: first message must use the "user" role')
-    if messages[-1]["role"] == "assistant" and profile.target == "binding":
+    if messages[-1]["role"] == "assistant" and profile.target == "binding" and not prefilled:
         refuse("This model does not support assistant message prefill. The conversation must end with a user message.")
-    _check_pairs(messages)
+    _check_pairs(messages, finished=not prefilled)
 
 
 def _check_content(content: Any, where: str, role: str, *, last: bool) -> None:
@@ -130,7 +137,7 @@ def _check_block(block: Json, where: str, role: str) -> None:
             _check_block(inner, place, role)
 
 
-def _check_pairs(messages: list[Json]) -> None:
+def _check_pairs(messages: list[Json], *, finished: bool) -> None:
     """Every call has exactly one result, at the beginning of the next message; every result has its call."""
     seen: set[str] = set()
     open_calls: list[str] = []
@@ -161,7 +168,7 @@ def _check_pairs(messages: list[Json]) -> None:
                     refuse(f"messages.{index}.content.{position}: `tool_use` ids must be unique")
                 seen.add(block["id"])
                 open_calls.append(block["id"])
-    if messages[-1]["role"] == "assistant":
+    if messages[-1]["role"] == "assistant" and finished:
         _refuse_unanswered(open_calls, len(messages) - 1)
 
 

@@ -45,8 +45,18 @@ def encode_usage(usage: Usage) -> Json:
     }
 
 
-def encode_response(response: ModelResponse) -> Json:
-    """Write an answer as one JSON object."""
+def encode_compaction(usage: Usage) -> Json:
+    """Write the usage of a compaction: nothing at the top, since no reply was generated, and one iteration."""
+    return {**encode_usage(Usage()), "iterations": [{"type": "compaction", **encode_usage(usage)}]}
+
+
+def encode_response(response: ModelResponse, *, compaction: bool = False) -> Json:
+    """Write an answer as one JSON object.
+
+    Args:
+        response: The answer.
+        compaction: Whether the request asked for a summary, which changes how usage is told.
+    """
     return {
         "id": response.response_id,
         "type": "message",
@@ -55,15 +65,19 @@ def encode_response(response: ModelResponse) -> Json:
         "content": [encode_block(block) for block in response.content],
         "stop_reason": response.stop_reason,
         "stop_sequence": None,
-        "usage": encode_usage(response.usage),
+        "usage": encode_compaction(response.usage) if compaction else encode_usage(response.usage),
         **response.extra,
     }
 
 
-def events_of(response: ModelResponse) -> Iterator[Json]:
-    """Write an answer as the events of a stream, pings included."""
-    usage = encode_usage(response.usage)
-    first = {**encode_response(response), "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+def events_of(response: ModelResponse, *, compaction: bool = False) -> Iterator[Json]:
+    """Write an answer as the events of a stream, pings included. A compaction block arrives whole, without deltas."""
+    whole = encode_response(response, compaction=compaction)
+    usage: Json = whole["usage"]
+    # Input transformations come first, as in the API; what was edited of the context comes last.
+    edits = {"context_management": whole.pop("context_management")} if "context_management" in whole else {}
+    begun = {name: value for name, value in usage.items() if name != "iterations"}
+    first = {**whole, "content": [], "stop_reason": None, "usage": {**begun, "output_tokens": 0 if compaction else 1}}
     yield {"type": "message_start", "message": first}
     yield {"type": "ping"}
     for index, block in enumerate(response.content):
@@ -88,8 +102,8 @@ def events_of(response: ModelResponse) -> Iterator[Json]:
         yield {"type": "content_block_stop", "index": index}
     end: Json = {"stop_reason": response.stop_reason, "stop_sequence": None}
     # Without the split by TTL: the real API gives that at the start alone.
-    del usage["cache_creation"]
-    yield {"type": "message_delta", "delta": end, "usage": usage}
+    usage = {name: value for name, value in usage.items() if name != "cache_creation"}
+    yield {"type": "message_delta", "delta": end, "usage": usage, **edits}
     yield {"type": "message_stop"}
 
 
@@ -98,9 +112,10 @@ def encode_event(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
-def error_body(kind: str, message: str, request_id: str) -> dict[str, Any]:
-    """The body of an error."""
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+def error_body(kind: str, message: str, request_id: str, *, code: str = "") -> dict[str, Any]:
+    """The body of an error; ``code`` is the ``error_code`` in its details, "" for no details."""
+    details = {"details": {"error_code": code}} if code else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": request_id}
 
 
 def _pieces(text: str) -> list[str]:
