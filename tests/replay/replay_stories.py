@@ -34,9 +34,14 @@ MESSAGES: list[dict[str, Any]] = [
     },
     {
         "role": "assistant",
-        "content": [{"type": "tool_use", "id": "call_3", "name": "read", "input": {"path": "src/cli/session_store.py"}}],
+        "content": [
+            {"type": "tool_use", "id": "call_3", "name": "read", "input": {"path": "src/cli/session_store.py"}}
+        ],
     },
-    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_3", "content": "def parse_header(): ..."}]},
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "call_3", "content": "def parse_header(): ..."}],
+    },
     {"role": "assistant", "content": [{"type": "text", "text": "parse_header raises 40417."}]},
 ]
 
@@ -92,7 +97,9 @@ def session() -> list[dict[str, Any]]:
         event("k1", None, "user", "Look at it.", isSidechain=True, agentId="k"),
         event("k2", "k1", "assistant", [{"type": "text", "text": "Looked."}], isSidechain=True, agentId="k"),
         event("u2", "y1", "user", [hurry]),
-        event("a5", "u2", "assistant", MESSAGES[3]["content"], timestamp="2026-03-01T11:00:00Z", message={"id": "msg_2"}),
+        event(
+            "a5", "u2", "assistant", MESSAGES[3]["content"], timestamp="2026-03-01T11:00:00Z", message={"id": "msg_2"}
+        ),
         event("a6", "a5", "assistant", "Overloaded.", message={"id": "e", "model": "<synthetic>"}),
         event("r3", "a6", "user", MESSAGES[4]["content"]),
         event("a7", "r3", "assistant", MESSAGES[5]["content"], message={"id": "msg_3"}),
@@ -128,7 +135,9 @@ def long_run(turns: int, *, size: int = 2_000, parallel: int = 1, pause: int = 0
         old = f"module_{number - 12:04d}" if number > 12 and number % 3 == 0 else "next"
         calls = [ToolUse(f"c{number}_{n}", "look", {"what": f"{old} {number}{n}"}) for n in range(parallel)]
         results = {
-            call.id: ToolResult(call.id, f"module_{number:04d} in pkg/part{number}/file.py\n" + "lorem ipsum " * (size // 12))
+            call.id: ToolResult(
+                call.id, f"module_{number:04d} in pkg/part{number}/file.py\n" + "lorem ipsum " * (size // 12)
+            )
             for call in calls
         }
         at = 1_000_000.0 + number * pause if pause else None

@@ -35,7 +35,11 @@ def shape(run: RecordedRun) -> list[Any]:
 
 EXPECTED = [
     (
-        (Text("I look around."), ToolUse("call_1", "list", {"path": "src"}), ToolUse("call_2", "read", {"path": "README"})),
+        (
+            Text("I look around."),
+            ToolUse("call_1", "list", {"path": "src"}),
+            ToolUse("call_2", "read", {"path": "README"}),
+        ),
         {"call_1": LISTING, "call_2": "no such file"},
         ("Hurry up.",),
     ),

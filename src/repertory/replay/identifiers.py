@@ -15,7 +15,7 @@ _URL = re.compile(r"https?://[^\s\"'<>)\]\\]+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{3,}")
 _NUMBER = re.compile(r"(?<![\w.])\d{3,}(?!\w)")
 _HEX = re.compile(
-    r"(?<!\w)(?:(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{20,})(?!\w)"
+    r"(?<!\w)(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{20,}|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40})(?!\w)"
 )
 _KEY = re.compile(r"[\"'`]([A-Za-z0-9_.\-/:]{4,60})[\"'`]")
 _RUN = re.compile(r"[\w./:@\-]{4,}")
@@ -27,7 +27,7 @@ _LONGEST = 200
 def paths(text: str) -> set[str]:
     """Paths of files and addresses of pages."""
     found = {path.rstrip("./-:@") for path in set(_PATH.findall(text))}
-    found = {path for path in found if "/" in path[1:] and any(c.isalpha() for c in path)}
+    found = {path for path in found if "/" in path[1:] and path[:2] != "//" and any(c.isalpha() for c in path)}
     return {path for path in found | {url.rstrip(".,") for url in _URL.findall(text)} if 5 <= len(path) < _LONGEST}
 
 

@@ -22,6 +22,9 @@ from repertory.replay.recall import Need, Recall, needs_of
 from repertory.replay.recording import RecordedRun
 
 
+_RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
+
+
 class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one run under one policy and one model's prices. Lists have one element for each iteration.
 
@@ -145,13 +148,13 @@ async def play(
             max_tokens=min(8_192, profile.max_output),
         )
         async with open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
-            handle.append(await supervisor.spawn(agent, run.task))
+            handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
             try:
                 await handle[0].wait_result()
             except RunFailed as failed:
                 error = failed
-        decisions = [decode_decision(made.body) for made in await journal.read_decisions(handle[0].id)]
-        events = [event for _, event in await journal.read_events(handle[0].id) if event.type == "IterationStarted"]
+        decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
+        events = [event for _, event in await journal.read_events(_RUN_ID) if event.type == "IterationStarted"]
         plain = _Plain(run, profile, judge.frame, len(judge.view))
         played = Played(
             run=run,

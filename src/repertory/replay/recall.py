@@ -21,8 +21,8 @@ class Need(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The identifier.
-        kinds: The tokenizers that find it in both places, and ``union``.
-        age: Iterations since the call whose result held it last; 1 for the iteration right before.
+        kinds: The tokenizers that find it in the turn, and ``union``.
+        age: Iterations since the newest call whose result held it; 1 for the iteration right before.
     """
 
     name: str
@@ -40,36 +40,41 @@ def needs_of(run: RecordedRun) -> list[tuple[Need, ...]]:
 
     What the task, the user or the model itself said first does not count: no result has to be remembered for it.
     """
-    first: dict[str, dict[str, bool]] = {kind: {} for kind in TOKENIZERS}  # whether a result said it first
-    newest: dict[str, dict[str, int]] = {kind: {} for kind in TOKENIZERS}
+    from_result: dict[str, bool] = {}  # whether a result said it first
+    newest: dict[str, int] = {}  # the iteration of the newest result that holds it
     needed: list[tuple[Need, ...]] = []
 
     def hear(text: str, iteration: int | None) -> None:
-        for kind, tokenize in TOKENIZERS.items():
-            for name in tokenize(text):
-                first[kind].setdefault(name, iteration is not None)
-                if iteration is not None:
-                    newest[kind][name] = iteration
+        for name in _kinds_by_name(text):
+            from_result.setdefault(name, iteration is not None)
+            if iteration is not None:
+                newest[name] = iteration
 
-    hear(run.task, None)
     hear(run.system, None)
+    hear(run.task, None)
     for iteration, turn in enumerate(run.turns, 1):
-        words = spoken(turn.content)
-        kinds: dict[str, list[str]] = {}
-        held: dict[str, int] = {}
-        for kind, tokenize in TOKENIZERS.items():
-            for name in tokenize(words):
-                if first[kind].setdefault(name, False):
-                    kinds.setdefault(name, []).append(kind)
-                    held[name] = max(held.get(name, 0), newest[kind][name])
+        used = _kinds_by_name(spoken(turn.content))
         needed.append(
-            tuple(Need(name, (UNION, *found), iteration - held[name]) for name, found in sorted(kinds.items()))
+            tuple(
+                Need(name, (UNION, *kinds), iteration - newest[name])
+                for name, kinds in sorted(used.items())
+                if from_result.setdefault(name, False)
+            )
         )
         for result in turn.results.values():
             hear(text_of(result), iteration)
         for said in turn.said:
             hear(said, None)
     return needed
+
+
+def _kinds_by_name(text: str) -> dict[str, list[str]]:
+    """The identifiers in a text, each with the tokenizers that find it."""
+    found: dict[str, list[str]] = {}
+    for kind, tokenize in TOKENIZERS.items():
+        for name in tokenize(text):
+            found.setdefault(name, []).append(kind)
+    return found
 
 
 def spoken(content: Sequence[Block]) -> str:

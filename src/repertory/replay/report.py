@@ -30,12 +30,13 @@ def report(
         ``policy``, ``models``, ``runs``, ``total``, ``long_runs`` (those of 90 iterations and more), ``problems``
         and ``seconds``. Shares are from 0 to 1, None where there is nothing to have a share of.
     """
+    names = list(played[0]) if played else []
     return {
         "policy": policy,
-        "models": list(played[0]) if played else [],
+        "models": names,
         "runs": [_run(models) for models in played],
-        "total": _group(played),
-        "long_runs": _group([models for models in played if _length(models) >= LONG]),
+        "total": _group(played, names),
+        "long_runs": _group([models for models in played if _length(models) >= LONG], names),
         "problems": list(problems),
         "seconds": round(seconds, 3),
     }
@@ -61,8 +62,7 @@ def _run(models: Mapping[str, Played]) -> Json:
     }
 
 
-def _group(runs: Sequence[Mapping[str, Played]]) -> Json:
-    names = list(runs[0]) if runs else []
+def _group(runs: Sequence[Mapping[str, Played]], names: Sequence[str]) -> Json:
     return {
         "runs": len(runs),
         "iterations": sum(_length(models) for models in runs),

@@ -1,0 +1,296 @@
+"""Recorded runs through the real loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from backends import RunAsync
+from replay_stories import MESSAGES, TASK, long_run, read, write
+
+from repertory.context import ContextPolicy, ResultPolicy
+from repertory.errors import ConfigurationError, PromptTooLong
+from repertory.llm import profile_for
+from repertory.llm.messages import Image, Message, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
+from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.replay import Played, RecordedRun, ReplayModel, Turn, play, policy_named, profile_named, replay_tools
+from repertory.replay.model import times_of
+from repertory.tools import ToolContext, call_tool
+
+CHEAP_READS = profile_named("r=0.1")
+
+
+async def played(run: RecordedRun, policy: ContextPolicy | None, **more: Any) -> Played:
+    """Play a run at the price of the older models."""
+    return await play(run, policy=policy, profile=more.pop("profile", CHEAP_READS), **more)
+
+
+def test_a_plain_loop_is_the_append_only_loop(run_async: RunAsync, tmp_path: Any) -> None:
+    """Nothing shortened, so both bills are the same to the token, everything is in view, and every result whole."""
+    [short] = read(write(tmp_path / "r.json", MESSAGES))
+    for run in (short, long_run(40)):
+        result = run_async(played, run, None)
+        assert (result.error, result.view, result.costs) == ("", result.plain, result.plain_costs)
+        assert result.usage == result.plain_usage
+        assert len(result.view) == len(run.turns)
+        assert all(seen for _, _, seen in result.recall)
+        assert result.result_tokens == result.whole_tokens > 0
+        assert (result.blind, result.invalid, result.without_task, result.decisions) == (0, 0, 0, Counter())
+
+
+def test_the_loop_is_shown_what_was_recorded(run_async: RunAsync, tmp_path: Any) -> None:
+    """Results, errors and what the user said come back in their order, and no request but those is made."""
+    [run] = read(write(tmp_path / "r.json", MESSAGES))
+    requests: list[ModelRequest] = []
+
+    async def main() -> None:
+        model = await listening(run, requests)
+        assert model.asked == 3
+
+    run_async(main)
+    shown = [[text_of(block) or block for block in message.content] for message in requests[-1].messages]
+    assert shown[0] == [TASK]
+    assert shown[2] == [MESSAGES[2]["content"][0]["content"], "no such file", "Hurry up."]
+    [_, error, _] = requests[-1].messages[2].content
+    assert isinstance(error, ToolResult)
+    assert error.is_error
+
+
+async def listening(run: RecordedRun, requests: list[ModelRequest]) -> ReplayModel:
+    """Play a run with a model that keeps what it is asked."""
+    from repertory.agents import Agent, open_supervisor
+
+    handle: list[Any] = []
+
+    async def say(text: str) -> None:
+        await handle[0].send(text)
+
+    async with anyio.create_task_group() as tasks:
+        model = ReplayModel(
+            run, profile=CHEAP_READS, say=say, judge=lambda _, request, *rest: requests.append(request), tasks=tasks
+        )
+        async with open_supervisor(model=model) as supervisor:
+            handle.append(await supervisor.spawn(Agent("r", tools=replay_tools(run)), run.task))
+            await handle[0].wait_result()
+    return model
+
+
+async def test_thrift_is_cheaper_than_appending_and_strict_shows_less() -> None:
+    """The two policies differ as they should: one saves money, the other shows little and forgets."""
+    run = long_run(100, size=6_000)
+    thrifty, strict = await played(run, ContextPolicy()), await played(run, ContextPolicy(rhythm="strict"))
+    assert sum(thrifty.costs) < 0.8 * sum(thrifty.plain_costs)
+    assert sum(thrifty.decisions.values()) > 0
+    assert thrifty.cleared_tokens > 0
+    assert max(thrifty.view) < max(thrifty.plain)
+    assert thrifty.whole_tokens == thrifty.result_tokens
+    assert strict.whole_tokens == 0
+    assert max(strict.view) < max(thrifty.view)
+    assert len(thrifty.build_seconds) == 100
+    assert (thrifty.invalid, strict.invalid, thrifty.error, strict.error) == (0, 0, "", "")
+
+
+async def test_what_a_policy_takes_away_is_missed() -> None:
+    """Negative control of the recall: old results that are removed without a trace are needed, and not in view."""
+    run = long_run(40)
+    policy = ContextPolicy(
+        rhythm="strict",
+        strict_chars=0,
+        summaries=False,
+        results=ResultPolicy(expiration_mode="remove", expiration_turns=2),
+    )
+    result = await played(run, policy)
+    assert result.recall["union", "over_10", False] > 0
+    assert result.blind > 0
+    assert result.recall["union", "over_10", True] == 0
+
+
+def test_the_same_recording_gives_the_same_figures_every_time() -> None:
+    """Nothing in a replay depends on chance, names of citations included."""
+    run = long_run(100, size=6_000)
+    one, other = (anyio.run(played, run, ContextPolicy(), backend="asyncio") for _ in range(2))
+    assert msgspec.structs.replace(one, build_seconds=[]) == msgspec.structs.replace(other, build_seconds=[])
+    assert one.decisions
+
+
+async def test_pauses_of_the_recording_let_the_cache_go_cold() -> None:
+    """Ten minutes between turns: nothing is read from the cache; control: one minute."""
+    for pause, reads in ((600, False), (60, True)):
+        run = long_run(12, pause=pause)
+        result = await played(run, None)
+        assert (result.usage.cache_read_tokens > 0) is reads
+        assert result.costs == result.plain_costs
+    assert times_of(long_run(2, pause=600)) == [1_000_000.0, 1_000_600.0]
+    back = RecordedRun(
+        id="r", file="", task="?", turns=tuple(Turn(content=(), results={}, at=at) for at in (9.0, 5.0, None))
+    )
+    assert times_of(back) == [9.0, 9.0, 19.0]
+
+
+async def test_the_planner_hears_of_a_cold_cache() -> None:
+    """The loop's clock is the recording's: where edits cost nothing more, the view is smaller than where they do."""
+    cold, warm = [await played(long_run(30, size=4_000, pause=pause), ContextPolicy()) for pause in (600, 60)]
+    assert cold.decisions
+    assert sum(cold.view) < sum(warm.view)
+
+
+async def test_pictures_in_results_are_shown_and_billed() -> None:
+    """They cost what the estimate says, in both loops."""
+    picture = Image({"type": "url", "url": "u"})
+    turns = [
+        Turn(content=(ToolUse("a", "t", {}),), results={"a": ToolResult("a", (picture, Text("seen")))}),
+        Turn(content=(Text("A cat."),), results={}),
+    ]
+    result = await played(RecordedRun(id="r", file="", task="Look.", turns=tuple(turns)), None)
+    assert result.view[1] > 1_600
+    assert result.view == result.plain
+
+
+# --- what the provider would refuse -----------------------------------------------------------------------
+
+
+async def test_on_a_binding_model_every_turn_thinks_and_nothing_breaks_it() -> None:
+    """Append-only keeps every block valid, and both loops pay for the same thinking."""
+    binding = profile_named("r=0.05", binding=True)
+    run = long_run(40)
+    result = await played(run, None, profile=binding)
+    assert (result.invalid, result.costs) == (0, result.plain_costs)
+    assert (await played(run, ContextPolicy(), profile=binding)).invalid == 0
+    assert sum(result.view) > sum((await played(run, None)).view)
+
+
+async def test_a_request_that_breaks_a_bound_thought_is_counted() -> None:
+    """Negative control: an edit in front of thinking, and thinking missing in between, are what a provider refuses."""
+    turns = tuple(Turn(content=(Text(f"Turn {n}."),), results={}, said=("Go on.",)) for n in range(5))
+    run = RecordedRun(id="r", file="", task="?", turns=turns)
+    heard: list[str] = []
+
+    async def say(text: str) -> None:
+        heard.append(text)
+
+    async with anyio.create_task_group() as tasks:
+        model = ReplayModel(
+            run, profile=profile_named("r=0.1", binding=True), say=say, judge=lambda *_: None, tasks=tasks
+        )
+        messages = [Message("user", (Text("?"),))]
+
+        async def ask() -> ModelResponse:
+            return await model.complete(ModelRequest(model="m", messages=tuple(messages), max_tokens=10))
+
+        for _ in range(3):
+            messages += [Message("assistant", (await ask()).content), Message("user", (Text("Go on."),))]
+        assert isinstance(messages[1].content[0], Thinking)
+        assert model.broken == 0
+        whole = list(messages)
+        messages[3] = Message("assistant", messages[3].content[1:])
+        await ask()
+        assert model.broken == 1  # the third thought stood behind the second, which is gone
+        messages[:] = whole
+        messages[1] = Message("assistant", messages[1].content[1:])
+        model.broken = 0
+        last = await ask()
+        assert model.broken == 0  # the oldest may go
+        assert last.stop_reason == "end_turn"
+        messages[0] = Message("user", (Text("Edited."),))
+        model.asked = 0
+        await ask()
+        assert model.broken == 1
+    assert len(heard) == 5
+
+
+async def test_a_prompt_that_is_too_long_is_refused_as_a_server_would() -> None:
+    """A plain loop ends there; the error says why, and what was played until then is judged."""
+    run = long_run(12, size=8_000)
+    small = msgspec.structs.replace(CHEAP_READS, context_window=20_000, max_output=4_000)
+    result = await played(run, None, profile=small)
+    assert "more than the 20,000" in result.error
+    assert result.refused == 1
+    assert 0 < len(result.view) == len(result.plain) < 12
+    assert (await played(run, ContextPolicy(), profile=small)).error == ""  # control: it makes room
+
+
+async def test_a_refused_prompt_plays_no_turn() -> None:
+    """The turn is still to come when the loop asks again, smaller."""
+    run = long_run(2)
+
+    async def say(text: str) -> None:
+        raise AssertionError(text)
+
+    async with anyio.create_task_group() as tasks:
+        model = ReplayModel(run, profile=profile_for("claude-haiku-4-5"), say=say, judge=lambda *_: None, tasks=tasks)
+        with pytest.raises(PromptTooLong, match="more than the 200,000 of claude-haiku-4-5"):
+            await model.complete(ModelRequest(model="m", messages=(Message("user", (Text("x" * 800_000),)),)))
+        assert (model.asked, model.refused) == (0, 1)
+        await model.complete(ModelRequest(model="m", messages=(Message("user", (Text("x"),)),)))
+        assert model.asked == 1
+        await model.aclose()
+
+
+# --- tools and names --------------------------------------------------------------------------------------
+
+
+async def test_a_replayed_tool_takes_anything_and_answers_as_it_did(tmp_path: Any) -> None:
+    """It goes by the call's id alone; an error stays one."""
+    [run] = read(write(tmp_path / "r.json", MESSAGES))
+    listing, reading = replay_tools(run)
+    assert (listing.name, reading.name) == ("list", "read")
+    output = await call_tool(reading, {"any": ["thing"], "at": 1}, context=ToolContext(call_id="call_2"))
+    assert (output.content, output.is_error) == ("no such file", True)
+    assert not (await call_tool(listing, {}, context=ToolContext(call_id="call_1"))).is_error
+
+
+async def test_calls_of_the_last_turn_are_not_made(tmp_path: Any) -> None:
+    """Nobody recorded what came after them, so no request is made up."""
+    [run] = read(write(tmp_path / "r.json", MESSAGES[:4]))
+    result = await played(run, None)
+    assert len(result.view) == 2
+    assert tool_uses(run.turns[-1].content)
+    assert result.error == ""
+
+
+def test_a_model_is_named_or_described_by_its_price_of_reads() -> None:
+    """A preset keeps the usual multiples; a named model is looked up; binding can be had of either."""
+    [prices] = profile_named("r=0.025").prices
+    assert (prices.cache_read / prices.input, prices.cache_write / prices.input) == (0.025, 1.25)
+    assert profile_named("claude-haiku-5-5") == profile_for("claude-haiku-5-5")
+    assert profile_named("claude-opus-4-6").target == "free"
+    assert profile_named("claude-opus-4-6", binding=True).target == "binding"
+    for name in ("r=0", "r=2", "gpt-4o", "r=x"):
+        with pytest.raises(ConfigurationError, match=r"r=|gpt"):
+            profile_named(name)
+
+
+MINE = ContextPolicy(window=3)
+
+
+def mine() -> ContextPolicy:
+    """A policy of one's own, made by a function."""
+    return MINE
+
+
+def test_a_policy_is_named_or_imported() -> None:
+    """The three that are built in, and any policy, or function that makes one, in a module."""
+    assert policy_named("thrifty") == ContextPolicy()
+    assert policy_named("plain") is None
+    strict = policy_named("strict")
+    assert strict is not None
+    assert strict.rhythm == "strict"
+    assert policy_named(f"{__name__}:MINE") is policy_named(f"{__name__}:mine") is MINE
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lavish", "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
+        ("no.such:thing", "No module named 'no'; is its folder on PYTHONPATH"),
+        (f"{__name__}:nothing", "has no 'nothing'"),
+        (f"{__name__}:MESSAGES", "is a list, not a ContextPolicy"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(name: str, words: str) -> None:
+    """The message says what was expected, or what is missing."""
+    with pytest.raises(ConfigurationError, match=words):
+        policy_named(name)

@@ -1,0 +1,176 @@
+"""``repertory replay`` as a person or a script runs it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from replay_stories import CHAT, MESSAGES, session, write
+
+PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def replay(*words: str | Path, cwd: Path, **env: str) -> Result:
+    """Run the command with nothing of this machine's settings."""
+    kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "repertory", "replay", *map(str, words)],
+        capture_output=True,
+        env={**kept, "HOME": str(cwd), "LANG": "C.UTF-8", **env},
+        cwd=cwd,
+        timeout=60,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def fields(value: Any) -> set[str]:
+    """The names in an object and in the objects within it, apart from those of models, tokenizers and ages."""
+    if isinstance(value, list):
+        return set().union(*map(fields, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    named = {"models", "recall", "recall_over_10", "recall_by_age", "decisions"}
+    inner = [
+        set().union(*(fields(model) for model in part.values()))
+        if name == "models" and isinstance(part, dict)
+        else set()
+        if name in named
+        else fields(part)
+        for name, part in value.items()
+    ]
+    return set(value).union(*inner)
+
+
+def test_every_format_at_once_gives_one_json_object(tmp_path: Path) -> None:
+    """Three models, four runs, no error line; a run of the same words is the same run."""
+    files = [
+        write(tmp_path / "messages.json", MESSAGES),
+        write(tmp_path / "chat.jsonl.gz", {"messages": CHAT}, packed=True),
+        write(tmp_path / "session.jsonl", *session()),
+    ]
+    done = replay(*files, "--json", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert found["models"] == ["r=0.1", "r=0.05", "r=0.025"]
+    assert [run["iterations"] for run in found["runs"]] == [3, 3, 3, 1]
+    assert found["total"]["models"]["r=0.1"]["invalid_requests"] == 0
+    assert found["long_runs"]["runs"] == 0
+    assert found["long_runs"]["models"]["r=0.1"]["cost_ratio"] is None  # the fields are there, whatever was played
+
+
+def test_a_broken_line_is_named_and_the_others_are_played(tmp_path: Path) -> None:
+    """One line on standard error for each problem, exit code 1, and the figures of the rest."""
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps(MESSAGES) + "\n{half\n", encoding="utf-8")
+    done = replay("set.jsonl", "missing.jsonl", "--json", "--model", "r=0.1", cwd=tmp_path)
+    assert done.code == 1
+    assert re.fullmatch(
+        r"repertory: set\.jsonl: line 2: expected JSON, got: .*\n"
+        r"repertory: missing\.jsonl: expected a readable file of recorded runs, got: No such file or directory\n",
+        done.err,
+    )
+    found = json.loads(done.out)
+    assert (len(found["runs"]), len(found["problems"])) == (1, 2)
+
+
+def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
+    """Runs, totals, and the longest run's context; no progress bar and no colour where there is no terminal."""
+    write(tmp_path / "a.json", MESSAGES)
+    done = replay("a.json", "--policy", "plain", "--model", "r=0.1", "--plot", "a.svg", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    for words in (
+        "COST r=0.1",
+        "All runs: 1, 3 iterations, policy plain",
+        "cost, to append-only",
+        "1.000",
+        "100.0%",
+        "█",
+    ):
+        assert words in done.out
+    assert "<polyline" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "90 iterations and more" not in done.out
+
+
+def test_what_a_file_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """Ids come from strangers."""
+    write(tmp_path / "a.json", {"id": "\x1b]0;evil\x07", "messages": MESSAGES})
+    done = replay("a.json", "--model", "r=0.1", cwd=tmp_path, FORCE_COLOR="1")
+    assert "\\x1b]0;evil" in done.out
+    assert "\x1b]0;" not in done.out
+
+
+def test_a_policy_of_ones_own_is_judged(tmp_path: Path) -> None:
+    """From the current folder; what it does shows in the figures."""
+    (tmp_path / "mine.py").write_text(
+        "from repertory import ContextPolicy\npolicy = ContextPolicy(rhythm='strict', strict_chars=20)\n",
+        encoding="utf-8",
+    )
+    write(tmp_path / "a.json", MESSAGES)
+    whole = {}
+    for name in ("plain", "mine:policy"):
+        done = replay("a.json", "--policy", name, "--model", "claude-opus-4-6", "--json", cwd=tmp_path)
+        assert (done.code, done.err) == (0, "")
+        whole[name] = json.loads(done.out)["total"]["models"]["claude-opus-4-6"]["whole_on_arrival"]
+    assert whole["plain"] == 1.0
+    assert whole["mine:policy"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["a.json", "--policy", "lavish"], "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
+        (["a.json", "--model", "gpt-4o"], "nobody knows the prices of model 'gpt-4o'"),
+        (["a.json", "--plot", "a.pdf"], "expected a chart's file to end in .svg or .png, got 'a.pdf'"),
+        ([], "missing argument"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], line: str, tmp_path: Path) -> None:
+    """Before anything is read."""
+    done = replay(*words, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_run_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
+    """A plain loop cannot play more than the window holds; the report says so, and the exit code."""
+    long = [{"role": "user", "content": "Read."}]
+    for number in range(12):
+        use = {"type": "tool_use", "id": f"c{number}", "name": "read", "input": {}}
+        long.append({"role": "assistant", "content": [use]})
+        result = {"type": "tool_result", "tool_use_id": f"c{number}", "content": f"{number} " * 40_000}
+        long.append({"role": "user", "content": [result]})
+    long.append({"role": "assistant", "content": "Read."})
+    write(tmp_path / "a.jsonl", {"id": "long", "messages": long}, {"id": "short", "messages": MESSAGES})
+    done = replay("a.jsonl", "--policy", "plain", "--model", "claude-haiku-4-5", "--json", cwd=tmp_path)
+    assert done.code == 1
+    found = {run["id"]: run["models"]["claude-haiku-4-5"]["error"] for run in json.loads(done.out)["runs"]}
+    assert "more than the 200,000 of claude-haiku-4-5" in found["long"]
+    assert found["short"] is None
+
+
+def test_every_field_is_documented(tmp_path: Path) -> None:
+    """docs/replay.md names what comes out; negative control: a name that does not come out is not found."""
+    write(tmp_path / "a.json", MESSAGES)
+    done = replay("a.json", "--json", "--model", "r=0.1", cwd=tmp_path)
+    named = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert fields(json.loads(done.out)) - named == set()
+    assert "no_such_field" not in named
+    assert {"cost_ratio", "recall_over_10", "context"} <= fields(json.loads(done.out))

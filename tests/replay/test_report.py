@@ -1,0 +1,155 @@
+"""The figures of played runs, by hand, and their charts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from replay_stories import long_run
+
+from repertory.errors import ConfigurationError
+from repertory.llm.model import Usage
+from repertory.replay import LONG, Played, bars, figures, report, svg, write_chart
+
+
+def made(turns: int = 2, **fields: Any) -> Played:
+    """A played run with round figures."""
+    return Played(
+        **{
+            "run": long_run(turns, run_id=f"run-{turns}"),
+            "view": [100, 150],
+            "plain": [100, 300],
+            "costs": [1.0, 2.0],
+            "plain_costs": [1.0, 5.0],
+            "usage": Usage(input_tokens=250),
+            "plain_usage": Usage(input_tokens=400),
+            "recall": Counter({("union", "1", True): 3, ("union", "over_10", False): 1, ("paths", "1", True): 2}),
+            "result_tokens": 80,
+            "whole_tokens": 60,
+            "build_seconds": [0.001, 0.003],
+            "decisions": Counter(pays=2),
+            **fields,
+        }
+    )
+
+
+def test_the_figures_of_one_run_are_what_came_of_it() -> None:
+    """Ratios to the plain loop, shares of what was needed, milliseconds."""
+    found = figures([made(blind=1, cleared_tokens=150, summaries=1)])
+    expected = {
+        "cost": 3.0,
+        "cost_plain": 6.0,
+        "cost_ratio": 0.5,
+        "worst_run_ratio": 0.5,
+        "worst_prefix_ratio": 1.0,
+        "dearer_runs": 0,
+        "tokens_seen": 250,
+        "tokens_plain": 400,
+        "tokens_ratio": 0.625,
+        "peak_context": 150,
+        "peak_plain": 300,
+        "identifiers": 4,
+        "retrievals_needed": 1,
+        "whole_on_arrival": 0.75,
+        "decisions": {"pays": 2},
+        "cleared_tokens": 150,
+        "summaries": 1,
+        "build_ms_p50": 3.0,
+        "build_ms_p99": 3.0,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert found["recall"]["union"] == 0.75
+    assert found["recall"]["paths"] == 1.0
+    assert found["recall"]["hex"] is None
+    assert found["recall_over_10"]["union"] == 0.0
+    assert found["recall_by_age"] == {"1": 1.0, "2-3": None, "4-10": None, "over_10": 0.0}
+
+
+def test_the_total_adds_up_what_runs_cost_before_it_compares() -> None:
+    """A dear run is not hidden by cheap ones: the worst run and the worst moment are named as well."""
+    dear = made(3, costs=[9.0, 1.0], plain_costs=[6.0, 2.0], invalid=2, error="stopped")
+    both = figures([made(), dear])
+    assert both["cost_ratio"] == round(13 / 14, 6)
+    assert both["worst_run_ratio"] == 1.25
+    assert both["worst_prefix_ratio"] == 1.5
+    assert (both["dearer_runs"], both["invalid_requests"], both["failed_runs"]) == (1, 2, 1)
+    assert both["decisions"] == {"pays": 4}
+
+
+def test_a_run_that_never_began_has_no_ratio() -> None:
+    """Nothing is divided by nothing."""
+    found = figures(
+        [made(costs=[], plain_costs=[], view=[], plain=[], usage=Usage(), plain_usage=Usage(), build_seconds=[])]
+    )
+    assert [found[name] for name in ("cost_ratio", "worst_run_ratio", "worst_prefix_ratio", "build_ms_p50")] == [
+        None
+    ] * 4
+
+
+def test_long_runs_are_counted_apart() -> None:
+    """From 90 iterations on; both groups have the same fields, and so has every run."""
+    runs = [{"m": made(LONG - 1)}, {"m": made(LONG)}]
+    found = report(runs, policy="thrifty", problems=["a problem"], seconds=1.23456)
+    assert [run["id"] for run in found["runs"]] == ["run-89", "run-90"]
+    assert (found["total"]["runs"], found["long_runs"]["runs"], found["long_runs"]["iterations"]) == (2, 1, LONG)
+    assert set(found["total"]["models"]["m"]) == set(found["long_runs"]["models"]["m"])
+    assert set(found["runs"][0]["models"]["m"]) - set(found["total"]["models"]["m"]) == {"error", "context", "plain"}
+    assert (found["policy"], found["models"], found["problems"], found["seconds"]) == (
+        "thrifty",
+        ["m"],
+        ["a problem"],
+        1.235,
+    )
+    assert found["runs"][0]["recorded_tokens"] is None
+    empty = report([], policy="plain")
+    assert (empty["runs"], empty["models"], empty["total"]["models"]) == ([], [], {})
+
+
+# --- charts -----------------------------------------------------------------------------------------------
+
+
+def test_the_chart_has_a_line_for_each_series() -> None:
+    """Valid XML, one point for each iteration, and higher is more."""
+    text = svg(title="a <b> & c", plain=[10, 1000, 60_000], views={"r=0.1": [10, 500, 900], "r=0.05": [10, 500, 90]})
+    root = ElementTree.fromstring(text)
+    names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    lines = [element.attrib["points"].split() for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert {"a <b> & c", "plain loop", "r=0.1", "r=0.05", "60k", "iteration"} <= set(names)
+    assert [len(points) for points in lines] == [3, 3, 3]
+    heights = [float(point.split(",")[1]) for point in lines[0]]
+    assert heights == sorted(heights, reverse=True)
+    assert all(math.isfinite(height) for height in heights)
+    ElementTree.fromstring(svg(title="", plain=[], views={}))  # nothing to draw is no error
+
+
+def test_the_chart_is_written_where_the_name_says(tmp_path: Path) -> None:
+    """SVG needs nothing; PNG says what it needs; anything else is refused."""
+    write_chart(tmp_path / "a.svg", title="t", plain=[1, 2], views={"m": [1, 1]})
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
+    with pytest.raises(ConfigurationError, match=r"expected a chart's file to end in \.svg or \.png"):
+        write_chart(tmp_path / "a.gif", title="t", plain=[1], views={})
+
+
+def test_png_is_drawn_or_says_what_it_needs(tmp_path: Path) -> None:
+    """CairoSVG is not a dependency."""
+    path = tmp_path / "a.png"
+    try:
+        import cairosvg  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+    except ImportError:
+        with pytest.raises(ConfigurationError, match="needs CairoSVG: pip install cairosvg"):
+            write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
+    else:
+        write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bars_stand_as_high_as_the_tokens() -> None:
+    """Full for the view, grey for what a plain loop adds; eighths where a cell is not full."""
+    assert bars([0, 8, 16], [0, 8, 8], width=10, height=2) == ["  ░", " ██"]
+    assert bars([16, 16], [1, 16], width=1, height=1) == ["█"]
+    assert bars([16], [8], width=5, height=1) == ["▄"]
+    assert bars([], [], width=5) == []
