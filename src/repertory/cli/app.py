@@ -155,7 +155,7 @@ def _repertory(
 @app.command()
 def demo(
     question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="What to find out. Default: a question about locks.")
+        str | None, typer.Argument(metavar="QUESTION", help="What to find out. Default: a question about asyncio.")
     ] = None,
     *,
     root: Annotated[

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repertory.llm.messages import Json
 
 QUESTION = (
-    "How does the standard library wait for a lock with a timeout: in threading, in multiprocessing and in asyncio?"
+    "How does asyncio run a coroutine, how do its locks wake a waiting task, and how do its queues hand over an item?"
 )
 OFFLINE_STEPS = 36  # turns of searching and reading; it answers a question in 12, but then a record is still small
 TEAM = "repertory.cli.demo:demo_team"

@@ -13,6 +13,7 @@ from repertory.llm.offline.words import keywords, shorten
 
 _CLAUSE = re.compile(
     r"\?\s+|[;:]\s+|,?\s+\b(?:and|but|while)\s+(?=(?:how|what|why|where|when|which|who|does|do|is|are)\b)|\.\s+"
+    r"|,\s+(?=(?:how|what|why|where|when|which|who)\b)"
 )
 _PAIR = re.compile(r"\b(?P<one>\w{3,})(?:,\s+(?P<two>\w{3,}))?,?\s+and\s+(?P<three>\w{3,})\b")
 _PRONOUN = re.compile(r"\b(its|their|it|they|them|those)\b", re.IGNORECASE)
