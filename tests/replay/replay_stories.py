@@ -78,7 +78,7 @@ def event(uuid: str, parent: str | None, role: str, content: Any, **more: Any) -
 
 
 def session() -> list[dict[str, Any]]:
-    """The conversation as Claude Code keeps it, its parallel calls on lines of their own, with all that is beside it."""
+    """The conversation as Claude Code keeps it, with all that is beside it."""
     text, first, second = MESSAGES[1]["content"]
     result_1, result_2, hurry = MESSAGES[2]["content"]
     answer = {"message": {"id": "msg_1", "model": "claude-opus-4-6", "usage": {"input_tokens": 9, "output_tokens": 5}}}

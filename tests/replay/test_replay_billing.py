@@ -107,8 +107,8 @@ def play(history: list[Any]) -> list[ModelRequest]:
     """The requests of a history that grows, is edited, loses messages, and gets other tools."""
     messages: list[Message] = [Message("user", (Text("task " * 30),))]
     frame, requests = FRAME, []
-    for move, where, content, _, marks in history:
-        content = (*content, Text("end"))
+    for move, where, said, _, marks in history:
+        content = (*said, Text("end"))
         role = "assistant" if len(messages) % 2 else "user"
         if move == "append":
             messages.append(Message(role, content))

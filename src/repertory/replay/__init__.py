@@ -9,11 +9,11 @@ from __future__ import annotations
 from repertory.replay.chart import bars, svg, write_chart
 from repertory.replay.choices import PRESETS, policy_named, profile_named
 from repertory.replay.model import ReplayModel, replay_tools
-from repertory.replay.play import Played, play
+from repertory.replay.playing import Played, play
 from repertory.replay.reading import read_recordings
 from repertory.replay.recall import Need, needs_of
 from repertory.replay.recording import RecordedRun, Turn
-from repertory.replay.report import LONG, figures, report
+from repertory.replay.reporting import LONG, figures, report
 
 __all__ = [
     "LONG",

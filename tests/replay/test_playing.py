@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from backends import RunAsync
 from replay_stories import MESSAGES, TASK, long_run, read, write
 
+from backends import RunAsync
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.errors import ConfigurationError, PromptTooLong
 from repertory.llm import profile_for

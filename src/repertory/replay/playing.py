@@ -21,7 +21,6 @@ from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, 
 from repertory.replay.recall import Need, Recall, needs_of
 from repertory.replay.recording import RecordedRun
 
-
 _RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
 
 

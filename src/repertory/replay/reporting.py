@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from repertory.llm.messages import Json
-from repertory.replay.play import Played
+from repertory.replay.playing import Played
 from repertory.replay.recall import AGES, KINDS, UNION
 
 LONG = 90
