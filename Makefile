@@ -29,7 +29,6 @@ check: $(VENV)/.installed-check ## Lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/interrogate -q src/repertory tests examples benchmarks
 
 docs: $(VENV)/.installed-docs ## Build the site into site/
 	$(BIN)/zensical build --strict --clean

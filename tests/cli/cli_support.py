@@ -79,6 +79,7 @@ def invoke(*words: str | Path, home: Path, env: Mapping[str, str] | None = None)
 
 
 async def make_database(path: Path) -> None:
+    """Write a database with a run in it, by hand."""
     times = iter(range(1_700_000_000, 1_700_100_000))
     profile = profile_for("claude-sonnet-4-5")
     async with open_journal(path) as journal:

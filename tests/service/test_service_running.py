@@ -41,6 +41,7 @@ class Said:
         self._news = anyio.Event()
 
     def __call__(self, line: str) -> None:
+        """Take a line."""
         self.lines.append(line)
         news, self._news = self._news, anyio.Event()
         news.set()

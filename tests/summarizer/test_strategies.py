@@ -64,6 +64,7 @@ class Log:
         self.calls: list[tuple[ModelRequest, Any]] = []
 
     def __call__(self, request: ModelRequest, profile: ModelProfile) -> Any:
+        """Take a request, and later its answer."""
         return lambda answer: self.calls.append((request, answer))
 
 

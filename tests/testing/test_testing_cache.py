@@ -46,6 +46,7 @@ class Oracle:
         return out
 
     def readable(self, prefix: list[Any], now: float) -> Any:
+        """The longest entry that a prefix can be read from."""
         for entry in self.written:
             known, ttl, times, begun = entry
             if known == prefix and begun[0] and now < times[-1] + ttl:
