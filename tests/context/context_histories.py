@@ -192,7 +192,7 @@ def policies(draw: st.DrawFn) -> ContextPolicy:
         stubs=draw(st.booleans()),
         summaries=draw(st.booleans()),
         patience=draw(st.sampled_from([0.0, 1.0])),
-        venture=draw(st.sampled_from([0.0, 10.0])),
+        show_once=draw(st.booleans()),
         tools={
             "pinned": ResultPolicy(pin=True),
             "expiring": ResultPolicy(

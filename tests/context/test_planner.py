@@ -93,7 +93,7 @@ def test_editing_at_every_call_is_dear() -> None:
 def test_the_decision_carries_the_arithmetic_that_the_bill_confirms() -> None:
     """What a decision says it costs now is what the next call really costs more, within a tenth."""
     story, model = long_story(60, size=12_000), profile(read=0.1)
-    runs = planned(story, ContextPolicy(venture=0.1), model, head_tokens=HEAD)
+    runs = planned(story, ContextPolicy(), model, head_tokens=HEAD)
     at, (snapshot, outcome) = next((i, run) for i, run in enumerate(runs) if run[1].decisions)
     decision = outcome.decisions[0]
     assert decision.kind == "pays"

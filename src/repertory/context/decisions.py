@@ -41,6 +41,22 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
     summary_id: str = ""
     strategy: str = "extractive"
     replaced_tokens: int = 0
+    restated_at: int = -1
+
+
+class CutCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Show calls of one turn with shorter arguments: ``inputs`` has them by the call's id. They stay JSON objects."""
+
+    position: int
+    inputs: dict[str, Json]
+    tokens: int
+    was_tokens: int
+
+
+class HoldBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Write nothing from a position on to the prompt cache with this request: the next will show it otherwise."""
+
+    position: int
 
 
 class ExpandEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +87,16 @@ class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
     position: int
 
 
-Edit: TypeAlias = StubResult | RemoveResult | CoverRange | ExpandEntry | PinEntry | UnpinEntry | DropThinking
+Edit: TypeAlias = (
+    StubResult | RemoveResult | CoverRange | CutCall | HoldBack | ExpandEntry | PinEntry | UnpinEntry | DropThinking
+)
 
 _EDITS: dict[str, type[Any]] = {
     "stub": StubResult,
     "remove": RemoveResult,
     "cover": CoverRange,
+    "cut-call": CutCall,
+    "hold-back": HoldBack,
     "expand": ExpandEntry,
     "pin": PinEntry,
     "unpin": UnpinEntry,
@@ -96,7 +116,10 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
         expected_calls: How many calls are counted on.
         prompt_before: Estimate of the prompt without the edit.
         prompt_after: Estimate of the prompt with it.
-        bank: What the plan has saved against an unedited record after paying for this edit, estimated.
+        bank: By how much the run is cheaper so far than if nothing had been edited, this request included; in
+            tokens at the input price, estimated.
+        owed: What calls have spent since the last edit of the past on reading what could have been cleared; in
+            tokens at the input price.
     """
 
     cleared_tokens: int = 0
@@ -107,18 +130,21 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
     prompt_before: int = 0
     prompt_after: int = 0
     bank: float = 0.0
+    owed: float = 0.0
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Edits of the plan, with the reason and the arithmetic.
 
     Attributes:
-        kind: ``pays``, ``cold``, ``forced``, ``free`` (no prompt cache), ``strict``, ``recovery``, ``expand``
-            or ``pin``.
+        kind: ``pays``, ``cold``, ``forced``, ``free`` (no prompt cache), ``once`` (shown in full only once),
+            ``strict``, ``recovery``, ``expand`` or ``pin``.
         iteration: The iteration whose request shows it first.
         position: Length of the ledger when it was made.
         edge: Entries before this position will not be edited by the next epoch, as far as is known; a cache
-            breakpoint stands there.
+            breakpoint stands there. 0 leaves it where it was.
+        counted: Whether the arithmetic's ``bank`` and ``owed`` are those of the run up to this request; else they
+            stay as they were.
     """
 
     kind: str
@@ -127,6 +153,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     edits: tuple[Edit, ...]
     edge: int = 0
+    counted: bool = False
     arithmetic: Arithmetic = Arithmetic()
 
     @property
@@ -155,6 +182,7 @@ def encode_decision(decision: Decision) -> Json:
         "iteration": decision.iteration,
         "position": decision.position,
         "edge": decision.edge,
+        "counted": decision.counted,
         "arithmetic": msgspec.to_builtins(decision.arithmetic),
         "edits": [_encode_edit(edit) for edit in decision.edits],
     }
@@ -173,6 +201,7 @@ def decode_decision(body: Json) -> Decision:
             iteration=body["iteration"],
             position=body["position"],
             edge=body["edge"],
+            counted=body["counted"],
             arithmetic=msgspec.convert(body["arithmetic"], type=Arithmetic),
             edits=tuple(_decode_edit(edit) for edit in body["edits"]),
         )

@@ -64,11 +64,11 @@ class CanEdit:
             seen = [entry.position for entry in live.results if entry.position < live.last_turn]
             recent = seen[-self._keep :] if self._keep else []
             self.keep_from = live.cut_before(min([*recent, live.last_turn]))
-        self.summary = self._best(summaries) if policy.summaries else None
+        self.summary = best_summary(live, summaries, self.keep_from) if policy.summaries else None
         self.fold = 0
         if self.summary is None and self.keep_from > live.plan.start:
-            patience = policy.summarize_every * (2 if self._strict else 3) or 30
-            replaced = live.before(self.keep_from) - live.covered - self._spoken_tokens(self.keep_from)
+            patience = 2 * policy.summarize_every or 30
+            replaced = live.before(self.keep_from) - live.covered - live.spoken_tokens(self.keep_from)
             worth = replaced > _LEAST_FOLDED
             if worth and (fold or (policy.summaries and live.turns_before(self.keep_from) > patience)):
                 self.fold = self.keep_from
@@ -82,48 +82,6 @@ class CanEdit:
             and expired[entry.position].expiration_mode == "remove"
         ]
         self.old = self._compactable(expired) if policy.stubs else []
-
-    @property
-    def first_position(self) -> int:
-        """Where the edits begin."""
-        if self.summary is not None:
-            return self.summary.first
-        if self.fold:
-            return self.live.plan.start
-        return min((entry.position for entry in [*self.gone, *(entry for entry, _ in self.old)]), default=0)
-
-    def cleared_estimate(self) -> int:
-        """How many tokens the edits would clear, about."""
-        live = self.live
-        cleared = sum(entry.tokens - _stub_tokens(rules) for entry, rules in self.old)
-        cleared += sum(entry.tokens for entry in self.gone)
-        if self._covered_to:
-            cleared += live.before(self._covered_to) - live.covered - self._spoken_tokens(self._covered_to)
-            # A summary of everything takes the place of those before it; a digest is added to them.
-            took = self.summary.tokens if self.summary else live.policy.summary_tokens
-            cleared += sum(cover.tokens for cover in live.plan.covers) - took if self.summary else -took
-        return cleared
-
-    def tokens_read_in_vain(self) -> int:
-        """Tokens that calls have read although they could have been cleared before, each call counted."""
-        live = self.live
-        results = live.results
-        since = live.plan.decided_in
-        wasted = 0
-        index = {entry.position: at for at, entry in enumerate(results)} if self.old else {}
-        for entry, rules in self.old:
-            later = index[entry.position] + self._keep
-            became_old = results[later].iteration if later < len(results) else entry.iteration + 1
-            calls = self._iteration - max(became_old, since)
-            wasted += max(0, calls) * (entry.tokens - _stub_tokens(rules))
-        if self._covered_to:
-            # What a summary clears has piled up evenly since the last decision.
-            wasted += max(0, live.before(self._covered_to) - live.covered) * (self._iteration - since) // 2
-        return wasted
-
-    def _spoken_tokens(self, upto: int) -> int:
-        live = self.live
-        return sum(live.before(p + 1) - live.before(p) for p in live.spoken if p < upto)
 
     def _compactable(self, expired: dict[int, ResultRules]) -> list[tuple[Entry, ResultRules]]:
         live = self.live
@@ -145,19 +103,19 @@ class CanEdit:
                 found.append((entry, rules))
         return found
 
-    def _best(self, summaries: Sequence[SummaryStored]) -> SummaryStored | None:
-        """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
-        live = self.live
-        starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
-        fitting = [
-            summary
-            for summary in summaries
-            if summary.first in starts
-            and live.plan.start <= summary.last < self.keep_from
-            and live.cut_before(summary.last + 1) == summary.last + 1
-            and summary.tokens < live.before(summary.last + 1) - (live.covered if summary.first else 0)
-        ]
-        return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
+
+def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:
+    """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
+    starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
+    fitting = [
+        summary
+        for summary in summaries
+        if summary.first in starts
+        and live.plan.start <= summary.last < upto
+        and live.cut_before(summary.last + 1) == summary.last + 1
+        and summary.tokens < live.before(summary.last + 1) - (live.covered if summary.first else 0)
+    ]
+    return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
 
 
 def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> list[Edit]:
@@ -173,23 +131,37 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
     start = live.plan.start
     used: set[str] = names_used(snapshot[start:]) if able.old or able.fold else set()
     if able.summary is not None:
-        edits.append(_swap(live, snapshot, able.summary, users=users))
+        edits.append(swap(live, snapshot, able.summary, users=users))
     elif able.fold:
         edits.append(_fold(live, snapshot, able.fold, used, users=users))
-    for entry in able.gone:
-        text = removal_of(entry)
-        call_id = entry.tool_call_id or ""
-        edits.append(
-            RemoveResult(
-                position=entry.position, call_id=call_id, text=text, tokens=text_tokens(text), was_tokens=entry.tokens
-            )
-        )
-    for entry, rules in able.old:
-        text = stub_of(entry, rules, used=used)
-        tokens = text_tokens(text) + 15
-        if tokens < entry.tokens:
-            edits.append(StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens))
+    edits += [_removal(entry) for entry in able.gone]
+    stubs = (_stub(entry, rules, used) for entry, rules in able.old)
+    edits += [stub for stub in stubs if stub.tokens < stub.was_tokens]
     return edits
+
+
+def _removal(entry: Entry) -> RemoveResult:
+    text = removal_of(entry)
+    call_id = entry.tool_call_id or ""
+    tokens = text_tokens(text)
+    return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=entry.tokens)
+
+
+def _stub(entry: Entry, rules: ResultRules, used: set[str]) -> StubResult:
+    text = stub_of(entry, rules, used=used)
+    return StubResult(position=entry.position, text=text, tokens=text_tokens(text) + 15, was_tokens=entry.tokens)
+
+
+def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) -> list[Edit]:
+    """Remove or shorten the results from a position on whose time is up."""
+    expired = [(entry, rules) for entry, rules in live.expired(iteration) if entry.position >= first]
+    if not expired:
+        return []
+    used = names_used(snapshot[live.plan.start :])
+    edits = [
+        _removal(entry) if rules.expiration_mode == "remove" else _stub(entry, rules, used) for entry, rules in expired
+    ]
+    return [edit for edit in edits if edit.tokens < edit.was_tokens]
 
 
 def drop_thinking(live: Live) -> DropThinking:
@@ -197,7 +169,7 @@ def drop_thinking(live: Live) -> DropThinking:
     return DropThinking(position=live.position)
 
 
-def _swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
+def swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
     return _cover(
         live,
         snapshot,

@@ -12,6 +12,11 @@ from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolU
 from repertory.memory.entries import Entry
 
 
+def is_spoken(entry: Entry, policy: ContextPolicy) -> bool:
+    """Whether an entry stays verbatim under a summary for what it is: the task, and what users say."""
+    return entry.kind == "task" or (entry.kind == "user-input" and policy.keep_user_input)
+
+
 class Live:
     """One plan's view in numbers.
 
@@ -65,7 +70,7 @@ class Live:
                     self.thinking = True
             if entry.tool_call_id is not None and self._compactable(entry):
                 self.results.append(entry)
-            if entry.kind in ("task", "user-input") or entry.position in self.plan.pins or self.rules(entry.tool).pin:
+            if is_spoken(entry, self.policy) or entry.position in self.plan.pins or self.rules(entry.tool).pin:
                 self.spoken.append(entry.position)
             self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
@@ -98,6 +103,10 @@ class Live:
         """Where a summary may end so that an iteration and all later ones stay."""
         index = bisect_left(self._cut_turns, turn)
         return self.cuts[index] if index < len(self.cuts) else self.cut_before(self.last_turn)
+
+    def spoken_tokens(self, upto: int) -> int:
+        """Tokens in front of a position that a summary would leave verbatim."""
+        return sum(self.before(p + 1) - self.before(p) for p in self.spoken if p < upto)
 
     def turns_before(self, position: int) -> int:
         """How many uncovered iterations begin in front of a position."""

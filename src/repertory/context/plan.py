@@ -14,9 +14,11 @@ import msgspec
 
 from repertory.context.decisions import (
     CoverRange,
+    CutCall,
     Decision,
     DropThinking,
     ExpandEntry,
+    HoldBack,
     PinEntry,
     RemoveResult,
     StubResult,
@@ -34,6 +36,17 @@ class Stub(msgspec.Struct, frozen=True):
     """A short text stands for a result; its call stays."""
 
     text: str
+    tokens: int
+
+
+class ShortCalls(msgspec.Struct, frozen=True):
+    """The calls of a turn are shown with shorter arguments.
+
+    Attributes:
+        inputs: The arguments by the call's id; calls that are not in it stand as they are.
+    """
+
+    inputs: dict[str, Json]
     tokens: int
 
 
@@ -56,7 +69,7 @@ class Expanded(msgspec.Struct, frozen=True):
     tokens: int
 
 
-Shown: TypeAlias = Stub | Removed | Expanded
+Shown: TypeAlias = Stub | ShortCalls | Removed | Expanded
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +79,7 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True):
         kept: Positions within the range that stay in view verbatim, before the summary.
         tokens: Estimate of what the summary costs, without what is kept.
         replaced_tokens: Estimate of what the covered entries cost as they stand in the ledger.
-        strategy: Who wrote it: ``extractive``, ``model``, ``provider``.
+        strategy: Who wrote it: ``digest`` or ``merged`` (the planner), ``extractive``, ``model``, ``provider``.
     """
 
     first: int
@@ -77,6 +90,7 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True):
     summary_id: str = ""
     strategy: str = "extractive"
     replaced_tokens: int = 0
+    restated_at: int = -1
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +105,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         edges: The last two edges (see ``Decision.edge``), the newest last.
         epoch: How many decisions have rewritten the prefix.
         decided_at: Length of the ledger at the last of them; -1 before the first.
-        decided_in: The iteration of the last of them.
-        saved_tokens: What an unedited prompt would hold more than this plan's, estimated at that decision.
-        bank: US dollars saved until then, estimated.
+        held: Entries from this position on are not written to the cache by that decision's request; 0 for none.
+        held_before: The same of the decision before it.
+        counted_at: Length of the ledger at the last request that ``bank`` and ``owed`` count; -1 for none.
+        cached_to: What that request left in the cache: the view of the entries below; -1 where an edit by others
+            may have changed it.
+        bank: See ``Arithmetic``.
+        owed: See ``Arithmetic``.
     """
 
     covers: tuple[Cover, ...] = ()
@@ -104,9 +122,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[int, ...] = ()
     epoch: int = 0
     decided_at: int = -1
-    decided_in: int = 0
-    saved_tokens: int = 0
+    held: int = 0
+    held_before: int = 0
+    counted_at: int = -1
+    cached_to: int = -1
     bank: float = 0.0
+    owed: float = 0.0
 
     @property
     def start(self) -> int:
@@ -119,6 +140,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def kept(self, cover: Cover) -> list[int]:
         """Positions under a cover that are nevertheless in view, in order."""
+        if cover.restated_at >= 0:
+            return sorted(cover.kept)  # said again once, in a message that must not change any more
         inside = {*cover.kept}
         inside.update(p for p in self.pins if cover.first <= p <= cover.last)
         inside.update(p for p in self.shown if cover.first <= p <= cover.last)
@@ -139,7 +162,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def representation(self, entry: Entry) -> Representation:
         """How one entry is shown."""
         match self.shown.get(entry.position):
-            case Stub():
+            case Stub() | ShortCalls():
                 return "stub"
             case Removed():
                 return "removed"
@@ -167,6 +190,15 @@ def apply(plan: Plan, decision: Decision) -> Plan:
     start = plan.start
     thinking_from = plan.thinking_from
     rewrites = False
+    held = 0
+    ranges = [edit for edit in decision.edits if isinstance(edit, CoverRange)]
+    if ranges:
+        covers = _cover(covers, ranges)
+        start = covers[-1].last + 1
+        for position in [p for p in shown if p < start]:
+            gone = shown.pop(position)
+            if isinstance(gone, Removed):
+                removed.discard(gone.call_id)
     for edit in decision.edits:
         match edit:
             case PinEntry():
@@ -181,12 +213,7 @@ def apply(plan: Plan, decision: Decision) -> Plan:
                 rewrites = rewrites or edit.position < start
                 continue
             case CoverRange():
-                covers = _cover(covers, edit)
-                start = edit.last + 1
-                for position in [p for p in shown if p <= edit.last]:
-                    gone = shown.pop(position)
-                    if isinstance(gone, Removed):
-                        removed.discard(gone.call_id)
+                pass  # done
             case StubResult():
                 _in_view(edit, start, pins)
                 shown[edit.position] = Stub(edit.text, edit.tokens)
@@ -194,6 +221,11 @@ def apply(plan: Plan, decision: Decision) -> Plan:
                 _in_view(edit, start, pins)
                 shown[edit.position] = Removed(edit.text, edit.tokens, edit.call_id)
                 removed.add(edit.call_id)
+            case CutCall():
+                _in_view(edit, start, pins)
+                shown[edit.position] = ShortCalls(edit.inputs, edit.tokens)
+            case HoldBack():
+                held = edit.position
             case DropThinking():
                 thinking_from = max(thinking_from, edit.position)
             case ExpandEntry():
@@ -210,31 +242,42 @@ def apply(plan: Plan, decision: Decision) -> Plan:
         pins=frozenset(pins),
         removed_calls=frozenset(removed),
         thinking_from=thinking_from,
-        edges=(*plan.edges, decision.edge)[-2:],
+        edges=(*plan.edges, decision.edge)[-2:] if decision.edge else plan.edges,
         epoch=plan.epoch + 1,
         decided_at=decision.position,
-        decided_in=decision.iteration,
-        saved_tokens=plan.saved_tokens + decision.arithmetic.cleared_tokens,
-        bank=decision.arithmetic.bank,
+        held=held,
+        held_before=plan.held,
+        counted_at=decision.position if decision.counted else plan.counted_at,
+        cached_to=(held or decision.position) if decision.counted else -1,
+        bank=decision.arithmetic.bank if decision.counted else plan.bank,
+        owed=decision.arithmetic.owed if decision.counted else plan.owed,
     )
 
 
-def _in_view(edit: StubResult | RemoveResult, start: int, pins: set[int]) -> None:
+def _in_view(edit: StubResult | RemoveResult | CutCall, start: int, pins: set[int]) -> None:
     if edit.position < start or edit.position in pins:
         why = "is covered by a summary" if edit.position < start else "is pinned"
         raise ContextError(f"cannot apply {type(edit).__name__} to entry {edit.position}, which {why}")
 
 
-def _cover(covers: tuple[Cover, ...], edit: CoverRange) -> tuple[Cover, ...]:
-    before = tuple(cover for cover in covers if cover.last < edit.first)
-    follows = before[-1].last + 1 if before else 0
-    if edit.first != follows or edit.last < max(edit.first, covers[-1].last if covers else 0):
-        raise ContextError(
-            f"a summary of entries {edit.first}–{edit.last} does not fit covers that end at "
-            f"{[cover.last for cover in covers]}; it must begin where one ends and go at least as far as the last"
-        )
-    fields = {name: getattr(edit, name) for name in Cover.__struct_fields__}
-    return (*before, Cover(**fields))
+def _cover(covers: tuple[Cover, ...], edits: list[CoverRange]) -> tuple[Cover, ...]:
+    """Put new covers, one behind the other, in the place of those from where the first of them begins."""
+    out = [cover for cover in covers if cover.last < edits[0].first]
+    for edit in edits:
+        follows = out[-1].last + 1 if out else 0
+        if edit.first != follows or edit.last < edit.first:
+            raise _misfit(edit, covers)
+        out.append(Cover(**{name: getattr(edit, name) for name in Cover.__struct_fields__}))
+    if covers and out[-1].last < covers[-1].last:
+        raise _misfit(edits[-1], covers)
+    return tuple(out)
+
+
+def _misfit(edit: CoverRange, covers: tuple[Cover, ...]) -> ContextError:
+    return ContextError(
+        f"a summary of entries {edit.first}–{edit.last} does not fit covers that end at "
+        f"{[cover.last for cover in covers]}; it must begin where one ends and go at least as far as the last"
+    )
 
 
 def replay(bodies: Iterable[Json]) -> Plan:

@@ -1,16 +1,15 @@
 """The planner: looks at the record before each model call and says how it is to be shown, with the arithmetic.
 
-Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call. In
-thrifty rhythm results stay whole until what they have cost in reads reaches the price of an edit (the economic
-order quantity, without knowing the future); then everything that may go, goes at once, and a cache breakpoint
-stays at the edge. An edit is paid from what earlier edits saved, or pays back within a fraction of the calls made
-so far, so that a run is not dearer than if nothing had been edited. A cold cache makes edits free. A prompt that
-would not fit forces them. In strict rhythm every policy is applied at every iteration.
+Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call. Thrifty
+rhythm edits when that pays (see ``Thrift``); a cold cache makes edits free; a prompt that would not fit forces
+them. In strict rhythm every policy is applied at every iteration. Where the model binds its reasoning to the past,
+nothing is edited for money; the outcome says when to ask the provider for a compaction instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -20,15 +19,15 @@ from repertory.context.fitting import make_fit
 from repertory.context.live import Live
 from repertory.context.plan import EMPTY, Plan, apply
 from repertory.context.policy import ContextPolicy
-from repertory.context.pricing import Price, Prospect, price_of, read_price
+from repertory.context.pricing import Prospect, price_of
+from repertory.context.thrift import Moment, Thrift
 from repertory.context.tokens import Calibration
-from repertory.llm.profiles import ModelProfile, prices_at
+from repertory.errors import ContextOverflow
+from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored
 
-_LEAST_CLEARED = 400  # tokens; less is not worth a decision
-_SOON = 0.25  # of the calls made so far: within them an edit ahead of the savings must pay back
-_LEAST_SHARE = 0.04  # of the prompt
+_BELOW = 0.98  # of a length above which every token costs more
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +66,7 @@ class Planner:
         room = profile.context_window - min(max_tokens, profile.context_window // 2)
         self._limit = min(room, policy.budget_tokens or room)
         self._live: Live | None = None
+        self._thrift: Thrift | None = None
 
     def next(
         self,
@@ -94,15 +94,16 @@ class Planner:
         Raises:
             ContextOverflow: It does not fit, even at its smallest.
         """
-        live = self._live
-        if live is None or live.plan is not plan or live.position > len(snapshot):
-            live = self._live = Live(plan, self._policy, snapshot, like=live)
-        elif live.position < len(snapshot):
-            live.grow(snapshot)
+        live = self._follow(snapshot, plan)
+        thrift = self._thrift
+        if thrift is not None:
+            thrift.grow(snapshot, iteration)
         calibration = calibration or Calibration()
         estimate = self._head + live.tokens
+        limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
         state = _State(
             live=live,
+            thrift=thrift,
             snapshot=snapshot,
             iteration=iteration,
             calibration=calibration,
@@ -111,69 +112,68 @@ class Planner:
             cold=cold,
             profile=self._profile,
         )
-        limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
         decided = self._decide(state, summaries, limit, refused=shrink_to is not None)
-        if decided is None:
-            return Outcome(plan=plan, estimate=estimate, prompt_tokens=calibration.real_tokens(estimate))
-        decision, live = decided
-        plan = live.plan = apply(plan, decision)
-        self._live = live
-        estimate = self._head + live.tokens
+        decisions: tuple[Decision, ...] = ()
+        if decided is not None:
+            decision, live = decided
+            plan = live.plan = apply(plan, decision)
+            self._live, decisions = live, (decision,)
+            if thrift is not None:
+                thrift.follow(live, snapshot)
+            estimate = self._head + live.tokens
         return Outcome(
-            plan=plan, decisions=(decision,), estimate=estimate, prompt_tokens=calibration.real_tokens(estimate)
+            plan=plan, decisions=decisions, estimate=estimate, prompt_tokens=calibration.real_tokens(estimate)
         )
+
+    def _follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
+        """The view of a plan, up to the record. A plan that others have changed is counted from the beginning."""
+        live = self._live
+        if live is None or live.plan is not plan or live.position > len(snapshot):
+            live = self._live = Live(plan, self._policy, snapshot, like=live)
+            thrifty = self._policy.rhythm == "thrifty"
+            self._thrift = Thrift(live, profile=self._profile, head=self._head) if thrifty else None
+        elif live.position < len(snapshot):
+            live.grow(snapshot)
+        return live
 
     def _decide(
         self, state: _State, summaries: Sequence[SummaryStored], limit: int, *, refused: bool
     ) -> tuple[Decision, Live] | None:
         """The decision and the view that it leads to; None to leave things as they are."""
-        live = state.live
-        if state.calibration.real_tokens(state.estimate) > limit:
-            edits = make_fit(
-                live, state.snapshot, summaries, head=self._head, calibration=state.calibration, limit=limit
-            )
-            return state.decision(
-                "recovery" if refused else "forced",
-                f"the prompt must not exceed {limit:,} tokens",
-                self._legal(live, edits),
-            )
-        bound = self._profile.target == "binding" and live.thinking
-        strict = self._policy.rhythm == "strict"
-        if bound and not strict and not state.cold:
-            return None  # the server would refuse the reasoning behind the edit
-        able = CanEdit(live, state.iteration, summaries)
-        if strict:
-            strictly = self._legal(live, compose(able, state.snapshot))
+        live, size = state.live, state.calibration.real_tokens(state.estimate)
+        thrift = self._thrift
+        if size <= limit and thrift is None:
+            strictly = self._legal(live, compose(CanEdit(live, state.iteration, summaries), state.snapshot))
             return state.decision("strict", "every policy at every iteration", strictly) if strictly else None
-        guess = self._guess(state, able)
-        if guess is None:
-            return None
-        kind, reason = guess
-        decided = state.decision(kind, reason, self._legal(live, compose(able, state.snapshot)))
-        return decided if decided[0].arithmetic.cleared_tokens > 0 else None
+        if size <= limit and thrift is not None:
+            bound = self._profile.target == "binding" and live.thinking
+            if bound and not state.cold:
+                return None  # the server would refuse the reasoning behind the edit
+            cliff = max((at for at in thrift.cliffs if at * _BELOW < size), default=0)
+            now = Moment(
+                snapshot=state.snapshot,
+                iteration=state.iteration,
+                cold=state.cold,
+                pressed=bool(cliff),
+                summaries=summaries,
+            )
+            found = thrift.decide(now)
+            decided = None if found is None else state.decision(found[0], found[1], self._legal(live, found[2]))
+            after = state.calibration.real_tokens(self._head + decided[1].tokens) if decided else size
+            if not cliff or after <= cliff * _BELOW:
+                return decided
+            with suppress(ContextOverflow):  # then it is not avoidable
+                return self._fitted(state, summaries, int(cliff * _BELOW), "forced", "more costs more for every token")
+            return decided
+        kind = "recovery" if refused else "forced"
+        return self._fitted(state, summaries, limit, kind, f"the prompt must not exceed {limit:,} tokens")
 
-    def _guess(self, state: _State, able: CanEdit) -> tuple[str, str] | None:
-        """Whether editing now pays, by estimates alone: the edits themselves are only made if it does."""
-        cleared = able.cleared_estimate()
-        if cleared < max(_LEAST_CLEARED, int(_LEAST_SHARE * state.estimate)):
-            return None
-        price = state.price(able.first_position, state.estimate - cleared)
-        if state.cold:
-            return "cold", "the prompt cache has expired anyway"
-        if price.cost_now <= 0:
-            return ("free" if not self._profile.cache.breakpoints else "pays"), "it is cheaper at once"
-        if price.saving_per_call <= 0:
-            return None
-        spent = able.tokens_read_in_vain() * read_price(self._profile, state.estimate) * state.calibration.factor
-        if spent < self._policy.patience * price.cost_now:
-            return None
-        if price.cost_now <= state.bank():
-            return "pays", "it is paid from what earlier edits saved"
-        ahead = price.cost_now - state.bank()
-        soon = price.cost_now <= _SOON * state.iteration * price.saving_per_call
-        if soon and ahead <= self._policy.venture * state.spent():
-            return "pays", f"it pays back within {price.cost_now / price.saving_per_call:.0f} calls"
-        return None
+    def _fitted(
+        self, state: _State, summaries: Sequence[SummaryStored], limit: int, kind: str, reason: str
+    ) -> tuple[Decision, Live]:
+        live = state.live
+        edits = make_fit(live, state.snapshot, summaries, head=self._head, calibration=state.calibration, limit=limit)
+        return state.decision(kind, reason, self._legal(live, edits))
 
     def _legal(self, live: Live, edits: Sequence[Edit]) -> tuple[Edit, ...]:
         if self._profile.target == "binding" and live.thinking and edits:
@@ -185,6 +185,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     """One moment of planning, and the arithmetic that follows from it."""
 
     live: Live
+    thrift: Thrift | None
     snapshot: Sequence[Entry]
     iteration: int
     calibration: Calibration
@@ -193,61 +194,65 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     cold: bool
     profile: ModelProfile
 
-    def bank(self) -> float:
-        """US dollars that the plan has saved so far against an unedited record."""
-        plan = self.live.plan
-        calls = max(0, self.iteration - plan.decided_in - 1)
-        saved = plan.saved_tokens * self.calibration.factor
-        return plan.bank + calls * saved * read_price(self.profile, self.estimate)
-
-    def spent(self) -> float:
-        """US dollars that the prompts have cost so far, about: written once, read at every call as they grew."""
-        prompt = self.calibration.real_tokens(self.estimate)
-        written = prompt * prices_at(self.profile, prompt).cache_write / 1_000_000
-        return written + prompt * self.iteration / 2 * read_price(self.profile, prompt)
-
-    def price(self, first: int, after: int) -> Price:
-        """Price an edit that begins at a position and leaves a prompt of ``after`` estimated tokens."""
-        live, real = self.live, self.calibration.real_tokens
-        edges = [edge for edge in live.plan.edges[-1:] if live.plan.start <= edge <= first]
-        untouched = self.head + (live.before(edges[0]) if edges else 0)
-        return price_of(
-            self.profile,
-            Prospect(
-                before=real(self.estimate),
-                after=real(after),
-                new=round((live.tokens - live.before(live.last_turn)) * self.calibration.factor),
-                untouched=round(untouched * self.calibration.factor),
-                cold=self.cold,
-            ),
-        )
-
     def decision(self, kind: str, reason: str, edits: tuple[Edit, ...]) -> tuple[Decision, Live]:
         """Write the decision, with the arithmetic of what the edits really do, and the view after it."""
-        live = self.live
-        position = len(self.snapshot)
+        live, position = self.live, len(self.snapshot)
         plain = Decision(kind=kind, reason=reason, iteration=self.iteration, position=position, edits=edits)
         plan = apply(live.plan, plain)
         after = Live(plan, live.policy, self.snapshot, like=live)
         first = min((_begins(edit) for edit in edits), default=position)
-        price = self.price(first, self.head + after.tokens)
+        folded = plan.start != live.plan.start
         # What is settled now: everything in front of the oldest result that is still shown in full.
-        edge = after.cut_before(min((entry.position for entry in after.results), default=live.last_turn))
-        done = msgspec.structs.replace(
-            plain,
-            edge=max(edge, plan.start),
-            arithmetic=Arithmetic(
-                cleared_tokens=live.tokens - after.tokens,
-                rewritten_tokens=price.rewritten,
-                cost_now=price.cost_now,
-                saving_per_call=price.saving_per_call,
-                expected_calls=float(self.iteration),
-                prompt_before=self.calibration.real_tokens(self.estimate),
-                prompt_after=self.calibration.real_tokens(self.head + after.tokens),
-                bank=self.bank() - price.cost_now,
+        edge = plan.start if folded else 0
+        if self.thrift is None or kind in ("forced", "recovery"):
+            edge = max(plan.start, after.cut_before(min((e.position for e in after.results), default=live.last_turn)))
+        untouched = min(self._untouched(plan, after, first), self._cached())
+        real = self.calibration.real_tokens
+        price = price_of(
+            self.profile,
+            Prospect(
+                before=real(self.estimate),
+                after=real(self.head + after.tokens),
+                new=round((self.estimate - self._cached()) * self.calibration.factor),
+                untouched=round(untouched * self.calibration.factor),
+                cold=self.cold,
             ),
         )
-        return done, after
+        arithmetic = Arithmetic(
+            cleared_tokens=live.tokens - after.tokens,
+            rewritten_tokens=price.rewritten,
+            cost_now=price.cost_now,
+            saving_per_call=price.saving_per_call,
+            expected_calls=float(self.iteration),
+            prompt_before=real(self.estimate),
+            prompt_after=real(self.head + after.tokens),
+        )
+        if self.thrift is not None:
+            account = self.thrift.account
+            held = after.tokens - after.before(plan.held) if plan.held else 0
+            bank = account.bank_after(self.head + after.tokens, untouched, held=held, cold=self.cold)
+            owed = 0.0 if folded else account.owed + self.thrift.owes(self.iteration)
+            arithmetic = msgspec.structs.replace(arithmetic, bank=bank, owed=owed)
+        counted = self.thrift is not None
+        return msgspec.structs.replace(plain, edge=edge, counted=counted, arithmetic=arithmetic), after
+
+    def _cached(self) -> int:
+        """Tokens of the prompt, as it was shown, that the last request left in the cache."""
+        if self.thrift is not None:
+            return self.thrift.account.cached
+        return self.head + self.live.before(self.live.last_turn)
+
+    def _untouched(self, plan: Plan, after: Live, first: int) -> int:
+        """Tokens in front of the first edit that a breakpoint keeps."""
+        live = self.live
+        if plan.start != live.plan.start:
+            return self.head + (live.covered if first >= live.plan.start else 0)
+        if self.thrift is not None and first >= live.last_turn:
+            return self.head + live.before(first)
+        if self.thrift is not None and live.plan.held and first >= live.plan.held:
+            return self._cached()
+        edges = [edge for edge in live.plan.edges[-1:] if live.plan.start <= edge <= first]
+        return self.head + (live.before(edges[0]) if edges else 0)
 
 
 def _begins(edit: Edit) -> int:

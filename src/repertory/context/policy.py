@@ -65,7 +65,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         importance: Below 1 they are compacted sooner, above 1 later; it multiplies how many are kept.
     """
 
-    cap_tokens: int = 8_000
+    cap_tokens: int = 48_000
     cap_chars: int = 0
     cite_over: int = 1_000
     cite_on_arrival: bool = False
@@ -141,8 +141,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rhythm: ``thrifty`` edits the past when the arithmetic says that it pays; ``strict`` applies every
             policy at every iteration, whatever that costs.
-        window: Iterations that stay as they arrived in strict rhythm.
-        keep_recent: Newest tool results that are never compacted, but by force.
+        window: Newest iterations that stay as they arrived.
+        keep_recent: Newest tool results that are spared at first when the prompt must be made to fit.
         strict_chars: Characters that strict rhythm shows of a result on arrival; 0 shows it whole.
         stubs: Whether old tool results may become stubs.
         summaries: Whether summaries may stand for what is old.
@@ -152,8 +152,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
         expiration: Whether results expire at all, whatever their policies say.
         patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
-        venture: Thrifty rhythm spends ahead of its savings on an edit that pays back within this fraction of
-            the calls made so far; 0 never risks to be dearer than leaving the past alone.
+        show_once: Whether thrifty rhythm may show a bulky result in full only once, and long arguments of a call
+            never, for as long as it has not saved enough to pay for edits of the past.
         results: For the results of all tools of this agent or run; the strongest layer.
         tools: By the tool's name.
     """
@@ -170,7 +170,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_user_input: bool = True
     expiration: bool = True
     patience: float = 1.0
-    venture: float = 0.0
+    show_once: bool = True
     results: ResultPolicy = ResultPolicy()
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
@@ -181,7 +181,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, 0, MOST_TOKENS, "strict_chars")
         _check_range(self, 50, 100_000, "summary_tokens")
         _check_range(self, 500, MOST_TOKENS, "budget_tokens")
-        _check_range(self, 0, 1_000, "patience", "venture")
+        _check_range(self, 0, 1_000, "patience")
 
     def rules(self, tool: str | None) -> ResultRules:
         """What holds for one tool's results, all layers merged."""

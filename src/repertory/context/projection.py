@@ -3,6 +3,10 @@
 The first user message is the task, then the summaries with what is kept of the entries they cover, then
 whatever the user's turn goes on with. After it the entries that no summary covers follow, neighbours of one
 role as one message, each as the plan shows it.
+
+A provider's signed summary stands first, at the head of the assistant's turn that came after it: the thinking there
+stays valid only if nothing comes between. What is kept of its entries is said again behind a later message of the
+user's, the last one there was when the summary was swapped in, so that nothing that was sent before is changed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.context.plan import EMPTY, Expanded, Plan, Removed, Stub
+from repertory.context.plan import EMPTY, Expanded, Plan, Removed, ShortCalls, Stub
 from repertory.llm.messages import (
     Block,
     Json,
@@ -32,6 +36,7 @@ from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
 _THINKING = (Thinking, RedactedThinking)
+_RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
 def project(
@@ -88,6 +93,8 @@ class View:
         self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
         self._others: list[Block] = []
         self._covered: list[Block] = []
+        self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
+        self._restated_at = -1
 
     def add_covered(self, snapshot: Sequence[Entry], *, like: View | None = None) -> None:
         """Open the first message with the summaries and what is kept of what they cover.
@@ -98,14 +105,27 @@ class View:
         """
         if like is not None and self.plan.covers_like(like.plan):
             self._covered = like._covered
+            self._restated = like._restated
         else:
             for cover in self.plan.covers:
-                for position in self.plan.kept(cover):
-                    self._covered.extend(self._kept(snapshot[position]))
-                self._covered.extend(cover.content)
-        self._others.extend(self._covered)
-        if self._others:
+                kept = [block for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
+                if cover.restated_at < 0:
+                    self._covered.extend((*kept, *cover.content))
+                    continue
+                self._restated = (Text(_RESTATED), *kept) if kept else ()
+                if cover.restated_at < self.plan.start:  # summarized since, so it is said again in front
+                    self._covered.extend(self._restated)
+        provider = self.plan.covers[0] if self.plan.covers and self.plan.covers[0].restated_at >= 0 else None
+        if provider is not None:
+            self._role = "assistant"
+            self._others.extend(provider.content)
+            self._last.append(provider.last)
+            self._restated_at = provider.restated_at
+        if self._covered:
+            if provider is not None:
+                self._close()
             self._role = "user"
+            self._others.extend(self._covered)
             self._last.append(self.plan.start - 1)
         self.position = self.plan.start
 
@@ -115,6 +135,8 @@ class View:
             blocks = self._shown(entry)
             if blocks:
                 self._append(entry, blocks)
+            if entry.position == self._restated_at:
+                self._others.extend(self._restated)
         self.position = len(snapshot)
 
     def _append(self, entry: Entry, blocks: Sequence[Block]) -> None:
@@ -148,7 +170,7 @@ class View:
     ) -> tuple[Breakpoint, ...]:
         """Where cache entries are written, the most valuable first while there is room for them.
 
-        The last message, so that the next request finds this one. The plan's edge, so that the next edit behind
+        The last message that is not held back, so that the next request finds this one. The plan's edge, so that the next edit behind
         it finds what stands before. The static head, which other runs share. On the first request after an
         edit the edge before it, which is where the cache still holds the prefix; later, where a request adds
         more blocks than a lookup goes back, the message on which the request before it ended.
@@ -157,15 +179,22 @@ class View:
         last = len(messages) - 1
         if not room or last < 0:
             return ()
+        plan, decided_now = self.plan, self.position == self.plan.decided_at
+        if plan.held and decided_now:
+            last = self._message_before(plan.held)
         wanted: list[int | None] = [last]
         if self.plan.edges:
             wanted.append(self._message_before(self.plan.edges[-1]))
         if head:
             wanted.append(None)
-        if self.position == self.plan.decided_at and len(self.plan.edges) > 1:
-            wanted.append(self._message_before(self.plan.edges[-2]))
-        elif last >= 2 and len(messages[-1].content) + len(messages[-2].content) >= profile.cache.lookback_blocks - 1:
-            wanted.append(last - 2)
+        if decided_now and len(plan.edges) > 1:
+            wanted.append(self._message_before(plan.edges[-2]))
+        # The message on which the request before this one ended, where that is further back than a lookup goes.
+        ended = last - 2
+        if decided_now and plan.held_before:
+            ended = self._message_before(plan.held_before)
+        if sum(len(message.content) for message in messages[ended + 1 :]) >= profile.cache.lookback_blocks - 1:
+            wanted.append(ended)
         places = list(dict.fromkeys(place for place in wanted if place is None or place >= 0))[:room]
         return tuple(Breakpoint(place, ttl) for place in sorted(places, key=lambda p: -1 if p is None else p))
 
@@ -181,6 +210,9 @@ class View:
             match shown:
                 case Stub():
                     return [_with_content(block, shown.text) for block in entry.content]
+                case ShortCalls():
+                    blocks = [_with_input(block, shown.inputs) for block in entry.content]
+                    return _speakable(blocks, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
                 case Removed():
                     return (Text(shown.text),)
                 case Expanded(content=tuple() as content):
@@ -241,6 +273,13 @@ def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
     if not isinstance(block, ToolResult):
         return Text(content if isinstance(content, str) else text_of(content))
     return msgspec.structs.replace(block, content=content)
+
+
+def _with_input(block: Block, inputs: dict[str, Json]) -> Block:
+    """A call with other arguments, where there are some for it."""
+    if isinstance(block, ToolUse) and block.id in inputs:
+        return msgspec.structs.replace(block, input=inputs[block.id])
+    return block
 
 
 def _speakable(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> Sequence[Block]:

@@ -1,0 +1,208 @@
+"""Digest lines: what stands for an entry once it is old. Made once for each entry, ahead of time, in small pieces.
+
+A line is the gist of what the agent said or called, and the names of a result that stand nowhere else in the part of
+the view that lasts and are worth their characters. The answers follow from the record and the plan alone; working
+ahead only changes when the time is spent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from repertory.context.digest import call_line
+from repertory.context.live import is_spoken
+from repertory.context.names import clip, trouble_lines
+from repertory.context.plan import Cover, Plan
+from repertory.context.policy import ContextPolicy, ResultRules
+from repertory.context.vocabulary import LEAST_WORTH, Standing, Vocabulary, count_names, names_of, values_of
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
+from repertory.memory.entries import Entry
+
+OWN = ("digest", "merged")
+"""Strategies of the covers that are made here."""
+_SAID_CHARS = 200
+_AHEAD = 2  # iterations of slack for reading
+_PIECES = 2  # of work at each call, where nothing is due
+
+
+class Ageing:
+    """The lines of one run's entries, from the plan's start on."""
+
+    def __init__(self, plan: Plan, policy: ContextPolicy, rules: Callable[[str | None], ResultRules]) -> None:
+        """Begin at the record's beginning."""
+        self._plan = plan
+        self._policy = policy
+        self._rules = rules
+        self._later = max(0, policy.window - _AHEAD)  # iterations after an entry's own that its line may know of
+        self.vocabulary = Vocabulary()
+        self.standing = Standing()
+        self._found: dict[int, Counter[str]] = {}  # names of results that have no line yet
+        self._read = 0  # entries below are in the vocabulary
+        self._aged = 0  # entries below have their line, or are covered
+        self.start = plan.start  # the entry of the first line
+        self._lines: list[str] = []
+        self._chars = [0]  # of so many lines together
+        self._reading: Iterator[None] | None = None
+        for cover in plan.covers:
+            self.standing.put(body_of(cover))
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    def lines(self, first: int, upto: int) -> list[str]:
+        """The lines of the entries from ``first`` on; "" where nothing of an entry needs to stay."""
+        return self._lines[first - self.start : upto - self.start]
+
+    def chars(self, upto: int) -> int:
+        """How long the lines below a position are together."""
+        return self._chars[max(0, upto - self.start)]
+
+    def known_by(self, entry: Entry) -> int:
+        """The iteration up to which the record is read once an entry has its line."""
+        return entry.iteration + self._later
+
+    def names(self, entry: Entry) -> Counter[str]:
+        """The names of a result that has no line yet, which has been read."""
+        return self._found.get(entry.position) or Counter()
+
+    # --- working ------------------------------------------------------------------------------------------
+
+    def work(self, snapshot: Sequence[Entry], upto: int) -> None:
+        """See that every entry below a position has its line, and work a little ahead."""
+        while self._aged < upto:
+            self._age(snapshot)
+        for _ in range(_PIECES):
+            if not self._step(snapshot):
+                break
+
+    def read(self, snapshot: Sequence[Entry], upto: int) -> None:
+        """See that every entry below a position is in the vocabulary."""
+        while self._read < upto:
+            self._read_on(snapshot)
+
+    def _step(self, snapshot: Sequence[Entry]) -> bool:
+        """Do one piece of work that will be due; whether there was any."""
+        if self._read < len(snapshot):
+            self._read_on(snapshot)
+            return True
+        if self._aged < len(snapshot) and snapshot[self._aged].iteration + self._later < snapshot[-1].iteration:
+            self._age(snapshot)
+            return True
+        return False
+
+    def _read_on(self, snapshot: Sequence[Entry]) -> None:
+        """Read one piece of one entry."""
+        if self._reading is None:
+            self._reading = self._reads(snapshot[self._read])
+        if next(self._reading, self) is self:
+            self._reading = None
+            self._read += 1
+
+    def _reads(self, entry: Entry) -> Iterator[None]:
+        if entry.tool_call_id is not None:
+            counted: Counter[str] = Counter()
+            for counted in count_names(text_of(entry.content)):
+                yield
+            self.vocabulary.saw(counted, entry.iteration)
+            if entry.position >= self._aged:
+                self._found[entry.position] = counted
+        elif entry.role == "assistant":
+            for block in entry.content:
+                self.vocabulary.use(said(block), entry.iteration)
+
+    def _age(self, snapshot: Sequence[Entry]) -> None:
+        """Make the next entry's line."""
+        entry = snapshot[self._aged]
+        as_of = self.known_by(entry)
+        while self._read < len(snapshot) and snapshot[self._read].iteration <= as_of:
+            self._read_on(snapshot)
+        self._aged += 1
+        found = self._found.pop(entry.position, Counter[str]())
+        if is_spoken(entry, self._policy):
+            self.standing.put(text_of(entry.content))
+        if entry.position < self.start:
+            return
+        line = self._line(entry, found, as_of)
+        self.standing.put(line)
+        self._lines.append(line)
+        self._chars.append(self._chars[-1] + len(line) + 1 if line else self._chars[-1])
+
+    def _line(self, entry: Entry, found: Counter[str], as_of: int) -> str:
+        rules = self._rules(entry.tool)
+        if is_spoken(entry, self._policy) or entry.position in self._plan.pins or rules.pin:
+            return ""  # stays verbatim
+        if entry.tool_call_id is not None:
+            least = LEAST_WORTH / max(rules.importance, 0.01)
+            names = self.vocabulary.choose(found, self.standing, as_of=as_of, least=least)
+            wrong = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
+            trouble = trouble_lines(text_of(entry.content), most=1, width=120) if wrong else []
+            return " ".join([">", *trouble, *names]) if trouble or names else ""
+        if entry.role == "user":
+            return clip(text_of(entry.content), _SAID_CHARS)
+        gists = [gist for block in entry.content if (gist := _gist(block))]
+        gist = f"{entry.iteration}. {' / '.join(gists)}"
+        known = {
+            name: 1
+            for block in entry.content
+            for name in names_of(said(block))
+            if self.vocabulary.is_known(name, as_of) and name not in gist
+        }
+        return " ".join([gist, *self.vocabulary.choose(known, self.standing, as_of=as_of)])
+
+    # --- following the plan -------------------------------------------------------------------------------
+
+    def follow(self, plan: Plan, snapshot: Sequence[Entry]) -> None:
+        """Take over a changed plan. Lines that were made ahead stay where the old ones stand in a digest now."""
+        old, self._plan = self._plan, plan
+        if plan.covers is old.covers and plan.pins == old.pins:
+            return
+        same = 0
+        for one, other in zip(old.covers, plan.covers, strict=False):
+            if one is not other:
+                break
+            same += 1
+        for cover in old.covers[same:]:
+            self.standing.take(body_of(cover))
+        gone = [line for line in self.lines(self.start, plan.start) if line]
+        new = [body_of(cover) for cover in plan.covers[same:]]
+        for body in new:
+            self.standing.put(body)
+        kept = same == len(old.covers) and plan.pins == old.pins and "\n".join(filter(None, new)) == "\n".join(gone)
+        passed = min(plan.start - self.start, len(self._lines)) if kept else len(self._lines)
+        for line in self._lines[:passed]:
+            self.standing.take(line)
+        self._lines = self._lines[passed:]
+        base = self._chars[passed]
+        self._chars = [chars - base for chars in self._chars[passed:]]
+        self.start = plan.start
+        if not kept:
+            self._again(snapshot)
+
+    def _again(self, snapshot: Sequence[Entry]) -> None:
+        """Make the lines from the plan's start on anew."""
+        for entry in snapshot[self.start : self._aged]:
+            if is_spoken(entry, self._policy):
+                self.standing.take(text_of(entry.content))
+            elif entry.tool_call_id is not None:
+                for counted in count_names(text_of(entry.content)):
+                    self._found[entry.position] = counted
+        self._aged = min(self._aged, self.start)
+
+
+def body_of(cover: Cover) -> str:
+    """The lines of a digest, without its head."""
+    text = text_of(cover.content)
+    return text.partition("\n")[2] if cover.strategy in OWN else text
+
+
+def said(block: object) -> str:
+    """What the agent says with a block: its words, or what it asks a tool for."""
+    if isinstance(block, ToolUse):
+        return values_of(block.input)
+    return block.text if isinstance(block, Text) else ""
+
+
+def _gist(block: object) -> str:
+    if isinstance(block, ToolUse):
+        return call_line(block.name, block.input)
+    return clip(block.text, _SAID_CHARS) if isinstance(block, Text) else ""

@@ -1,0 +1,269 @@
+"""Thrifty rhythm: edit the past when it has cost enough and the savings so far can pay for it.
+
+Old iterations wait until what they have cost in cache reads reaches the price of folding them (the rule for renting
+or buying skis); then all of them become a digest at once. A fold is paid from what the run is cheaper so far than an
+unedited one, so that it is never dearer, wherever it ends. While there is nothing to pay from, bulky results are
+shown in full once without being written to the cache, and long arguments are cut before they are ever sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from repertory.context.account import Account, cliffs_of, rates_of
+from repertory.context.ageing import Ageing
+from repertory.context.cutting import cut
+from repertory.context.decisions import CutCall, Edit, HoldBack, RemoveResult, StubResult
+from repertory.context.edits import best_summary, expiries, swap
+from repertory.context.folding import MERGED_SHARE, fold_edits, merge_edits, mergeable, owed_to_merge
+from repertory.context.live import Live
+from repertory.context.policy import ContextPolicy
+from repertory.context.stubs import once_stub
+from repertory.context.tokens import text_tokens
+from repertory.context.vocabulary import LEAST_WORTH, names_of
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Block, ToolUse, text_of
+from repertory.llm.profiles import ModelProfile
+from repertory.memory.entries import Entry
+from repertory.memory.records import SummaryStored
+
+_LEAST_CLEARED = 1_000  # tokens; less is not worth a fold
+_LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
+_MARGIN = 1.15  # estimates are not bills
+_BULKY = 800  # tokens of a result that may be shown only once
+_LONG = 1_000  # characters of an argument that may be cut
+_ONCE_WORTH = 3 * LEAST_WORTH  # what is shown once must be short afterwards, or nothing is saved
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next request is planned from.
+
+    Attributes:
+        snapshot: The record.
+        iteration: The iteration whose request it is.
+        cold: Whether the prompt cache has expired.
+        pressed: Whether the prompt, as it is, has a length at which every token costs more.
+        summaries: Those that may be swapped in.
+    """
+
+    snapshot: Sequence[Entry]
+    iteration: int
+    cold: bool
+    pressed: bool
+    summaries: Sequence[SummaryStored]
+
+
+class Thrift:
+    """The thrifty side of a planner. Follows one run and one plan."""
+
+    def __init__(self, live: Live, *, profile: ModelProfile, head: int) -> None:
+        """Begin with a plan; ``grow`` brings everything up to its record."""
+        self._profile = profile
+        self._policy: ContextPolicy = live.policy
+        self.ageing = Ageing(live.plan, live.policy, live.rules)
+        self.account = Account(rates_of(profile), head)
+        self.cliffs = cliffs_of(profile)
+        self._head = head
+        self._live = live
+        self.account.take_up(live.plan, live.before)
+
+    def follow(self, live: Live, snapshot: Sequence[Entry]) -> None:
+        """Take over the view of a plan that this object decided."""
+        self._live = live
+        self.ageing.follow(live.plan, snapshot)
+        self.account.take_up(live.plan, live.before)
+
+    def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
+        """Take in what is new of the record."""
+        live = self._live
+        self.ageing.work(snapshot, self.edge(iteration))
+        self.account.grow(snapshot, live.plan, live.before, self._unfolded)
+
+    def edge(self, iteration: int) -> int:
+        """Where a fold before an iteration's request would end, not included."""
+        return self._live.cut_at_turn(iteration - self._policy.window)
+
+    def owes(self, iteration: int) -> float:
+        """What an iteration's request spends on reading what a fold would clear."""
+        return self.account.rates.read * self._unfolded(iteration)
+
+    def _unfolded(self, iteration: int) -> int:
+        old, size = self._foldable(self.edge(iteration))
+        return max(0, old - size) if old >= _LEAST_CLEARED else 0
+
+    def _foldable(self, upto: int) -> tuple[int, int]:
+        """Tokens that a fold would take out of view, and those of its digest."""
+        live = self._live
+        if upto <= live.plan.start:
+            return 0, 0
+        return live.before(upto) - live.covered - live.spoken_tokens(upto), self.ageing.chars(upto) // 4 + 24
+
+    # --- deciding -----------------------------------------------------------------------------------------
+
+    def decide(self, now: Moment) -> tuple[str, str, list[Edit]] | None:
+        """The kind of a decision, its reason and its edits; None to leave things as they are."""
+        stubs = self._stubs_of_what_was_shown(now)
+        fold = self._fold(now)
+        if fold is not None:
+            kind, reason, edits = fold
+            taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+            return kind, reason, [*edits, *(stub for stub in stubs if stub.position not in taken)]
+        first = self._shorten_new(now, stubs)
+        edits = [*stubs, *first]
+        return ("once", "it is not written to the prompt cache in full", edits) if edits else None
+
+    def _fold(self, now: Moment) -> tuple[str, str, list[Edit]] | None:
+        live, account, rates = self._live, self.account, self.account.rates
+        cached = bool(self._profile.cache.breakpoints)
+        upto = self.edge(now.iteration)
+        old, size = self._foldable(upto)
+        saves = rates.read * (old - size)
+        fresh = self._head + live.tokens - account.cached
+        cost = (rates.write - rates.read) * (size + max(0, live.tokens - live.before(upto) - fresh))
+        cost = 0.0 if now.cold else max(0.0, cost)
+        free = now.cold or not cached
+        if saves <= 0 or (not now.pressed and old < max(_LEAST_CLEARED, _LEAST_SHARE * live.tokens * free)):
+            edits = expiries(live, now.snapshot, now.iteration, 0) if free else []
+            return ("cold" if cached else "free", "results have expired", edits) if edits else None
+        pays = account.owed + saves >= self._policy.patience * cost and cost * _MARGIN <= max(0.0, account.bank)
+        if not (pays or free or now.pressed):
+            return None
+        kind, reason = _reason(free=free, cached=cached, pays=pays)
+        edits = self._covers(now, upto, cost)
+        return kind, reason, [*edits, *expiries(live, now.snapshot, now.iteration, upto)]
+
+    def _covers(self, now: Moment, upto: int, cost: float) -> list[Edit]:
+        """The fold, with what may go along with it: a summary in its place, or a merge of the digests before it."""
+        live, account, rates = self._live, self.account, self.account.rates
+        first = live.plan.start
+        rewrite = 0.0 if now.cold else rates.write - rates.read
+        written = [summary for summary in now.summaries if summary.strategy not in ("extractive", "provider")]
+        summary = best_summary(live, written, upto) if self._policy.summaries and written else None
+        if summary is not None:
+            more = rewrite * (summary.tokens + live.spoken_tokens(upto) + live.covered)
+            if (cost + more) * _MARGIN <= account.bank or now.cold:
+                rest = summary.last + 1
+                return [
+                    swap(live, now.snapshot, summary, users=True),
+                    *fold_edits(self.ageing, live, now.snapshot, rest, upto),
+                ]
+        covers = mergeable(live)
+        if covers:
+            price = rewrite * (live.covered - (1 - MERGED_SHARE) * sum(cover.tokens for cover in covers))
+            owed = owed_to_merge(covers, now.iteration, rates.read, now.snapshot)
+            if owed >= self._policy.patience * price and ((cost + price) * _MARGIN <= account.bank or now.cold):
+                as_of = self.ageing.known_by(now.snapshot[upto - 1])
+                merged = merge_edits(covers, now.snapshot, self.ageing.vocabulary, as_of)
+                return [*merged, *fold_edits(self.ageing, live, now.snapshot, first, upto)]
+        return list(fold_edits(self.ageing, live, now.snapshot, first, upto))
+
+    # --- while there is nothing to pay a fold from --------------------------------------------------------
+
+    def _poor(self) -> bool:
+        """Whether the bank could not pay for a fold of about what there is."""
+        rates, live = self.account.rates, self._live
+        tail = live.tokens - live.covered
+        return self.account.bank < _MARGIN * (rates.write - rates.read) * (0.25 * tail + 1_500)
+
+    def _stubs_of_what_was_shown(self, now: Moment) -> list[StubResult]:
+        """The stubs of results that the last request showed without writing them to the cache."""
+        plan = self._live.plan
+        if not plan.held or self.account.since_counted:
+            return []
+        shown = now.snapshot[plan.held : plan.decided_at]
+        return [stub for entry in shown if (stub := self._stub(entry, now.snapshot)) is not None]
+
+    def _stub(self, entry: Entry, snapshot: Sequence[Entry]) -> StubResult | None:
+        live = self._live
+        rules = live.rules(entry.tool)
+        if entry.tool_call_id is None or entry.tokens < _BULKY or rules.pin:
+            return None
+        if entry.position in live.plan.pins or entry.position in live.plan.shown:
+            return None
+        self.ageing.read(snapshot, entry.position + 1)
+        ageing = self.ageing
+        names = ageing.vocabulary.choose(
+            ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH
+        )
+        text = once_stub(entry, names, rules.compact_length)
+        tokens = text_tokens(text) + 15
+        if tokens >= entry.tokens // 2:
+            return None
+        return StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens)
+
+    def _shorten_new(self, now: Moment, stubs: Sequence[StubResult]) -> list[Edit]:
+        """Cut what is new before it is written to the cache."""
+        live, rates = self._live, self.account.rates
+        if now.cold or rates.write <= 1.0 or not (self._policy.show_once and self._poor()):
+            return []
+        edits: list[Edit] = []
+        turn = now.snapshot[live.last_turn]
+        if turn.role == "assistant" and turn.position not in live.plan.shown:
+            shorter = self._shorter_call(turn, now.snapshot)
+            if shorter is not None:
+                edits.append(shorter)
+        hold = live.last_turn + 1
+        gain, held = 0.0, 0
+        for entry in now.snapshot[hold:]:
+            stub = self._stub(entry, now.snapshot)
+            held += entry.tokens
+            gain += (rates.write - 1) * entry.tokens - rates.write * stub.tokens if stub else -entry.tokens
+        saved = sum(edit.was_tokens - edit.tokens for edit in stubs)
+        before = self._head + live.tokens - saved - held
+        if gain > 0 and before >= self._profile.cache.minimum_tokens:
+            edits.append(HoldBack(position=hold))
+        return edits
+
+    def _shorter_call(self, turn: Entry, snapshot: Sequence[Entry]) -> CutCall | None:
+        if turn.position in self._live.plan.pins:
+            return None
+        inputs: dict[str, Any] = {}
+        blocks: list[Block] = []
+        for block in turn.content:
+            if isinstance(block, ToolUse) and _has_long(block.input):
+                self.ageing.read(snapshot, turn.position)
+                shorter = self._shorter(block.input, turn.iteration)
+                inputs[block.id] = shorter
+                block = msgspec.structs.replace(block, input=shorter)  # noqa: PLW2901
+            blocks.append(block)
+        tokens = estimate_tokens(blocks)
+        if not inputs or tokens >= turn.tokens:
+            return None
+        return CutCall(position=turn.position, inputs=inputs, tokens=tokens, was_tokens=turn.tokens)
+
+    def _shorter(self, value: Any, iteration: int) -> Any:
+        if isinstance(value, dict):
+            inside: dict[str, Any] = value
+            return {name: self._shorter(inner, iteration) for name, inner in inside.items()}
+        if isinstance(value, list):
+            items: list[Any] = value
+            return [self._shorter(inner, iteration) for inner in items]
+        if not isinstance(value, str) or len(value) <= _LONG:
+            return value
+        found = cut(value, _LONG // 2)
+        assert found is not None
+        known = [n for n in names_of(value) if self.ageing.vocabulary.is_known(n, iteration) and n not in found.text]
+        return f"{found.text}\n{' '.join(known)}" if known else found.text
+
+
+def _has_long(value: Any) -> bool:
+    if isinstance(value, dict):
+        inside: dict[str, Any] = value
+        return any(map(_has_long, inside.values()))
+    if isinstance(value, list):
+        items: list[Any] = value
+        return any(map(_has_long, items))
+    return isinstance(value, str) and len(value) > _LONG
+
+
+def _reason(*, free: bool, cached: bool, pays: bool) -> tuple[str, str]:
+    if not cached:
+        return "free", "nothing is read from a cache"
+    if free:
+        return "cold", "the prompt cache has expired anyway"
+    if pays:
+        return "pays", "what is old has cost as much, and what was saved so far pays for it"
+    return "forced", "a longer prompt costs more for every token"

@@ -1,0 +1,160 @@
+"""What names the record has shown and the agent has used, and what a name is worth keeping. Pure and deterministic.
+
+Every figure can be asked for as of an earlier iteration, so that it does not matter how far ahead one has read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from repertory.context.names import kind_of_name
+
+_TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
+_LINE_NUMBER = re.compile(r"(?m)^[ \t]*\d+[ \t]*[→|:\t]")
+_MARK = re.compile(r"[/.:@\-]+")
+_WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
+_OTHERS = 1.5  # hashes, long numbers, addresses
+_SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
+_REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
+_CHUNK = 4_000  # characters read at a time
+LEAST_WORTH = 0.001
+"""Names worth less are dropped: by the measurements, what a name of 25 plain characters, seen once, is worth."""
+
+
+@lru_cache(maxsize=1 << 16)
+def _named(raw: str) -> tuple[str, float]:
+    """A token's name and its weight per character; 0.0 for a plain word."""
+    name = raw.rstrip("./-~@:")
+    kind = kind_of_name(name)
+    return name, _WEIGHT.get(kind, _OTHERS) / (len(name) + 1) / 100 if kind else 0.0
+
+
+def names_of(text: str) -> list[str]:
+    """The names in a text, each once, in order."""
+    return [name for name, weight in map(_named, dict.fromkeys(_TOKEN.findall(text))) if weight]
+
+
+@lru_cache(maxsize=1 << 16)
+def parts_of(name: str) -> tuple[str, ...]:
+    """A name and what can be read off it: tails of a path, members of a dotted name."""
+    tails = (name[mark.end() :] for mark in _MARK.finditer(name))
+    return tuple({name, *(part for part in (*tails, *_MARK.split(name)) if len(part) > 2)})
+
+
+def count_names(text: str) -> Iterator[Counter[str]]:
+    """Count the names of a long text piece by piece; the same counter is handed out as it grows."""
+    found: Counter[str] = Counter()
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _CHUNK)
+        end = end if 0 <= end < start + 4 * _CHUNK else start + _CHUNK
+        for raw, count in Counter(_TOKEN.findall(_LINE_NUMBER.sub("", text[start:end]))).items():
+            name, weight = _named(raw)
+            if weight:
+                found[name] += count
+        start = end
+        yield found
+
+
+def values_of(value: Any) -> str:
+    """The strings and numbers of a JSON value, one a line, unescaped."""
+    if isinstance(value, dict):
+        inside: dict[str, Any] = value
+        return "\n".join(values_of(inner) for inner in inside.values())
+    if isinstance(value, list):
+        items: list[Any] = value
+        return "\n".join(values_of(inner) for inner in items)
+    return str(value)
+
+
+class Vocabulary:
+    """In which results a name stood, and when the agent first used it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[int]] = {}  # the iterations of the first four results
+        self._used: dict[str, int] = {}
+
+    def saw(self, names: Iterable[str], iteration: int) -> None:
+        """A result showed these names."""
+        seen = self._seen
+        for name in names:
+            self._note(seen, name, iteration)
+            if "/" in name:
+                self._note(seen, name.rpartition("/")[2], iteration)
+
+    @staticmethod
+    def _note(seen: dict[str, list[int]], name: str, iteration: int) -> None:
+        before = seen.get(name)
+        if before is None:
+            seen[name] = [iteration]
+        elif len(before) < len(_SPREAD) - 1:
+            before.append(iteration)
+
+    def use(self, text: str, iteration: int) -> None:
+        """The agent said this."""
+        for name in names_of(text):
+            for part in parts_of(name):
+                self._used.setdefault(part, iteration)
+
+    def is_used(self, name: str, as_of: int) -> bool:
+        """Whether the agent had used a name by then."""
+        return self._used.get(name, as_of + 1) <= as_of
+
+    def is_known(self, name: str, as_of: int) -> bool:
+        """Whether a result had shown a name by then."""
+        return name in self._seen and self._seen[name][0] <= as_of
+
+    def worth(self, name: str, count: int, as_of: int) -> float:
+        """How likely a name is to be needed again, for each character that keeping it takes; 1.0 where it was used."""
+        if self._used.get(name, as_of + 1) <= as_of:
+            return 1.0
+        weight = _named(name)[1]
+        if not weight:
+            return 0.0
+        seen = self._seen.get(name)
+        spread = 0 if seen is None else len(seen) if seen[-1] <= as_of else sum(at <= as_of for at in seen)
+        return weight * _SPREAD[spread or 1] * _REPEAT[min(count, 4)]
+
+    def choose(
+        self, found: Mapping[str, int], standing: Mapping[str, int], *, as_of: int, least: float = LEAST_WORTH
+    ) -> list[str]:
+        """The names worth keeping of those that stand nowhere else, in order.
+
+        Args:
+            found: Names and how often they stand in the text.
+            standing: What stands elsewhere.
+            as_of: The iteration up to which the record counts.
+            least: What a name must be worth.
+        """
+        chosen: list[str] = []
+        fresh: set[str] = set()
+        for name, count in found.items():
+            if name in standing or name in fresh:
+                continue
+            if self.worth(name, count, as_of) < least:
+                name = name.rpartition("/")[2]  # the last part of a path may be short enough where the whole is not
+                if not name or name in standing or name in fresh or self.worth(name, count, as_of) < least:
+                    continue
+            chosen.append(name)
+            fresh.update(parts_of(name))
+        return chosen
+
+
+class Standing(Counter[str]):
+    """Names that stand in the part of the view that lasts: the task, what users said, digests; with all their parts."""
+
+    def put(self, text: str) -> None:
+        """Something came into view."""
+        self.update({part for name in names_of(text) for part in parts_of(name)})
+
+    def take(self, text: str) -> None:
+        """Something that was put in went out of view."""
+        for part in {part for name in names_of(text) for part in parts_of(name)}:
+            if self[part] <= 1:
+                del self[part]
+            else:
+                self[part] -= 1
