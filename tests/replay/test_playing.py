@@ -14,8 +14,8 @@ from backends import RunAsync
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.errors import ConfigurationError, PromptTooLong
 from repertory.llm import profile_for
-from repertory.llm.messages import Image, Message, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
-from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.llm.messages import Image, Message, RawBlock, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
+from repertory.llm.model import Breakpoint, ModelRequest, ModelResponse
 from repertory.replay import Played, RecordedRun, ReplayModel, Turn, play, policy_named, profile_named, replay_tools
 from repertory.replay.model import times_of
 from repertory.tools import ToolContext, call_tool
@@ -199,6 +199,55 @@ async def test_a_request_that_breaks_a_bound_thought_is_counted() -> None:
         await ask()
         assert model.broken == 1
     assert len(heard) == 5
+
+
+async def test_a_signed_summary_keeps_later_thoughts_valid() -> None:
+    """It is billed beside the turns and reads the live cache; the thinking behind it stays what it was."""
+    turns = tuple(Turn(content=(Text(f"Turn {n} of module_{n:03d}."),), results={}, said=("Go on.",)) for n in range(9))
+    run = RecordedRun(id="r", file="", task="?", turns=turns)
+
+    async def say(text: str) -> None:
+        assert text == "Go on."
+
+    async with anyio.create_task_group() as tasks:
+        profile = profile_named("r=0.1", binding=True)
+        model = ReplayModel(run, profile=profile, say=say, judge=lambda *_: None, tasks=tasks)
+        messages = [Message("user", (Text("? " * 4_000),))]
+
+        async def ask(**options: Any) -> ModelResponse:
+            marks = (Breakpoint(len(messages) - 1),)
+            return await model.complete(
+                ModelRequest(model="m", messages=tuple(messages), max_tokens=10, breakpoints=marks, options=options)
+            )
+
+        for _ in range(3):
+            messages += [Message("assistant", (await ask()).content), Message("user", (Text("Go on."),))]
+        await ask()
+        summary = await ask(compaction={"type": "summarize"})
+        assert (model.asked, summary.stop_reason) == (4, "compaction")
+        [(after, usage)] = model.beside
+        assert after == 4
+        assert usage.cache_read_tokens == usage.prompt_tokens
+        assert usage.output_tokens > 0
+        messages += [Message("assistant", (await ask()).content), Message("user", (Text("Go on."),))]
+        covered = len(messages) - 2
+        messages[:covered] = [Message("user", summary.content)]
+        await ask()
+        assert model.broken == 0
+        [block] = summary.content
+        assert isinstance(block, RawBlock)
+        assert "module_000" in block.raw["content"]
+        again = await ask(compaction={"type": "summarize"})
+        assert "module_000" in str(again.content)
+        for bad in ("", "xyz|"):  # control: a summary of something else
+            messages[0] = Message("user", (RawBlock({**block.raw, "signature": bad}),))
+            model.broken = 0
+            await ask()
+            assert model.broken == 1
+        mismatch = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+        model.broken = 0
+        await ask(thinking=mismatch)
+        assert model.broken == 0  # dropped, as asked for
 
 
 async def test_a_prompt_that_is_too_long_is_refused_as_a_server_would() -> None:

@@ -14,6 +14,7 @@ from repertory.llm.messages import (
     Block,
     Image,
     Message,
+    RawBlock,
     RedactedThinking,
     Text,
     Thinking,
@@ -78,7 +79,8 @@ class Positions:
         Returns:
             How many of the positions are those of the request before.
         """
-        frame = (request.model, request.options, request.tools, request.system)
+        settings = [request.options.get("tool_choice"), request.options.get("thinking")]
+        frame = (request.model, settings, request.tools, request.system)
         if frame != self._frame:
             self._frame, self._messages = frame, ()
             self.positions = list(self._read_head(request))
@@ -92,7 +94,7 @@ class Positions:
             same = 0  # pictures in or out of a request make another prefix of every message
         kept = self._ends[same - 1] if same else self._head
         del self.positions[kept:], self._ends[same:], self._pictures[same:]
-        level = b"+" if has_pictures else b""
+        level = canonical_json([*settings, has_pictures])
         for message in request.messages[same:]:
             pictured = bool(self._pictures) and self._pictures[-1]
             for block in message.content:
@@ -111,8 +113,7 @@ class Positions:
             self._known = {key: known for key, known in self._known.items() if key in used}
 
     def _read_head(self, request: ModelRequest) -> Iterator[Position]:
-        settings = canonical_json([request.model, request.options])
-        key = blake2b(settings, digest_size=16).digest()
+        key = blake2b(canonical_json(request.model), digest_size=16).digest()
         tokens = 0
         for tool in request.tools:
             raw = canonical_json(tool)
@@ -132,6 +133,9 @@ class Positions:
         tokens = before.tokens + known.tokens
         if isinstance(block, _THINKING):
             return Position(key, tokens, "", block, before.bound, signature_of(block))
+        if is_summary(block):
+            bound, thought = sealed(block)
+            return Position(key, tokens, known.text, block, bound, thought)
         return Position(key, tokens, known.text, block, _chain(before.bound, role, known.digest), before.thought)
 
     def _recall(self, block: Block) -> _Known:
@@ -163,7 +167,9 @@ _NOTHING = Position(b"", 0, "", None, b"", "")
 
 
 def words_of(block: Block) -> str:
-    """What a reader sees of a block: text, a result's text, the values of a call's arguments."""
+    """What a reader sees of a block: text, a result's text, the values of a call's arguments, a summary."""
+    if isinstance(block, RawBlock) and is_summary(block):
+        return str(block.raw.get("content") or "")
     if isinstance(block, ToolUse):
         return f"{block.name}\n{leaves(block.input)}"
     return text_of(block)
@@ -172,6 +178,26 @@ def words_of(block: Block) -> str:
 def signature_of(block: Thinking | RedactedThinking) -> str:
     """What says that a thinking block is the provider's own."""
     return block.signature if isinstance(block, Thinking) else block.data
+
+
+def is_summary(block: Block) -> bool:
+    """Whether a block is the provider's signed summary of what came before it."""
+    return isinstance(block, RawBlock) and block.raw.get("type") == "compaction"
+
+
+def seal(position: Position) -> str:
+    """The signature of a summary of everything up to a position: thinking behind it stays bound to what it was."""
+    return f"{position.bound.hex()}|{position.thought}"
+
+
+def sealed(block: Block) -> tuple[bytes, str]:
+    """What a summary says that it stands for; nothing, where its signature is not of ours."""
+    signature = str(block.raw.get("signature", "")) if isinstance(block, RawBlock) else ""
+    bound, _, thought = signature.partition("|")
+    try:
+        return bytes.fromhex(bound), thought
+    except ValueError:
+        return b"", ""
 
 
 def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:

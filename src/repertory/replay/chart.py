@@ -80,7 +80,8 @@ def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]])
     for number, (name, counts, colour) in enumerate(lines):
         stroke = colour or _COLOURS[(number - 1) % len(_COLOURS)]
         points = " ".join(f"{x(index):.1f},{y(count):.1f}" for index, count in enumerate(counts))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-width="1.6"/>')
+        width = 1.6 if number else 5  # the plain loop is seen behind a view that does not differ from it
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-width="{width}"/>')
         parts.append(f'<path d="M{at} 42h18" stroke="{stroke}" stroke-width="3"/>')
         parts.append(f'<text x="{at + 24}" y="46">{escape(name)}</text>')
         at += 46 + 7 * len(name)

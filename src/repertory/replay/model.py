@@ -17,6 +17,7 @@ from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.llm.profiles import ModelProfile
 from repertory.replay.billing import Biller, Position
 from repertory.replay.recording import RecordedRun, Turn
+from repertory.replay.summaries import write_summary
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.schema import Definition
 
@@ -44,6 +45,7 @@ class ReplayModel:
         asked: Requests that were answered.
         broken: Requests that the provider would have refused for a thinking block behind another history.
         refused: Requests that were too long for the model.
+        beside: What was billed beside the turns, for summaries, each after how many turns.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ReplayModel:
         self.asked = 0
         self.broken = 0
         self.refused = 0
+        self.beside: list[tuple[int, Usage]] = []
 
     @property
     def name(self) -> str:
@@ -80,7 +83,7 @@ class ReplayModel:
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """Play the next turn.
+        """Play the next turn, or write the signed summary that a request asks for.
 
         Raises:
             PromptTooLong: The prompt does not fit the model's window.
@@ -94,7 +97,13 @@ class ReplayModel:
                 f"the prompt has {usage.prompt_tokens:,} tokens; with {request.max_tokens:,} for the answer that is "
                 f"more than the {self._profile.context_window:,} of {self.name}"
             )
-        self.broken += any(_is_broken(positions, at) for at in range(max(kept, 1), len(positions)))
+        if not _drops_mismatched(request):
+            self.broken += any(_is_broken(positions, at) for at in range(max(kept, 1), len(positions)))
+        if request.options.get("compaction"):
+            summary = write_summary(request, positions[-1])
+            usage += Usage(output_tokens=estimate_tokens(summary))
+            self.beside.append((self.asked, usage))
+            return ModelResponse(content=(summary,), stop_reason="compaction", usage=usage, model=self.name)
         turn = self._run.turns[self.asked]
         self.asked += 1
         last = self.asked == len(self._run.turns)
@@ -144,6 +153,12 @@ def _reasoning(before: Position) -> Thinking:
 
 def _short(signature: str) -> str:
     return blake2b(signature.encode(), digest_size=8).hexdigest()
+
+
+def _drops_mismatched(request: ModelRequest) -> bool:
+    """Whether the provider is to drop a thinking block that no longer fits, instead of refusing the request."""
+    binding = (request.options.get("thinking") or {}).get("block_binding") or {}
+    return bool(binding.get("prefix_mismatch_behavior") == "drop_block")
 
 
 def _is_broken(positions: list[Position], at: int) -> bool:

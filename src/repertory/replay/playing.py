@@ -31,7 +31,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
         run: What was recorded.
         view: Tokens of the prompt.
         plain: Tokens of the prompt of a loop that shortens nothing.
-        costs: US dollars.
+        costs: US dollars, those of signed summaries included.
         plain_costs: The same for the loop that shortens nothing.
         usage: All tokens as billed.
         plain_usage: The same for the loop that shortens nothing.
@@ -155,6 +155,9 @@ async def play(
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
         events = [event for _, event in await journal.read_events(_RUN_ID) if event.type == "IterationStarted"]
         plain = _Plain(run, profile, judge.frame, len(judge.view))
+        for turns, usage in model.beside:
+            judge.costs[turns - 1] += cost_of(profile, usage)
+            judge.usage += usage
         played = Played(
             run=run,
             view=judge.view,
