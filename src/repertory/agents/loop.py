@@ -19,6 +19,7 @@ from repertory.errors import (
     ModelError,
     PromptTooLong,
     RunError,
+    ThinkingMismatch,
     ToolAbort,
 )
 from repertory.llm.messages import Block, Text, text_of, tool_uses
@@ -171,11 +172,12 @@ class Loop:
             begun = anyio.current_time()
             try:
                 response = await self._model.complete(shown.request, on_event=self._on_stream)
-            except PromptTooLong as error:
+            except (PromptTooLong, ThinkingMismatch) as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
-                if not self._view.shrink(shown):
+                too_long = isinstance(error, PromptTooLong)
+                if not (self._view.shrink(shown) if too_long else self._view.drop_mismatched(error, iteration)):
                     raise
-                continue  # a strictly smaller request: a refused one is never sent again unchanged
+                continue  # a smaller request, or another one: a refused one is never sent again unchanged
             except ModelError as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
                 raise

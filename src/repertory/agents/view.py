@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from repertory.actors import ActorRef
+from repertory.agents.compaction import Compactions
 from repertory.agents.events import ContextEdited, IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
@@ -27,12 +28,13 @@ from repertory.context import (
 )
 from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Snapshot
 from repertory.memory.records import DecisionMade, ModelReplied, SummaryStored
-from repertory.summarizer import Summarize, SummaryFailed, SummaryReady
+from repertory.summarizer import ProviderStrategy, Summarize, SummaryFailed, SummaryReady
 from repertory.tools import Tool
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _MOST_REFUSALS = 3
+DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -49,12 +52,14 @@ class Shown(msgspec.Struct, frozen=True):
         call: Number of the model call within the run.
         view_estimate: Tokens that its prompt is estimated to have, by characters.
         record_estimate: The same for the prompt that a plain loop would send.
+        position: Length of the ledger that it shows.
     """
 
     request: ModelRequest
     call: int
     view_estimate: int
     record_estimate: int
+    position: int
 
 
 class ContextView:
@@ -73,18 +78,26 @@ class ContextView:
         self._ref = ref
         self._policy = layered_policy(live)
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
-        self._projector = Projector(
-            profile=model.profile, system=system, tools=schemas, max_tokens=max_tokens, options=agent.options
+        self._new_projector = partial(
+            Projector, profile=model.profile, system=system, tools=schemas, max_tokens=max_tokens
         )
+        self._projector = self._new_projector(options=agent.options)
         self._planner = (
             Planner(policy=self._policy, profile=model.profile, head_tokens=self._head, max_tokens=max_tokens)
             if self._policy is not None
             else None
         )
+        budget = self._policy.budget_tokens if self._policy is not None else None
+        room = model.profile.context_window - max_tokens
+        self._compactions = Compactions(
+            live, self._policy, model.profile, head=self._head, limit=min(room, budget or room)
+        )
+        self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
         self._plan = EMPTY
         self._calibration = Calibration()
         self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
         self._newest_summary: SummaryStored | None = None
+        self._answered: Shown | None = None  # the last request that was
         self._calls = 0
         self._called_at: float | None = None
         self._recorded = 0  # entries counted in _record_tokens
@@ -97,18 +110,25 @@ class ContextView:
         journal, run_id = self._runtime.journal, self._live.run_id
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
         self._plan = reduce(apply, decisions, EMPTY)
-        stored = await journal.read_summaries(run_id)
+        if any(decision.kind == DROP_BLOCK for decision in decisions):
+            self._drop_blocks()
+        # A provider's summary that was not swapped in at once is not taken up again.
+        stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
         self._summaries = [summary for summary in stored if summary.last >= self._plan.start]
         self._newest_summary = stored[-1] if stored else None
         self._live.meter.reset()
         self._live.meter.add(summaries=sum(_covers(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
+        self._compactions.saw(block for entry in snapshot[self._plan.thinking_from :] for block in entry.content)
+        swapped = max((decision.iteration for decision in decisions if decision.kind == "provider"), default=0)
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
             if row.called.purpose != "agent":
                 self._live.meter.add(cost_seen=row.replied.cost if row.replied else 0.0)
             elif row.replied is not None and row.replied.error is None:
                 self._called_at = row.replied.at
+                if row.called.iteration >= swapped:
+                    self._compactions.count(row.replied.usage)
                 self._count(
                     row.replied.usage,
                     view_estimate=row.called.prompt_estimate,
@@ -129,13 +149,22 @@ class ContextView:
         record_estimate = self._record_estimate(snapshot)
         estimate = record_estimate
         records: list[Any] = []
+        cold = self._cache_is_cold(now)
+        swap, refused = self._compactions.take(
+            snapshot, self._plan, iteration=iteration, calibration=self._calibration, cold=cold
+        )
+        if refused:
+            self._runtime.publish(live, SummaryRefused, reason=refused)
+        if swap is not None:
+            self._plan = apply(self._plan, swap)
+            records.append(self._decided(swap, now))
         if self._planner is not None:
             outcome = self._planner.next(
                 snapshot,
                 self._plan,
                 iteration=iteration,
                 calibration=self._calibration,
-                cold=self._cache_is_cold(now),
+                cold=cold,
                 summaries=self._summaries,
                 shrink_to=self._shrink_to,
             )
@@ -166,7 +195,7 @@ class ContextView:
             record_tokens=self._calibration.real_tokens(record_estimate),
             build_seconds=build_seconds,
         )
-        return Shown(request, self._calls, estimate, record_estimate)
+        return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
 
     def _cache_is_cold(self, now: float) -> bool:
         """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
@@ -212,6 +241,9 @@ class ContextView:
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
         self._shrink_to = None
+        self._answered = shown
+        self._compactions.saw(response.content)
+        self._compactions.count(usage)
         self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
         self._runtime.publish(
             self._live,
@@ -268,10 +300,33 @@ class ContextView:
         self._shrink_to = int(refused * _SMALLER)
         return True
 
+    def drop_mismatched(self, error: ModelError, iteration: int) -> bool:
+        """From now on have the server drop the thinking that it refused; kept with the run, also after a restart.
+
+        Returns:
+            Whether there is any sense in trying: once, and only where thinking is bound to the history.
+        """
+        kind = (self._live.agent.options.get("thinking") or {}).get("type")
+        if self._drops_blocks or self._model.profile.target != "binding" or kind == "disabled":
+            return False
+        self._drop_blocks()
+        position = len(self._live.ledger.snapshot())
+        warning = f"thinking no longer fits the history and is dropped from now on, which costs reasoning: {error}"
+        decision = Decision(kind=DROP_BLOCK, reason=warning, iteration=iteration, position=position, edits=())
+        self._runtime.journal.submit([self._decided(decision, self._runtime.clock())])
+        return True
+
+    def _drop_blocks(self) -> None:
+        self._drops_blocks = True
+        self._projector = self._new_projector(options=dropping_mismatched(self._live.agent.options))
+
     # --- summaries ----------------------------------------------------------------------------------------
 
     def request_summary(self, iteration: int) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail."""
+        if self._compactions.apply:
+            self._request_compaction(iteration)
+            return
         policy = self._policy
         if policy is None or not policy.summaries or not policy.summarize_every:
             return
@@ -293,11 +348,34 @@ class ContextView:
             )
         )
 
+    def _request_compaction(self, iteration: int) -> None:
+        """Have the provider summarize exactly what the last request said, if that is due."""
+        sent, now = self._answered, self._runtime.clock()
+        if sent is None or not self._compactions.due(now):
+            return
+        self._compactions.asked(sent.position, self._plan.epoch, now)
+        self._runtime.summarizer.tell(
+            Summarize(
+                run_id=self._live.run_id,
+                snapshot=self._live.ledger.snapshot(),
+                first=0,
+                upto=sent.position,
+                strategy=ProviderStrategy(self._model),
+                request=sent.request,
+                iteration=iteration,
+                reply_to=self._ref,
+            )
+        )
+
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
-        self._summaries.append(summary)
-        self._newest_summary = summary
+        if summary.strategy != ProviderStrategy.name:
+            self._summaries.append(summary)
+            self._newest_summary = summary
+        elif not self._compactions.arrived(summary):
+            self._runtime.publish(self._live, SummaryRefused, reason="the provider's summary came too late")
+            return
         self._runtime.publish(
             self._live,
             SummaryTaken,
@@ -310,6 +388,7 @@ class ContextView:
 
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
+        self._compactions.failed(message.upto)
         self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
 
 

@@ -33,6 +33,7 @@ from repertory.context.projector import Projector, sent_body
 from repertory.context.requests import SummaryRange, due_summary, expand, pin
 from repertory.context.shaping import Citation, Shaped, cite, shape_result
 from repertory.context.stubs import stub_of
+from repertory.context.swapping import swap_in
 from repertory.context.tokens import Calibration, measure, text_tokens
 from repertory.context.validation import validate
 
@@ -93,6 +94,7 @@ __all__ = [
     "sent_body",
     "shape_result",
     "stub_of",
+    "swap_in",
     "text_tokens",
     "validate",
 ]

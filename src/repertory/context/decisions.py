@@ -138,7 +138,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``pays``, ``cold``, ``forced``, ``free`` (no prompt cache), ``once`` (shown in full only once),
-            ``strict``, ``recovery``, ``expand`` or ``pin``.
+            ``strict``, ``recovery``, ``provider`` (its signed summary), ``drop-block`` (see ``docs/binding.md``),
+            ``expand`` or ``pin``.
         iteration: The iteration whose request shows it first.
         position: Length of the ledger when it was made.
         edge: Entries before this position will not be edited by the next epoch, as far as is known; a cache

@@ -80,6 +80,8 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True):
         tokens: Estimate of what the summary costs, without what is kept.
         replaced_tokens: Estimate of what the covered entries cost as they stand in the ledger.
         strategy: Who wrote it: ``digest`` or ``merged`` (the planner), ``extractive``, ``model``, ``provider``.
+        restated_at: Where a provider's block stands first and nothing may come between it and what follows: the
+            position of the user's entry behind which ``kept`` is shown again; -1 for any other summary.
     """
 
     first: int

@@ -185,9 +185,7 @@ class Thrift:
             return None
         self.ageing.read(snapshot, entry.position + 1)
         ageing = self.ageing
-        names = ageing.vocabulary.choose(
-            ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH
-        )
+        names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
         text = once_stub(entry, names, rules.compact_length)
         tokens = text_tokens(text) + 15
         if tokens >= entry.tokens // 2:

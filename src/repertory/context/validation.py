@@ -6,6 +6,7 @@ import re
 from typing import Any, NoReturn
 
 from repertory.errors import InvalidRequest
+from repertory.llm.features import is_compaction
 from repertory.llm.messages import (
     Block,
     Image,
@@ -23,6 +24,7 @@ from repertory.llm.profiles import ModelProfile
 MOST_BREAKPOINTS = 4
 _MOST_TOOLS = 10_000
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_OTHER = {"user": "assistant", "assistant": "user"}
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -47,6 +49,8 @@ def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None
     for index, message in enumerate(request.messages):
         for at, block in enumerate(message.content):
             _check_block(block, message.role, f"messages[{index}].content[{at}]")
+            if is_compaction(block) and (index or at):
+                _refuse(f"messages[{index}].content[{at}]", "a compaction block must be the first of all")
         if message.role == "assistant" and isinstance(message.content[-1], Thinking | RedactedThinking):
             _refuse(f"messages[{index}]", "an assistant's turn must not end with thinking")
     _check_pairs(request.messages)
@@ -85,10 +89,13 @@ def _check_tools(tools: tuple[ToolSchema, ...]) -> None:
 def _check_roles(messages: tuple[Message, ...]) -> None:
     if not messages:
         _refuse("messages", "there must be at least one")
+    # A provider's summary stands first, at the head of the turn that followed it.
+    summarized = bool(messages[0].content) and is_compaction(messages[0].content[0])
+    first = messages[0].role if summarized else "user"
     for index, message in enumerate(messages):
-        expected = "user" if index % 2 == 0 else "assistant"
+        expected = first if index % 2 == 0 else _OTHER[first]
         if message.role != expected:
-            _refuse(f"messages[{index}].role", f"roles alternate and begin with user; expected {expected}")
+            _refuse(f"messages[{index}].role", f"roles alternate and begin with {first}; expected {expected}")
         if not message.content:
             _refuse(f"messages[{index}].content", "must not be empty")
     last = messages[-1]

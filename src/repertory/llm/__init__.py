@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.features import compaction_request, compaction_text, dropping_mismatched, is_compaction
 from repertory.llm.messages import (
     Block,
     Image,
@@ -83,14 +84,18 @@ __all__ = [
     "ToolUseStarted",
     "Usage",
     "canonical_json",
+    "compaction_request",
+    "compaction_text",
     "cost_of",
     "decode_block",
     "decode_content",
     "decode_message",
+    "dropping_mismatched",
     "encode_block",
     "encode_message",
     "encode_request",
     "estimate_tokens",
+    "is_compaction",
     "open_model",
     "prices_at",
     "profile_for",

@@ -13,6 +13,7 @@ from repertory.llm.profiles import OFFLINE, CacheRules, ModelProfile, Prices, Ta
 
 _READ = "2026-11-21"
 _MILLION = 1_000_000
+_WITHOUT_COMPACTION = frozenset({"claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"})
 
 
 def _prices(input: float, output: float, read: float, *, above: int = 0) -> Prices:  # noqa: A002
@@ -40,6 +41,7 @@ def _model(
     return ModelProfile(
         name=name,
         target=target,
+        compacts=name not in _WITHOUT_COMPACTION,
         context_window=window,
         max_output=max_output,
         prices=prices,

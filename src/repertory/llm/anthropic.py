@@ -20,6 +20,7 @@ from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
 from repertory.llm._failures import Failure, Place
 from repertory.llm._stream import Assembler, EventReader, response_of
+from repertory.llm.features import needed_betas
 from repertory.llm.messages import Json
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
 from repertory.llm.profiles import ModelProfile, profile_for
@@ -65,7 +66,8 @@ class AnthropicModel:
         content_idle_timeout: Seconds without content after which an attempt is given up (and made again); pings do
             not count as content. A model may think for minutes before it shows anything. None waits for ever.
         request_timeout: Seconds that one attempt may take in all, the answer included; None for no bound.
-        thinking: The ``thinking`` field of requests that have none in their ``options``; None leaves it out.
+        thinking: The ``thinking`` field of requests that have none, or none with a ``type``, in their ``options``;
+            None leaves it out.
         http_client: Something else than the SDK's own HTTP client: proxies, certificates, a transport for tests.
             It is not closed by ``aclose``.
         chance: Gives the random numbers from 0 to 1 that spread out retries.
@@ -131,8 +133,7 @@ class AnthropicModel:
         """
         body = encode_request(request)
         body["stream"] = True
-        if self._thinking is not None:
-            body.setdefault("thinking", self._thinking)
+        self._fill_thinking(body)
         call = await self._open(request, body)
         started = anyio.current_time()
         attempt = 1
@@ -161,6 +162,7 @@ class AnthropicModel:
         body = encode_request(request)
         for field in ("max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "metadata"):
             body.pop(field, None)  # the endpoint refuses what does not bear on the count
+        self._fill_thinking(body)
         call = await self._open(request, body)
         outcome = await _guarded(call.place, lambda: _count(call))
         if isinstance(outcome, Failure):
@@ -230,7 +232,16 @@ class AnthropicModel:
         client = self._client
         url = str(client.base_url).rstrip("/")
         secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
-        return _Call(client, Place(url, request.model, url != _API, secrets), body, request.betas)
+        place = Place(url, request.model, url != _API, secrets)
+        return _Call(client, place, body, needed_betas(body, request.betas))
+
+    def _fill_thinking(self, body: Json) -> None:
+        """Say how to think where the request leaves it open, or says only what to do with earlier thinking."""
+        given: Json | None = body.get("thinking")
+        if given is None and self._thinking is not None:
+            body["thinking"] = self._thinking
+        elif given is not None and "type" not in given:
+            body["thinking"] = {"type": "adaptive", **(self._thinking or {}), **given}
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
         sdk = import_module("anthropic")

@@ -61,6 +61,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         cache: The prompt cache's rules.
         chars_per_token: First guess for the token estimate; usage figures calibrate it later.
         as_of: ISO date on which these figures held.
+        compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
         known: False for the fallback that stands in for a model nobody has described.
     """
 
@@ -72,6 +73,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheRules = CacheRules()
     chars_per_token: float = 4.0
     as_of: str = ""
+    compacts: bool = False
     known: bool = True
 
 

@@ -18,6 +18,7 @@ from repertory.summarizer.messages import (
     SummaryFailed,
     SummaryReady,
 )
+from repertory.summarizer.provider import ProviderStrategy
 from repertory.summarizer.strategies import (
     CallLog,
     ExtractiveStrategy,
@@ -33,6 +34,7 @@ __all__ = [
     "GetStatistics",
     "GetSummary",
     "ModelStrategy",
+    "ProviderStrategy",
     "Strategy",
     "Summarize",
     "SummarizerActor",

@@ -13,6 +13,7 @@ from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context import text_tokens
 from repertory.errors import ActorStopped, MailboxFull
+from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
 from repertory.llm.profiles import ModelProfile, cost_of
@@ -34,8 +35,9 @@ class SummarizerActor:
 
     First come, first served, but for this: one run has one summary in work at a time, and a newer request of a run
     takes the place of its older one that has not been begun. A strategy gets a deadline and a second chance; then
-    the extractive one writes the summary. A summary that is empty, older than what is stored, or no smaller than
-    what it stands for is refused.
+    the extractive one writes the summary. The provider is asked once, and nobody takes its place: its summary is
+    the only legal one there, and without it the run's view just grows on. A summary that is empty, older than what is
+    stored, or no smaller than what it stands for is refused.
     """
 
     receives: Accepts[Summarize | GetSummary | GetStatistics]
@@ -48,6 +50,7 @@ class SummarizerActor:
         clock: Callable[[], float] = time.time,
         attempts: int = 2,
         attempt_timeout: float = 60.0,
+        provider_timeout: float = 600.0,
         workers: int = 4,
         queue_limit: int = 1_000,
     ) -> None:
@@ -59,6 +62,7 @@ class SummarizerActor:
             clock: Seconds since 1970.
             attempts: How often a strategy is asked before the extractive one takes over.
             attempt_timeout: Seconds that one attempt may take.
+            provider_timeout: The same for the provider's summary, which is of a whole prompt.
             workers: How many runs are summarized at once.
             queue_limit: Requests that may wait; one more is refused.
         """
@@ -68,6 +72,7 @@ class SummarizerActor:
         self._clock = clock
         self._attempts = attempts
         self._attempt_timeout = attempt_timeout
+        self._provider_timeout = provider_timeout
         self._workers = workers
         self._queue_limit = queue_limit
         self._queue: list[Summarize] = []
@@ -146,11 +151,16 @@ class SummarizerActor:
         stored = [s for s in await self._journal.read_summaries(job.run_id) if s.first <= job.first]
         if any(summary.last >= job.upto - 1 for summary in stored):
             return self._failed(job, f"a summary up to entry {job.upto - 1} is there already")
-        entries = tuple(job.snapshot[max(job.first, job.previous_upto) : job.upto])
-        replaced = sum(entry.tokens for entry in entries) + len(job.previous) // 4
-        strategy, text = await self._write(job, replaced)
+        if job.request is not None:
+            replaced = estimate_tokens(job.request.messages)
+            strategy, text, why = await self._ask_provider(job, replaced)
+        else:
+            entries = job.snapshot[max(job.first, job.previous_upto) : job.upto]
+            replaced = sum(entry.tokens for entry in entries) + len(job.previous) // 4
+            strategy, text = await self._write(job, replaced)
+            why = f"no summary is smaller than the {replaced} tokens that it would stand for"
         if text is None:
-            return self._failed(job, f"no summary is smaller than the {replaced} tokens that it would stand for")
+            return self._failed(job, why)
         tokens = text_tokens(text.text)
         summary = SummaryStored(
             run_id=job.run_id,
@@ -158,7 +168,7 @@ class SummarizerActor:
             first=job.first,
             last=job.upto - 1,
             strategy=strategy,
-            content=(Text(text.text),),
+            content=text.content or (Text(text.text),),
             tokens=tokens,
             replaced_tokens=sum(entry.tokens for entry in job.snapshot[job.first : job.upto]),
             model=text.model,
@@ -167,6 +177,20 @@ class SummarizerActor:
         await self._journal.write([summary])
         self._count(stored=1, tokens_covered=summary.replaced_tokens, tokens_written=tokens)
         return SummaryReady(summary)
+
+    async def _ask_provider(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None, str]:
+        """Have the provider write, once; None, and why, where nothing usable comes of it."""
+        strategy = job.strategy or self._strategy
+        try:
+            with anyio.fail_after(self._provider_timeout):
+                text = await strategy.summarize(self._task(job, 0))
+        except Exception as error:  # noqa: BLE001 - as below; the run goes on without
+            self._count(failures=1)
+            return strategy.name, None, f"{type(error).__name__}: {error}"
+        if not text.text.strip() or text_tokens(text.text) >= replaced:
+            self._count(failures=1)
+            return strategy.name, None, f"the summary is not smaller than the {replaced} tokens that it would stand for"
+        return strategy.name, text, ""
 
     async def _write(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None]:
         """Have the strategy write, then the fallback; None where nothing usable comes of it."""
@@ -194,6 +218,7 @@ class SummarizerActor:
             previous=job.previous,
             tokens=job.tokens if tokens is None else tokens,
             log=partial(self._log, job, attempt),
+            request=job.request,
         )
 
     def _log(

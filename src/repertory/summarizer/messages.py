@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from repertory.actors import ActorRef, Request
+from repertory.llm.model import ModelRequest
 from repertory.memory import Snapshot
 from repertory.memory.records import SummaryStored
 from repertory.summarizer.strategies import Strategy
@@ -23,6 +24,8 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
         previous_upto: The first entry that ``previous`` does not cover.
         tokens: Bound on the summary.
         strategy: Who writes it; None for the summarizer's own.
+        request: The request that showed exactly the entries before ``upto``, already sent and answered, for the
+            provider to summarize: then it is asked once, and nobody else takes its place. None for any other summary.
         iteration: The iteration that asked, for the log of model calls.
         reply_to: Told ``SummaryReady`` or ``SummaryFailed``; None where nobody waits.
     """
@@ -35,6 +38,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     previous_upto: int = 0
     tokens: int = 500
     strategy: Strategy | None = None
+    request: ModelRequest | None = None
     iteration: int = 0
     reply_to: ActorRef[Any] | None = None
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from repertory.context import digest, names_used
-from repertory.llm.messages import Message, Text, ToolResult, ToolUse, canonical_json, text_of
+from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
@@ -25,12 +25,14 @@ class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
         previous: A summary of everything before them, to be merged; "" for none.
         tokens: Bound on the summary, at four characters a token.
         log: Records model calls.
+        request: The request that showed the entries; None where the summary need not be the provider's.
     """
 
     entries: tuple[Entry, ...]
     previous: str
     tokens: int
     log: CallLog
+    request: ModelRequest | None = None
 
 
 class SummaryText(msgspec.Struct, frozen=True):
@@ -39,10 +41,12 @@ class SummaryText(msgspec.Struct, frozen=True):
     Attributes:
         text: What stands for the entries.
         model: Who wrote it; "" for no model.
+        content: What stands for the entries instead of the text: the provider's signed block; () for the text.
     """
 
     text: str
     model: str = ""
+    content: tuple[Block, ...] = ()
 
 
 class Strategy(Protocol):

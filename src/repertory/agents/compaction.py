@@ -1,0 +1,152 @@
+"""When a run on a binding model asks its provider for a summary, and which summary it takes.
+
+See ``docs/binding.md``. One request at a time; what comes back counts for the first request after its arrival, and only
+if the view has not been edited since. Whatever goes wrong, the view stays append-only, which is always legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from repertory.agents.live import LiveRun
+from repertory.context import ContextPolicy, Decision, Plan, swap_in
+from repertory.context.tokens import Calibration
+from repertory.llm.messages import Block, RedactedThinking, Thinking
+from repertory.llm.model import Usage
+from repertory.llm.profiles import ModelProfile, prices_at
+from repertory.memory import Snapshot
+from repertory.memory.records import SummaryStored
+
+_MOST_FAILURES = 3  # in a row; then the provider is not asked again
+_LOST_AFTER = 900.0  # seconds without an answer
+_NEAR_LIMIT = 0.6  # of the tokens that a prompt may have: then a summary is due whatever it costs
+_LEAST = 2_000  # tokens that a summary must be able to replace
+_SUMMARY_TOKENS = 800  # the first guess; then the last summary's
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    upto: int
+    epoch: int  # of the plan that the request showed
+    at: float
+
+
+class Compactions:
+    """The provider's summaries of one run."""
+
+    def __init__(
+        self, live: LiveRun, policy: ContextPolicy | None, profile: ModelProfile, *, head: int, limit: int
+    ) -> None:
+        """Prepare for a run.
+
+        Args:
+            live: The run.
+            policy: What the application asks for; None for a plain loop, which is never summarized.
+            profile: The model's.
+            head: Estimate of system text and tools, which a summary does not replace.
+            limit: Tokens that a prompt may have.
+        """
+        self._live = live
+        self._policy = policy
+        self._profile = profile
+        self._head = head
+        self._limit = limit
+        self._thinks = False
+        self._asked: _Asked | None = None
+        self._ready: SummaryStored | None = None
+        self._failures = 0
+        self._spent = 0.0  # US dollars, on reading what a summary would have replaced
+        self._prompt = 0
+        self._summary_tokens = _SUMMARY_TOKENS
+
+    @property
+    def apply(self) -> bool:
+        """Whether the provider's summaries are the ones to ask for: other edits would invalidate the thinking."""
+        policy, profile = self._policy, self._profile
+        wanted = policy is not None and policy.summaries
+        return wanted and self._thinks and profile.target == "binding" and profile.compacts
+
+    def saw(self, content: Iterable[Block]) -> None:
+        """Note whether the model thinks."""
+        self._thinks = self._thinks or any(isinstance(block, Thinking | RedactedThinking) for block in content)
+
+    def count(self, usage: Usage) -> None:
+        """Count a call: what it paid for reading what could have been a summary."""
+        self._prompt = usage.prompt_tokens
+        read = prices_at(self._profile, self._prompt).cache_read
+        self._spent += max(0, self._replaceable) * read / 1_000_000
+
+    @property
+    def _replaceable(self) -> int:
+        return self._prompt - self._head - self._summary_tokens
+
+    def due(self, now: float) -> bool:
+        """Whether to ask now.
+
+        Asking is due once the calls since the last time have paid as much for reading what is old as a summary
+        costs, so that never more than twice the least is paid; and in any case before the prompt reaches its limit.
+        """
+        if self._asked is not None and now - self._asked.at > _LOST_AFTER:
+            self._fail()
+        if self._asked or self._ready or self._failures >= _MOST_FAILURES or self._replaceable < _LEAST:
+            return False
+        prices = prices_at(self._profile, self._prompt)
+        cost = self._prompt * prices.cache_read + self._summary_tokens * (prices.output + prices.cache_write)
+        return self._prompt > _NEAR_LIMIT * self._limit or 0 < cost <= self._spent * 1_000_000
+
+    def asked(self, upto: int, epoch: int, now: float) -> None:
+        """Note that the provider was asked for a summary of a request.
+
+        Args:
+            upto: Length of the ledger that the request showed.
+            epoch: Of the plan by which it showed it.
+            now: Seconds since 1970.
+        """
+        self._asked = _Asked(upto, epoch, now)
+        self._spent = 0.0
+
+    def arrived(self, summary: SummaryStored) -> bool:
+        """Take a summary; False if it is not the one that was asked for last."""
+        if self._asked is None or summary.last + 1 != self._asked.upto:
+            return False
+        self._ready = summary
+        self._failures = 0
+        self._summary_tokens = summary.tokens
+        return True
+
+    def failed(self, upto: int) -> None:
+        """Note that there will be no summary up to a position."""
+        if self._asked is not None and upto == self._asked.upto:
+            self._fail()
+
+    def _fail(self) -> None:
+        self._asked = None
+        self._failures += 1
+
+    def take(
+        self, snapshot: Snapshot, plan: Plan, *, iteration: int, calibration: Calibration, cold: bool
+    ) -> tuple[Decision | None, str]:
+        """Swap a summary in that has arrived since the last request.
+
+        Returns:
+            The decision, or None; and why an arrived summary was not taken, "" where there was none.
+        """
+        summary, asked = self._ready, self._asked
+        if summary is None or asked is None or self._policy is None:
+            return None, ""
+        self._ready = self._asked = None
+        if plan.epoch != asked.epoch:
+            return None, "the view was edited while the provider wrote its summary"
+        decision = swap_in(
+            snapshot,
+            plan,
+            summary,
+            policy=self._policy,
+            profile=self._profile,
+            iteration=iteration,
+            head_tokens=self._head,
+            calibration=calibration,
+            cold=cold,
+        )
+        return decision, "" if decision else "the provider's summary does not fit what has come since"

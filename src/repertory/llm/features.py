@@ -1,0 +1,85 @@
+"""Beta features of the Messages API that a request may use, and the headers they need.
+
+A request says what it wants in its fields (``options``) and blocks; the headers follow from that, so that no caller
+can forget one: a conversation that begins with a compaction block needs its header on every later request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.llm.messages import Block, Json, RawBlock
+from repertory.llm.model import ModelRequest
+
+COMPACT = "compact-2026-09-04"
+CONTEXT_EDITING = "context-management-2025-06-27"
+THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
+
+# What a summarization call refuses, or what would do nothing on it.
+_REFUSED = ("context_management", "stop_sequences")
+
+
+def is_compaction(block: Block) -> bool:
+    """Whether a block is the provider's summary of what came before it."""
+    return isinstance(block, RawBlock) and block.raw.get("type") == "compaction"
+
+
+def compaction_text(content: Sequence[Block]) -> str:
+    """The words of the provider's summary; "" where there is none."""
+    texts = [block.raw.get("content") for block in content if isinstance(block, RawBlock) and is_compaction(block)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def compaction_request(request: ModelRequest, *, instructions: str = "") -> ModelRequest:
+    """Ask for a signed summary of exactly what a request said.
+
+    Everything that is cached stays as it is, so that the call reads what the request before it wrote.
+
+    Args:
+        request: A request that was sent and answered.
+        instructions: What the summary must hold, at most 16,384 characters; "" for the provider's own prompt.
+    """
+    options: Json = {name: value for name, value in request.options.items() if name not in _REFUSED}
+    if (options.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        del options["tool_choice"]
+    if "output_config" in options:
+        config = {name: value for name, value in options["output_config"].items() if name != "format"}
+        if "task_budget" in config:
+            config["task_budget"] = {n: v for n, v in config["task_budget"].items() if n != "remaining"}
+        options["output_config"] = config
+    options["compaction"] = {"type": "summarize", **({"instructions": instructions} if instructions else {})}
+    return msgspec.structs.replace(request, options=options)
+
+
+def dropping_mismatched(options: Json) -> Json:
+    """Options that have the server drop thinking which no longer fits its history, instead of refusing the request.
+
+    Where ``thinking`` is not configured, its type is left to the model: ``AnthropicModel`` puts its own there.
+    """
+    binding = {"prefix_mismatch_behavior": "drop_block"}
+    return {**options, "thinking": {**(options.get("thinking") or {}), "block_binding": binding}}
+
+
+def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """The ``anthropic-beta`` values that a request body needs, behind those that are given.
+
+    Args:
+        body: The body of ``POST /v1/messages``.
+        given: What the caller asks for; kept in order, each once.
+    """
+    needed = list(given)
+    if body.get("compaction") is not None or _carries_summary(body):
+        needed.append(COMPACT)
+    if body.get("context_management") is not None:
+        needed.append(CONTEXT_EDITING)
+    if "block_binding" in (body.get("thinking") or {}):
+        needed.append(THINKING_CONTROLS)
+    return tuple(dict.fromkeys(needed))
+
+
+def _carries_summary(body: Json) -> bool:
+    # The block stands first or nowhere, so the rest of a long history need not be looked through.
+    first = body["messages"][:1]
+    return any(block.get("type") == "compaction" for message in first for block in message["content"])
