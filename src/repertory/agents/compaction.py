@@ -13,7 +13,7 @@ import msgspec
 from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Decision, Plan, swap_in
 from repertory.context.tokens import Calibration
-from repertory.llm.messages import Block, RedactedThinking, Thinking
+from repertory.llm.messages import Block, Message, RedactedThinking, Thinking
 from repertory.llm.model import Usage
 from repertory.llm.profiles import ModelProfile, prices_at
 from repertory.memory import Snapshot
@@ -28,7 +28,7 @@ _SUMMARY_TOKENS = 800  # the first guess; then the last summary's
 
 class _Asked(msgspec.Struct, frozen=True):
     upto: int
-    epoch: int  # of the plan that the request showed
+    messages: tuple[Message, ...]  # of the request that is summarized
     at: float
 
 
@@ -95,15 +95,15 @@ class Compactions:
         cost = self._prompt * prices.cache_read + self._summary_tokens * (prices.output + prices.cache_write)
         return self._prompt > _NEAR_LIMIT * self._limit or 0 < cost <= self._spent * 1_000_000
 
-    def asked(self, upto: int, epoch: int, now: float) -> None:
+    def asked(self, upto: int, messages: tuple[Message, ...], now: float) -> None:
         """Note that the provider was asked for a summary of a request.
 
         Args:
             upto: Length of the ledger that the request showed.
-            epoch: Of the plan by which it showed it.
+            messages: What it said.
             now: Seconds since 1970.
         """
-        self._asked = _Asked(upto, epoch, now)
+        self._asked = _Asked(upto, messages, now)
         self._spent = 0.0
 
     def arrived(self, summary: SummaryStored) -> bool:
@@ -124,10 +124,30 @@ class Compactions:
         self._asked = None
         self._failures += 1
 
+    @property
+    def ready(self) -> bool:
+        """Whether a summary has arrived since the last request."""
+        return self._ready is not None
+
     def take(
-        self, snapshot: Snapshot, plan: Plan, *, iteration: int, calibration: Calibration, cold: bool
+        self,
+        snapshot: Snapshot,
+        plan: Plan,
+        *,
+        shown: tuple[Message, ...],
+        iteration: int,
+        calibration: Calibration,
+        cold: bool,
     ) -> tuple[Decision | None, str]:
         """Swap a summary in that has arrived since the last request.
+
+        Args:
+            snapshot: The ledger.
+            plan: How it was shown so far.
+            shown: The messages that the next request would have without the summary.
+            iteration: The iteration of that request.
+            calibration: What the provider's counts taught.
+            cold: Whether the prompt cache has expired.
 
         Returns:
             The decision, or None; and why an arrived summary was not taken, "" where there was none.
@@ -136,7 +156,7 @@ class Compactions:
         if summary is None or asked is None or self._policy is None:
             return None, ""
         self._ready = self._asked = None
-        if plan.epoch != asked.epoch:
+        if shown[: len(asked.messages)] != asked.messages:
             return None, "the view was edited while the provider wrote its summary"
         decision = swap_in(
             snapshot,

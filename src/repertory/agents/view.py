@@ -150,14 +150,20 @@ class ContextView:
         estimate = record_estimate
         records: list[Any] = []
         cold = self._cache_is_cold(now)
-        swap, refused = self._compactions.take(
-            snapshot, self._plan, iteration=iteration, calibration=self._calibration, cold=cold
-        )
-        if refused:
-            self._runtime.publish(live, SummaryRefused, reason=refused)
-        if swap is not None:
-            self._plan = apply(self._plan, swap)
-            records.append(self._decided(swap, now))
+        if self._compactions.ready:
+            swap, refused = self._compactions.take(
+                snapshot,
+                self._plan,
+                shown=self._projector.project(snapshot, self._plan).messages,
+                iteration=iteration,
+                calibration=self._calibration,
+                cold=cold,
+            )
+            if refused:
+                self._runtime.publish(live, SummaryRefused, reason=refused)
+            if swap is not None:
+                self._plan = apply(self._plan, swap)
+                records.append(self._decided(swap, now))
         if self._planner is not None:
             outcome = self._planner.next(
                 snapshot,
@@ -353,7 +359,7 @@ class ContextView:
         sent, now = self._answered, self._runtime.clock()
         if sent is None or not self._compactions.due(now):
             return
-        self._compactions.asked(sent.position, self._plan.epoch, now)
+        self._compactions.asked(sent.position, sent.request.messages, now)
         self._runtime.summarizer.tell(
             Summarize(
                 run_id=self._live.run_id,
