@@ -23,9 +23,11 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         record_tokens: The prompt that a plain loop would send now.
         summaries: Summaries swapped in.
         retrievals: Calls of the tools that look something up again.
+        retrievals_covered: Those of them that brought back what a summary or digest stood for: what it lacked.
         tool_calls: All tool calls.
         dedup_hits: Tool calls answered from an earlier, identical one.
         runs: How many runs the figures are about.
+        listener_errors: How often a lifecycle listener raised.
     """
 
     iterations: int = 0
@@ -38,9 +40,16 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     summaries: int = 0
     retrievals: int = 0
+    retrievals_covered: int = 0
     tool_calls: int = 0
     dedup_hits: int = 0
     runs: int = 1
+    listener_errors: int = 0
+
+    @property
+    def retrieval_rate(self) -> float:
+        """Retrievals of what a summary stood for, for each summary in use: near 0 they say what was needed."""
+        return self.retrievals_covered / self.summaries if self.summaries else 0.0
 
     def __add__(self, other: RunStatistics) -> RunStatistics:
         mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from repertory.actors import Accepts, ActorContext, handler
+from repertory.actors import Accepts, ActorContext, Request, handler
 from repertory.agents.live import LiveRun
 from repertory.agents.loop import Loop
+from repertory.errors import ContextError
 from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
@@ -28,6 +29,21 @@ class ResumeRun(msgspec.Struct, frozen=True):
     """Let a paused run go on."""
 
 
+class ExpandShown(Request[None], frozen=True):
+    """Show an entry again; see ``Run.expand``."""
+
+    position: int
+    items: tuple[int, int] | None = None
+    reason: str = ""
+
+
+class PinShown(Request[None], frozen=True):
+    """Keep an entry in view, or no longer; see ``Run.pin``."""
+
+    position: int
+    on: bool = True
+
+
 class AgentActor:
     """Runs the loop of one run, and hears what concerns it meanwhile.
 
@@ -35,7 +51,7 @@ class AgentActor:
     last durable iteration.
     """
 
-    receives: Accepts[StopRun | PauseRun | ResumeRun | SummaryReady | SummaryFailed]
+    receives: Accepts[StopRun | PauseRun | ResumeRun | ExpandShown | PinShown | SummaryReady | SummaryFailed]
 
     def __init__(self, runtime: Runtime, live: LiveRun) -> None:
         self._runtime = runtime
@@ -75,6 +91,18 @@ class AgentActor:
     def resume_run(self, message: ResumeRun) -> None:
         """See ``Run.resume``."""
         self._live.wish_for("go")
+
+    @handler(expected=ContextError)
+    async def expand_shown(self, message: ExpandShown) -> None:
+        """See ``Run.expand``."""
+        assert self._loop is not None
+        await self._loop.expand(message.position, message.items, message.reason)
+
+    @handler(expected=ContextError)
+    async def pin_shown(self, message: PinShown) -> None:
+        """See ``Run.pin`` and ``Run.unpin``."""
+        assert self._loop is not None
+        await self._loop.pin(message.position, on=message.on)
 
     @handler
     def summary_ready(self, message: SummaryReady) -> None:

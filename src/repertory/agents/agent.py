@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from repertory.agents.limits import Limits
-from repertory.context import ContextPolicy
+from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
@@ -38,6 +39,9 @@ class Agent(msgspec.Struct, frozen=True):
         max_tokens: Tokens of one answer; never more than the model can give.
         options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``.
         description: One line for those who may delegate to it; "" shows the beginning of the instructions.
+        on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
+            covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
+            and counted (``RunStatistics.listener_errors``) and never breaks the run.
     """
 
     name: str
@@ -51,8 +55,10 @@ class Agent(msgspec.Struct, frozen=True):
     max_tokens: int = 8192
     options: Json = msgspec.field(default_factory=dict[str, Any])
     description: str = ""
+    on_lifecycle: Callable[[MessageEvent], object] | None = None
 
     def __post_init__(self) -> None:
+        check_listener(self.on_lifecycle)
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"agent name must be a letter, then letters, digits, _ and -, at most 64 in all, got {self.name!r}"
@@ -103,6 +109,13 @@ class Agent(msgspec.Struct, frozen=True):
             yield from member.walk()
 
 
+def check_listener(listener: object) -> None:
+    """Raise ``ConfigurationError`` for what cannot be called, or would never be awaited."""
+    if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
+        return
+    raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+
+
 def _refuse_repeats(where: str, names: Sequence[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -146,8 +159,6 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent:
 
 
 def _accepted(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    import inspect
-
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments

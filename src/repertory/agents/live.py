@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -11,6 +11,8 @@ import msgspec
 from repertory.actors import ActorRef
 from repertory.agents.accounting import Meter, RunStatistics
 from repertory.agents.agent import Agent
+from repertory.agents.log import log_listener_error
+from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.memory import Ledger, Memory
 from repertory.memory.records import RunStarted, RunState
 
@@ -37,6 +39,11 @@ class LiveRun:
         self.parent = parent
         self.children: list[LiveRun] = []
         self.meter = Meter()
+        self.plan = EMPTY
+        self.listeners: list[Callable[[MessageEvent], object]] = []
+        if agent.on_lifecycle is not None:
+            self.listeners.append(agent.on_lifecycle)
+        self._told = 0  # entries whose listeners were told of them
         self.state: RunState = "running"
         self.waiting = 0  # delegations that have not reported yet
         self.iteration = 0
@@ -79,6 +86,28 @@ class LiveRun:
         """The figures of this run and of all below it, added up."""
         first, *rest = (run.meter.statistics for run in self.tree())
         return sum(rest, start=first)
+
+    # --- what listeners hear ---
+
+    def tell(self, events: Iterable[MessageEvent]) -> None:
+        """Tell the listeners what became of messages; what they raise is logged and counted, and nothing more."""
+        if not self.listeners:
+            return
+        named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
+        for listener in self.listeners:
+            for event, error in notify(listener, named):
+                self.meter.add(listener_errors=1)
+                log_listener_error(self.run_id, event.kind, error)
+
+    def tell_added(self) -> None:
+        """Tell the listeners of the entries that have come since."""
+        snapshot = self.ledger.snapshot()
+        told, self._told = self._told, len(snapshot)
+        self.tell(added(snapshot[told:]))
+
+    def skip_added(self) -> None:
+        """Take all entries so far as told: an earlier process did."""
+        self._told = len(self.ledger.snapshot())
 
     # --- what is asked of the loop; read at its boundaries ---
 

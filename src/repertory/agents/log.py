@@ -50,6 +50,11 @@ def log_crash(run_id: str, error: BaseException | None) -> None:
     _logger().error("run.crashed", run=run_id, exc_info=error)
 
 
+def log_listener_error(run_id: str, kind: str, error: Exception) -> None:
+    """Log that an application's lifecycle listener raised."""
+    _logger().warning("listener.failed", run=run_id, kind=kind, exc_info=error)
+
+
 def log_dead_letter(letter: object) -> None:
     """Log a message that nobody handled."""
     if _STANDARD.isEnabledFor(logging.DEBUG):

@@ -201,6 +201,16 @@ class Loop:
 
     # --- what the actor passes on -------------------------------------------------------------------------
 
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
+        """See ``Run.expand``."""
+        await self._view.edits_ready.wait()
+        await self._view.edits.expand(position, items, reason)
+
+    async def pin(self, position: int, *, on: bool) -> None:
+        """See ``Run.pin`` and ``Run.unpin``."""
+        await self._view.edits_ready.wait()
+        await self._view.edits.pin(position, on=on)
+
     def summary_ready(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         self._view.offer(message)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repertory.agents.accounting import RunStatistics
+from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
 from repertory.agents.events import Event, StateChanged
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
+from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
 from repertory.memory.records import FINAL_STATES, RunState
@@ -102,6 +104,45 @@ class Run:
         if not text.strip():
             raise RunError("expected a message with some text, got an empty one")
         await self._runtime.deliver(self._live, text)
+
+    def view(self) -> list[ViewEntry]:
+        """Every entry of its record, oldest first: how the model sees it, and what is behind what was shortened."""
+        return list_view(self._live.ledger.snapshot(), self._live.plan)
+
+    async def expand(self, position: int, *, items: tuple[int, int] | None = None, reason: str = "") -> None:
+        """Show the model an entry again that was shortened, removed or covered, from its next request on.
+
+        Returns once it is durable. It is left alone for a few iterations, then it may be shortened again; ``pin`` it
+        to keep it. This edits the past: what stands behind the entry is written to the prompt cache again.
+
+        Args:
+            position: The entry, as ``view`` lists it.
+            items: The first and last line to show, counted from 1; None for all.
+            reason: Why, for the record.
+
+        Raises:
+            ContextError: There is no such entry, nothing to expand, or the lines are none.
+            RunError: The run has ended.
+        """
+        await self._runtime.edit_plan(self._live, ExpandShown(position, items, reason))
+
+    async def pin(self, position: int) -> None:
+        """Keep an entry in view as it stands in the record, from the next request on, whatever happens around it.
+
+        Raises:
+            ContextError: There is no such entry.
+            RunError: The run has ended.
+        """
+        await self._runtime.edit_plan(self._live, PinShown(position))
+
+    async def unpin(self, position: int) -> None:
+        """Treat an entry like any other again.
+
+        Raises:
+            ContextError: There is no such entry.
+            RunError: The run has ended.
+        """
+        await self._runtime.edit_plan(self._live, PinShown(position, on=False))
 
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are under way."""

@@ -10,13 +10,14 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
-from repertory.agents.actor import AgentActor, PauseRun, ResumeRun, StopRun
+from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
 from repertory.agents.events import AnyEvent, RunSpawned, StateChanged
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
-from repertory.errors import LimitExceeded, RunError, RunNotFound
+from repertory.context import replay
+from repertory.errors import ActorStopped, LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import Model
@@ -124,6 +125,8 @@ class Runtime:
         ledger = await Ledger.open(self.journal, row.started.run_id, clock=self.clock)
         live = LiveRun(row.started, agent, ledger, Memory(self._memory, row.started.scope_id), parent=parent)
         live.resumed = True
+        live.plan = replay(made.body for made in await self.journal.read_decisions(live.run_id))
+        live.skip_added()
         live.iteration = row.iteration
         heard = {entry.metadata.get("message_id") for entry in ledger.snapshot()}
         for _, event in await self.journal.read_events(live.run_id):
@@ -211,6 +214,7 @@ class Runtime:
     def close(self, live: LiveRun, state: RunState, *, result: str | None = None, error: str | None = None) -> None:
         """Tell those who wait for a run that it has ended."""
         live.ending = True
+        live.tell_added()
         live.state, live.result, live.error = state, result, error
         self.publish(live, StateChanged, state=state, result=result, error=error)
         live.ended.set()
@@ -267,6 +271,20 @@ class Runtime:
         if live.ending:  # perhaps only since we began to write
             raise RunError(f"run {live.run_id} has ended ({live.state}) and did not read it; resume it to go on")
         live.say(said)
+
+    async def edit_plan(self, live: LiveRun, message: ExpandShown | PinShown) -> None:
+        """Ask a run to change what its model is shown.
+
+        Raises:
+            ContextError: There is no such entry, or nothing to expand.
+            RunError: The run has ended.
+        """
+        if live.ref is None or live.ending:
+            raise RunError(f"run {live.run_id} has ended ({live.state}); nothing more is shown to its model")
+        try:
+            await live.ref.ask(message)
+        except ActorStopped as error:
+            raise RunError(f"run {live.run_id} ended before it could change what its model is shown") from error
 
     def stop_run(self, live: LiveRun) -> None:
         """End a run and those below it at their next boundary."""

@@ -14,12 +14,12 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.actors import open_system
-from repertory.agents.agent import Agent, load_agent
+from repertory.agents.agent import Agent, check_listener, load_agent
 from repertory.agents.hub import EventReader
 from repertory.agents.log import log_dead_letter
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
-from repertory.context import ResultPolicy
+from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
@@ -50,6 +50,7 @@ class Supervisor:
         options: Json | None = None,
         results: ResultPolicy | None = None,
         run_id: str | None = None,
+        on_lifecycle: Callable[[MessageEvent], object] | None = None,
     ) -> Run:
         """Start a run. Returns once it is durable: from then on a crash does not lose it.
 
@@ -62,10 +63,13 @@ class Supervisor:
             results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
                 its tools say.
             run_id: The id to give it; None makes one.
+            on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
+                see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
         Raises:
             ConfigurationError: The task is empty, or the agent's model cannot be used.
         """
+        check_listener(on_lifecycle)
         if not task.strip():
             raise ConfigurationError("expected a task with some text, got an empty one")
         started = RunStarted(
@@ -79,6 +83,8 @@ class Supervisor:
             results=msgspec.to_builtins(results) if results is not None else {},
         )
         live = await self._runtime.begin(started, agent)
+        if on_lifecycle is not None:
+            live.listeners.append(on_lifecycle)
         self._runtime.start(live)
         return Run(self._runtime, live)
 

@@ -7,11 +7,13 @@ from functools import partial, reduce
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.compaction import Compactions
-from repertory.agents.events import ContextEdited, IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.edits import PlanEdits
+from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.context import (
@@ -19,14 +21,15 @@ from repertory.context import (
     Calibration,
     CoverRange,
     Decision,
+    Outcome,
     Planner,
     Projector,
     apply,
     decode_decision,
-    encode_decision,
+    priced,
     validate,
 )
-from repertory.errors import ModelError
+from repertory.errors import ContextOverflow, ModelError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
@@ -87,13 +90,16 @@ class ContextView:
             if self._policy is not None
             else None
         )
+        self.edits = PlanEdits(
+            runtime, live, self._policy, binding=model.profile.target == "binding", price=self._priced
+        )
+        self.edits_ready = anyio.Event()
         budget = self._policy.budget_tokens if self._policy is not None else None
         room = model.profile.context_window - max_tokens
         self._compactions = Compactions(
             live, self._policy, model.profile, head=self._head, limit=min(room, budget or room)
         )
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
-        self._plan = EMPTY
         self._calibration = Calibration()
         self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
         self._newest_summary: SummaryStored | None = None
@@ -109,18 +115,20 @@ class ContextView:
         """Take up the plan and the figures where the record left them."""
         journal, run_id = self._runtime.journal, self._live.run_id
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
-        self._plan = reduce(apply, decisions, EMPTY)
+        live = self._live
+        live.plan = reduce(apply, decisions, EMPTY)
         if any(decision.kind == DROP_BLOCK for decision in decisions):
             self._drop_blocks()
         # A provider's summary that was not swapped in at once is not taken up again.
         stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
-        self._summaries = [summary for summary in stored if summary.last >= self._plan.start]
+        self._summaries = [summary for summary in stored if summary.last >= self._live.plan.start]
         self._newest_summary = stored[-1] if stored else None
         self._live.meter.reset()
         self._live.meter.add(summaries=sum(_covers(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
-        self._compactions.saw(block for entry in snapshot[self._plan.thinking_from :] for block in entry.content)
+        self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
         swapped = max((decision.iteration for decision in decisions if decision.kind == "provider"), default=0)
+        called_in = 0
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
             if row.called.purpose != "agent":
@@ -134,6 +142,9 @@ class ContextView:
                     view_estimate=row.called.prompt_estimate,
                     record_estimate=self._record_estimate(snapshot.upto(row.called.position)),
                 )
+                called_in = row.called.iteration
+        self.edits.open(decisions, called_in=called_in)
+        self.edits_ready.set()
 
     # --- before a call ------------------------------------------------------------------------------------
 
@@ -149,35 +160,25 @@ class ContextView:
         record_estimate = self._record_estimate(snapshot)
         estimate = record_estimate
         records: list[Any] = []
-        cold = self._cache_is_cold(now)
-        if self._compactions.ready:
-            swap, refused = self._compactions.take(
-                snapshot,
-                self._plan,
-                shown=self._projector.project(snapshot, self._plan).messages,
-                iteration=iteration,
-                calibration=self._calibration,
-                cold=cold,
-            )
-            if refused:
-                self._runtime.publish(live, SummaryRefused, reason=refused)
-            if swap is not None:
-                self._plan = apply(self._plan, swap)
-                records.append(self._decided(swap, now))
+        live.tell_added()
+        records.extend(self.edits.at_boundary(snapshot, iteration))
+        records.extend(self._swap_in(snapshot, iteration, now))
         if self._planner is not None:
-            outcome = self._planner.next(
-                snapshot,
-                self._plan,
-                iteration=iteration,
-                calibration=self._calibration,
-                cold=cold,
-                summaries=self._summaries,
-                shrink_to=self._shrink_to,
-            )
-            self._plan, estimate = outcome.plan, outcome.estimate
+            try:
+                outcome = self._next(self._planner, snapshot, iteration, now)
+            except ContextOverflow:
+                released = self.edits.release(iteration)
+                if not released:
+                    raise
+                records.extend(released)
+                outcome = self._next(self._planner, snapshot, iteration, now)
+            estimate = outcome.estimate
             for decision in outcome.decisions:
-                records.append(self._decided(decision, now))
-        request = self._projector.project(snapshot, self._plan)
+                records.append(self.edits.take(decision))
+            live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
+            if outcome.decisions:
+                self._summaries = [summary for summary in self._summaries if summary.last >= live.plan.start]
+        request = self._projector.project(snapshot, live.plan)
         validate(request, self._model.profile)
         build_seconds = perf_counter() - begun
         self._calls += 1
@@ -203,33 +204,46 @@ class ContextView:
         )
         return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
 
+    def _swap_in(self, snapshot: Snapshot, iteration: int, now: float) -> list[DecisionMade]:
+        """Let a provider's summary that has come since the last request stand for what it summarized."""
+        if not self._compactions.ready:
+            return []
+        swap, refused = self._compactions.take(
+            snapshot,
+            self._live.plan,
+            shown=self._projector.project(snapshot, self._live.plan).messages,
+            iteration=iteration,
+            calibration=self._calibration,
+            cold=self._cache_is_cold(now),
+        )
+        if refused:
+            self._runtime.publish(self._live, SummaryRefused, reason=refused)
+        return [self.edits.take(swap)] if swap is not None else []
+
     def _cache_is_cold(self, now: float) -> bool:
         """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
         rules = self._model.profile.cache
         return bool(rules.breakpoints) and self._called_at is not None and now - self._called_at > rules.ttl
 
-    def _decided(self, decision: Decision, now: float) -> DecisionMade:
-        covers = _covers(decision)
-        if covers:
-            self._live.meter.add(summaries=covers)
-            self._summaries = [summary for summary in self._summaries if summary.last >= self._plan.start]
-        self._runtime.publish(
-            self._live,
-            ContextEdited,
-            kind=decision.kind,
-            reason=decision.sentence,
-            tokens_saved=decision.arithmetic.cleared_tokens,
-            cost=decision.arithmetic.cost_now,
-            saves_per_call=decision.arithmetic.saving_per_call,
-            summaries=covers,
-            entries=tuple(edit.position for edit in decision.edits if not isinstance(edit, CoverRange)),
+    def _next(self, planner: Planner, snapshot: Snapshot, iteration: int, now: float) -> Outcome:
+        return planner.next(
+            snapshot,
+            self._live.plan,
+            iteration=iteration,
+            calibration=self._calibration,
+            cold=self._cache_is_cold(now),
+            summaries=self._summaries,
+            shrink_to=self._shrink_to,
         )
-        return DecisionMade(
-            run_id=self._live.run_id,
-            iteration=decision.iteration,
-            kind=decision.kind,
-            body=encode_decision(decision),
-            at=now,
+
+    def _priced(self, decision: Decision) -> Decision:
+        return priced(
+            decision,
+            self._live.ledger.snapshot(),
+            self._live.plan,
+            profile=self._model.profile,
+            head_tokens=self._head,
+            calibration=self._calibration,
         )
 
     def _record_estimate(self, snapshot: Snapshot) -> int:
@@ -319,7 +333,7 @@ class ContextView:
         position = len(self._live.ledger.snapshot())
         warning = f"thinking no longer fits the history and is dropped from now on, which costs reasoning: {error}"
         decision = Decision(kind=DROP_BLOCK, reason=warning, iteration=iteration, position=position, edits=())
-        self._runtime.journal.submit([self._decided(decision, self._runtime.clock())])
+        self._runtime.journal.submit([self.edits.take(decision)])
         return True
 
     def _drop_blocks(self) -> None:

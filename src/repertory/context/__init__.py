@@ -24,13 +24,14 @@ from repertory.context.decisions import (
 )
 from repertory.context.digest import call_line, digest, names_used
 from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, notify
+from repertory.context.listing import ViewEntry, list_view
 from repertory.context.plan import EMPTY, Cover, Expanded, Plan, Removed, Representation, Stub, apply, replay
 from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy, ResultRules, merge_policies
 from repertory.context.pricing import Price, Prospect, price_of
 from repertory.context.projection import project
 from repertory.context.projector import Projector, sent_body
-from repertory.context.requests import SummaryRange, due_summary, expand, pin
+from repertory.context.requests import SummaryRange, due_summary, expand, pin, priced
 from repertory.context.shaping import Citation, Shaped, cite, shape_result
 from repertory.context.stubs import stub_of
 from repertory.context.swapping import swap_in
@@ -70,6 +71,7 @@ __all__ = [
     "StubResult",
     "SummaryRange",
     "UnpinEntry",
+    "ViewEntry",
     "added",
     "apply",
     "call_line",
@@ -81,6 +83,7 @@ __all__ = [
     "encode_decision",
     "events_of",
     "expand",
+    "list_view",
     "measure",
     "merge_policies",
     "names_used",
@@ -88,6 +91,7 @@ __all__ = [
     "pin",
     "plan_next",
     "price_of",
+    "priced",
     "project",
     "register_compactor",
     "replay",

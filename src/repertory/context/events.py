@@ -26,6 +26,7 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
         tokens_saved: What it costs less in each later prompt; negative for what is added or expanded.
         cost_now: US dollars that the whole decision costs once.
         saving_per_call: US dollars that the whole decision saves at each later call.
+        run_id: The run, for listeners that hear several; "" where nobody said.
     """
 
     kind: LifecycleKind
@@ -36,6 +37,7 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
     tokens_saved: int = 0
     cost_now: float = 0.0
     saving_per_call: float = 0.0
+    run_id: str = ""
 
 
 def added(entries: Iterable[Entry]) -> list[MessageEvent]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.context.decisions import Decision, ExpandEntry, PinEntry, UnpinEntry
-from repertory.context.plan import Plan
+from repertory.context.decisions import Arithmetic, Decision, ExpandEntry, PinEntry, UnpinEntry
+from repertory.context.plan import Plan, apply
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import shown_tokens, text_tokens
+from repertory.context.pricing import Prospect, price_of
+from repertory.context.tokens import Calibration, covered_tokens, measure, shown_tokens, text_tokens
 from repertory.errors import ContextError
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of
+from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
 
@@ -64,6 +66,49 @@ def pin(
     _entry(snapshot, position)
     edit = PinEntry(position=position) if on else UnpinEntry(position=position)
     return Decision(kind="pin", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def priced(
+    decision: Decision,
+    snapshot: Sequence[Entry],
+    plan: Plan,
+    *,
+    profile: ModelProfile,
+    head_tokens: int = 0,
+    calibration: Calibration | None = None,
+) -> Decision:
+    """Write into a decision that somebody asked for what it costs, as the planner does with its own.
+
+    Args:
+        decision: What was asked for.
+        snapshot: The ledger.
+        plan: How it is shown without the decision.
+        profile: The model's.
+        head_tokens: Estimate of system text and tools.
+        calibration: What the provider's counts taught; None before the first call.
+    """
+    calibration = calibration or Calibration()
+    before = head_tokens + measure(snapshot, plan)
+    after = head_tokens + measure(snapshot, apply(plan, decision))
+    first = min((edit.position for edit in decision.edits if isinstance(edit, ExpandEntry)), default=len(snapshot))
+    untouched = head_tokens
+    if first >= plan.start:
+        shown = sum(shown_tokens(entry, plan) for entry in snapshot[plan.start : first])
+        untouched += covered_tokens(snapshot, plan) + shown
+    prompt, edited = calibration.real_tokens(before), calibration.real_tokens(after)
+    price = price_of(
+        profile,
+        Prospect(before=prompt, after=edited, new=0, untouched=round(untouched * calibration.factor)),
+    )
+    arithmetic = Arithmetic(
+        cleared_tokens=before - after,
+        rewritten_tokens=price.rewritten,
+        cost_now=price.cost_now,
+        saving_per_call=price.saving_per_call,
+        prompt_before=prompt,
+        prompt_after=edited,
+    )
+    return msgspec.structs.replace(decision, arithmetic=arithmetic)
 
 
 def _entry(snapshot: Sequence[Entry], position: int) -> Entry:

@@ -1,0 +1,219 @@
+"""Edits of a run's plan that somebody asks for: expand, pin, unpin; and what stays for a while once it was fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repertory.agents.events import ContextEdited
+from repertory.agents.live import LiveRun
+from repertory.context import (
+    ContextPolicy,
+    CoverRange,
+    Decision,
+    DropThinking,
+    PinEntry,
+    Plan,
+    UnpinEntry,
+    apply,
+    encode_decision,
+    events_of,
+    expand,
+    pin,
+)
+from repertory.errors import ContextError
+from repertory.llm.messages import RedactedThinking, Thinking
+from repertory.memory.entries import Entry
+from repertory.memory.records import DecisionMade
+
+if TYPE_CHECKING:
+    from repertory.agents.runtime import Runtime
+
+HOLD = 3  # iterations for which what was expanded or retrieved is left alone, so that it is not taken away at once
+_HOLDS = "held for a while"
+
+
+class PlanEdits:
+    """Applies decisions to a run's plan: journalled, published, told to listeners.
+
+    The requests of callers change the plan at once and so show in the next request to the model; the one that is
+    under way stays as it is.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        live: LiveRun,
+        policy: ContextPolicy | None,
+        *,
+        binding: bool,
+        price: Callable[[Decision], Decision],
+    ) -> None:
+        """Prepare for a run.
+
+        Args:
+            runtime: Where decisions are journalled and published.
+            live: The run.
+            policy: Its policy; None for a plain loop, which nobody can edit.
+            binding: Whether the model binds its reasoning to the history before it.
+            price: Writes into a decision what it costs.
+        """
+        self._price = price
+        self._runtime = runtime
+        self._live = live
+        self._policy = policy
+        self._binding = binding
+        self._held: dict[int, int] = {}  # position: the last iteration for which it is held
+        self._looked = 0  # entries that were looked at for retrievals
+        self._unbound = False  # somebody edited the past since the last request
+
+    def open(self, decisions: Iterable[Decision], *, called_in: int) -> None:
+        """Take up the holds where the record left them; ``called_in`` is the iteration of the last model call."""
+        self._held.clear()
+        self._looked = len(self._live.ledger.snapshot())
+        for decision in decisions:
+            temporary = decision.kind == "expand" or decision.reason.startswith(_HOLDS)
+            for edit in decision.edits:
+                if isinstance(edit, PinEntry) and temporary:
+                    self._held[edit.position] = decision.iteration + HOLD
+                elif isinstance(edit, PinEntry | UnpinEntry):
+                    self._held.pop(edit.position, None)
+            asked_for = decision.kind in ("expand", "pin") and decision.iteration > called_in
+            self._unbound = self._unbound or asked_for
+
+    def take(self, decision: Decision) -> DecisionMade:
+        """Put a decision into the plan; the record that comes back must go into the journal."""
+        live = self._live
+        live.plan = apply(live.plan, decision)
+        covers = sum(isinstance(edit, CoverRange) for edit in decision.edits)
+        live.meter.add(summaries=covers)
+        self._runtime.publish(
+            live,
+            ContextEdited,
+            kind=decision.kind,
+            reason=decision.sentence,
+            tokens_saved=decision.arithmetic.cleared_tokens,
+            cost=decision.arithmetic.cost_now,
+            saves_per_call=decision.arithmetic.saving_per_call,
+            summaries=covers,
+            entries=tuple(edit.position for edit in decision.edits if not isinstance(edit, CoverRange)),
+        )
+        live.tell(events_of(decision, live.ledger.snapshot(), self._policy))
+        return self._record(decision)
+
+    def _record(self, decision: Decision) -> DecisionMade:
+        return DecisionMade(
+            run_id=self._live.run_id,
+            iteration=decision.iteration,
+            kind=decision.kind,
+            body=encode_decision(decision),
+            at=self._runtime.clock(),
+        )
+
+    # --- what callers ask for -----------------------------------------------------------------------------
+
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
+        """See ``Run.expand``."""
+        live = self._live
+        self._need_policy()
+        snapshot = live.ledger.snapshot()
+        whole = await self._whole(snapshot[position]) if 0 <= position < len(snapshot) else None
+        decision = expand(
+            snapshot,
+            live.plan,
+            position,
+            iteration=live.iteration + 1,
+            whole=whole,
+            items=items,
+            reason=reason or "asked for",
+        )
+        if position not in live.plan.pins:
+            # Pinned for a while: an old result would be the first to be shortened again.
+            decision = msgspec.structs.replace(decision, edits=(PinEntry(position=position), *decision.edits))
+            self._held[position] = live.iteration + 1 + HOLD
+        self._unbound = True
+        await self._runtime.journal.write([self.take(self._price(decision))])
+
+    async def pin(self, position: int, *, on: bool) -> None:
+        """See ``Run.pin`` and ``Run.unpin``."""
+        live = self._live
+        self._need_policy()
+        snapshot = live.ledger.snapshot()
+        decision = pin(snapshot, position, iteration=live.iteration + 1, on=on)
+        self._held.pop(position, None)
+        self._unbound = True
+        await self._runtime.journal.write([self.take(decision)])
+
+    def _need_policy(self) -> None:
+        if self._policy is None:
+            raise ContextError(
+                f"agent {self._live.agent.name} is a plain loop (context=None), which shows everything; there is "
+                "nothing to expand or pin"
+            )
+
+    async def _whole(self, entry: Entry) -> str | None:
+        """What the content store has of an entry that was cut on arrival; None where the ledger has all of it."""
+        if entry.content_id is None or not entry.original_length:
+            return None
+        stored = await self._runtime.journal.read_content(entry.content_id)
+        if stored is None or not stored.body:
+            raise ContextError(f"the whole of entry {entry.position} ({entry.content_id}) was cleaned up and is gone")
+        return stored.body
+
+    # --- at the boundary ----------------------------------------------------------------------------------
+
+    def at_boundary(self, snapshot: Sequence[Entry], iteration: int) -> list[DecisionMade]:
+        """Begin and end holds before a request is planned."""
+        if self._policy is None:
+            return []
+        live, made = self._live, list[DecisionMade]()
+        fetched = [
+            entry.position
+            for entry in snapshot[self._looked :]
+            if entry.metadata.get("retrieval") and entry.position not in live.plan.pins
+        ]
+        self._looked = len(snapshot)
+        if fetched:
+            self._held.update((position, iteration + HOLD) for position in fetched)
+            made.append(self._quietly(f"{_HOLDS}: it was just retrieved", fetched, iteration, on=True))
+        over = [position for position, last in self._held.items() if last < iteration]
+        if over:
+            made.append(self._release(over, iteration))
+        if self._unbound and self._binding and _has_thinking(snapshot, live.plan):
+            # Reasoning is bound to the history before it; with another history the server would refuse it.
+            drop = DropThinking(position=len(snapshot))
+            reason = "what was asked for changed the past that the reasoning is bound to"
+            made.append(
+                self.take(
+                    Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(drop,))
+                )
+            )
+        self._unbound = False
+        return made
+
+    def release(self, iteration: int) -> list[DecisionMade]:
+        """Hold nothing any longer, because the prompt does not fit; empty where nothing was held."""
+        return [self._release(list(self._held), iteration)] if self._held else []
+
+    def _release(self, positions: Sequence[int], iteration: int) -> DecisionMade:
+        for position in positions:
+            del self._held[position]
+        return self._quietly("the hold is over", positions, iteration, on=False)
+
+    def _quietly(self, reason: str, positions: Sequence[int], iteration: int, *, on: bool) -> DecisionMade:
+        """A hold changes nothing that is shown, so it is journalled and nobody is told."""
+        edits = tuple(PinEntry(position=p) if on else UnpinEntry(position=p) for p in positions)
+        length = len(self._live.ledger.snapshot())
+        decision = Decision(kind="pin", reason=reason, iteration=iteration, position=length, edits=edits)
+        self._live.plan = apply(self._live.plan, decision)
+        return self._record(decision)
+
+
+def _has_thinking(snapshot: Sequence[Entry], plan: Plan) -> bool:
+    return any(
+        isinstance(block, Thinking | RedactedThinking)
+        for entry in snapshot[max(plan.start, plan.thinking_from) :]
+        for block in entry.content
+    )

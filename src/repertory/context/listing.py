@@ -1,0 +1,92 @@
+"""What is in view, entry by entry: how each is shown, and what is behind those that are not shown whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from repertory.context.names import clip
+from repertory.context.plan import Expanded, Plan, Removed, Representation, Stub
+from repertory.context.tokens import shown_tokens
+from repertory.llm.messages import ToolUse, text_of
+from repertory.memory.entries import Entry, EntryKind
+
+_HINT_CHARS = 160
+
+
+class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the record, and how the model sees it.
+
+    Attributes:
+        position: Its place in the record; what ``Run.expand`` and ``Run.pin`` take.
+        tool: The tool whose result it is; None for anything else.
+        representation: ``verbatim``, ``shaped`` (cut on arrival), ``stub``, ``covered`` (a summary stands for it),
+            ``removed`` or ``expanded``.
+        pinned: Whether it stays in view as it is.
+        can_expand: Whether there is more to it than is shown.
+        hint: What is in it, in one line.
+        items: Lines of the entry as it stands in the record; what ``Run.expand(items=…)`` counts, where nothing was
+            cut on arrival.
+        original_length: Characters of the whole.
+        tokens: Estimate of what it costs in the prompt now; 0 where a summary stands for it.
+        tokens_saved: Estimate of what showing it as it stands in the record would cost more.
+    """
+
+    position: int
+    iteration: int
+    role: str
+    kind: EntryKind
+    representation: Representation
+    tool: str | None = None
+    tool_call_id: str | None = None
+    pinned: bool = False
+    can_expand: bool = False
+    hint: str = ""
+    items: int = 0
+    original_length: int = 0
+    tokens: int = 0
+    tokens_saved: int = 0
+
+
+def list_view(snapshot: Sequence[Entry], plan: Plan) -> list[ViewEntry]:
+    """Say how each entry is shown, oldest first."""
+    return [_listed(entry, plan) for entry in snapshot]
+
+
+def _listed(entry: Entry, plan: Plan) -> ViewEntry:
+    representation = plan.representation(entry)
+    text = text_of(entry.content)
+    shown = 0 if representation == "covered" else shown_tokens(entry, plan)
+    short = representation in ("stub", "covered", "removed")
+    return ViewEntry(
+        position=entry.position,
+        iteration=entry.iteration,
+        role=entry.role,
+        kind=entry.kind,
+        representation=representation,
+        tool=entry.tool,
+        tool_call_id=entry.tool_call_id,
+        pinned=entry.position in plan.pins,
+        can_expand=short or (representation == "shaped" and entry.content_id is not None),
+        hint=_hint(entry, plan, text),
+        items=len(text.splitlines()),
+        original_length=entry.original_length or len(text),
+        tokens=shown,
+        tokens_saved=max(0, entry.tokens - shown) if short else 0,
+    )
+
+
+def _hint(entry: Entry, plan: Plan, text: str) -> str:
+    """What stands for the entry without its head line, or else how it begins; calls by their tools' names."""
+    match plan.shown.get(entry.position):
+        case Stub(text=stub):
+            text = stub.partition("\n")[2] or stub
+        case Removed(text=line):
+            text = text or line
+        case Expanded(content=tuple() as content):
+            text = text_of(content)
+        case _:
+            pass
+    calls = ", ".join(block.name for block in entry.content if isinstance(block, ToolUse))
+    return clip(" ".join(part for part in (text.strip(), f"[calls {calls}]" if calls else "") if part), _HINT_CHARS)

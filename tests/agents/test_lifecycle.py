@@ -1,0 +1,124 @@
+"""What applications hear of single messages, and that hearing badly breaks nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from context_scenes import STRICT, Reader, clerk, read_log
+
+import repertory as rp
+from repertory.context import MessageEvent
+from repertory.errors import ConfigurationError
+from repertory.testing import ScriptedModel, call
+
+
+async def test_a_listener_hears_what_becomes_of_each_message_in_order() -> None:
+    """Every entry is added once; what is shortened later says when, why, and what it saves and costs."""
+    heard: list[MessageEvent] = []
+    reader = Reader(7, stop_at=6)
+    async with rp.open_supervisor(model=reader.model) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", on_lifecycle=heard.append)
+        await reader.arrived.wait()
+        await run.expand(2, reason="once more")
+        reader.go()
+        await run.wait_result()
+        entries = await supervisor.journal.read_entries(run.id)
+    assert [event.position for event in heard if event.kind == "added"] == list(range(len(entries)))
+    assert {event.run_id for event in heard} == {run.id}
+    of_first = [event for event in heard if event.position == 2]
+    assert [event.kind for event in of_first] == ["added", "compacted", "expanded"]
+    added, compacted, expanded = of_first
+    assert compacted.tokens_saved > 400
+    assert compacted.turn == 4
+    assert expanded.tokens_saved == -compacted.tokens_saved
+    assert expanded.reason == "once more"
+    assert expanded.cost_now > 0
+    assert added.tokens_saved == -entries[2].tokens
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("remove", {"removed"}), ("compact", {"compacted"})])
+async def test_expirations_are_told_apart(mode: str, kinds: set[str]) -> None:
+    """A result whose time is up is first expired, then what its policy makes of it."""
+    heard: list[MessageEvent] = []
+    results = rp.ResultPolicy(expiration_turns=1, expiration_mode=mode)  # type: ignore[arg-type]
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 5)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", results=results, on_lifecycle=heard.append)
+        await run.wait_result()
+    of_first = [event.kind for event in heard if event.position == 2]
+    assert of_first == ["added", "expired", *kinds]
+
+
+async def test_a_summary_is_heard_of_as_a_range() -> None:
+    """``covered`` names the first and the last entry that the summary stands for."""
+    heard: list[MessageEvent] = []
+    policy = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3)
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 12)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(policy), "Read.", on_lifecycle=heard.append)
+        await run.wait_result()
+    covered = [event for event in heard if event.kind == "covered"]
+    assert covered
+    assert covered[0].position == 0
+    assert covered[0].last > 2
+
+
+async def test_an_agents_own_listener_hears_each_of_its_runs() -> None:
+    """It is part of the definition, so sub-agents' runs are heard too; the run id tells them apart."""
+    heard: list[MessageEvent] = []
+    helper = clerk(on_lifecycle=heard.append)
+    lead = rp.Agent("lead", team=[helper])
+    steps = [call("delegate", agent="clerk", task="Read."), call("read_log", day=1), "Read it.", "Done."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        run = await supervisor.spawn(lead, "Delegate.")
+        await run.wait_result()
+        child = run.children[0].id
+    assert {event.run_id for event in heard} == {child}
+    assert [event.kind for event in heard] == ["added"] * 4
+
+
+async def test_a_listener_that_raises_is_counted_and_logged_and_breaks_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every event raises; the run ends with its answer, and the second listener hears everything."""
+    heard: list[MessageEvent] = []
+
+    def fail(event: MessageEvent) -> None:
+        raise ZeroDivisionError(event.kind)
+
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 6)), "Done."])
+    with caplog.at_level(logging.WARNING, logger="repertory"):
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(clerk(on_lifecycle=fail), "Read.", on_lifecycle=heard.append)
+            assert await run.wait_result() == "Done."
+            assert run.statistics().listener_errors == len(heard) > 10
+    assert sum(record.message == "listener.failed" for record in caplog.records) == len(heard)
+
+
+async def test_a_resumed_run_does_not_repeat_what_was_added_before() -> None:
+    """Only what is new in this process is told."""
+    heard: list[MessageEvent] = []
+    agent = rp.Agent("clerk", tools=[read_log], context=STRICT, on_lifecycle=heard.append)
+    model = ScriptedModel([call("read_log", day=1), rp.errors.ModelUnavailable("no"), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Read.")
+        with pytest.raises(rp.errors.RunFailed):
+            await run.wait_result()
+        assert [event.position for event in heard] == [0, 1, 2]
+        again = await supervisor.resume(run.id, agent=agent)
+        await again.wait_result()
+    assert [event.position for event in heard] == [0, 1, 2, 3]
+
+
+async def test_a_listener_that_nobody_would_await_is_refused() -> None:
+    """A coroutine function would silently never run."""
+
+    async def listen(event: MessageEvent) -> None:
+        """Never called."""
+
+    with pytest.raises(ConfigurationError, match="plain function"):
+        clerk(on_lifecycle=listen)
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match="plain function"):
+            await supervisor.spawn(clerk(), "Read.", on_lifecycle=listen)
