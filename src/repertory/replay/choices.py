@@ -24,7 +24,7 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
     Args:
         name: A model's name, or ``r=`` and the price of a cache read as a multiple of the input price: a made-up
             model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5).
-        binding: Whether it binds thinking to the history, whatever is known of it.
+        binding: Whether it binds thinking to the history, and writes signed summaries, whatever is known of it.
 
     Raises:
         ConfigurationError: There is no such model, or nobody knows its prices.
@@ -43,7 +43,8 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
                 f"nobody knows the prices of model {name!r}; name a Claude model, or a price of cache reads such as "
                 + ", ".join(PRESETS)
             )
-    return msgspec.structs.replace(profile, target="binding") if binding else profile
+    # What binds thinking also writes the summaries that leave it valid: every such model does.
+    return msgspec.structs.replace(profile, target="binding", compacts=True) if binding else profile
 
 
 def policy_named(name: str) -> ContextPolicy | None:
