@@ -85,7 +85,7 @@ class Account:
             self.cached = self.head + (view_before(plan.cached_to) if plan.cached_to >= 0 else 0)
 
     def grow(
-        self, snapshot: Sequence[Entry], plan: Plan, view_before: Callable[[int], int], unfolded: Callable[[int], int]
+        self, snapshot: Sequence[Entry], plan: Plan, view_before: Callable[[int], int], unfolded: Callable[[Entry], int]
     ) -> None:
         """Count the requests that have been made since.
 
@@ -93,7 +93,7 @@ class Account:
             snapshot: The record.
             plan: As it was shown; its own request is counted in it already.
             view_before: Tokens of the view in front of a position.
-            unfolded: Tokens that the request of an iteration could have done without.
+            unfolded: Tokens that the request which an entry answers could have done without.
         """
         for entry in snapshot[self._position :]:
             if entry.role == "assistant" and entry.position:
@@ -103,8 +103,9 @@ class Account:
                     self._passed = entry.position >= plan.counted_at
                 else:
                     view = self.head + view_before(entry.position)
-                    self.bank += self._price(base, self._sent) - self._price(view, self.cached)
-                    self.owed += self.rates.read * unfolded(entry.iteration)
+                    if entry.position >= plan.decided_at:  # else others have edited since; no telling what was saved
+                        self.bank += self._price(base, self._sent) - self._price(view, self.cached)
+                    self.owed += self.rates.read * unfolded(entry)
                     self.cached = view
                     self.since_counted += 1
                 self._sent = base

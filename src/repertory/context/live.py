@@ -24,6 +24,7 @@ class Live:
         covered: Tokens of the summaries and of what is kept of the entries they cover.
         tokens: Tokens of the whole view.
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
+        restated: Tokens of what stays verbatim under a summary of everything.
         cuts: Positions at which a summary may end, not included: no call is open there.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
@@ -44,6 +45,9 @@ class Live:
         self.cuts: list[int] = []
         self.spoken: list[int] = []
         self._cut_turns: list[int] = []
+        self.restated = sum(
+            shown_tokens(snapshot[position], plan) for cover in plan.covers for position in plan.kept(cover)
+        )
         self.thinking = False
         self.last_turn = plan.start
         self.full_from = 0
@@ -72,6 +76,7 @@ class Live:
                 self.results.append(entry)
             if is_spoken(entry, self.policy) or entry.position in self.plan.pins or self.rules(entry.tool).pin:
                 self.spoken.append(entry.position)
+                self.restated += shown_tokens(entry, self.plan)
             self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
             self._before.append(self.tokens)

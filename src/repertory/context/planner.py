@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
+from repertory.context.compaction import Compaction, wanted_compaction
 from repertory.context.decisions import Arithmetic, Decision, Edit
 from repertory.context.edits import CanEdit, compose, drop_thinking
 from repertory.context.fitting import make_fit
@@ -38,12 +39,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         decisions: What changed, to be journalled before the request is sent; mostly empty.
         estimate: The prompt's tokens by characters, head included; what ``Calibration.observe`` wants back.
         prompt_tokens: The same, calibrated.
+        compaction: What to ask the provider to compact; None for nothing. It is said again at every call until a
+            summary is there.
     """
 
     plan: Plan
     decisions: tuple[Decision, ...] = ()
     estimate: int = 0
     prompt_tokens: int = 0
+    compaction: Compaction | None = None
 
 
 class Planner:
@@ -122,8 +126,53 @@ class Planner:
                 thrift.follow(live, snapshot)
             estimate = self._head + live.tokens
         return Outcome(
-            plan=plan, decisions=decisions, estimate=estimate, prompt_tokens=calibration.real_tokens(estimate)
+            plan=plan,
+            decisions=decisions,
+            estimate=estimate,
+            prompt_tokens=calibration.real_tokens(estimate),
+            compaction=None if decisions else self._compaction(state, limit),
         )
+
+    def _compaction(self, state: _State, limit: int) -> Compaction | None:
+        """What the provider should compact, where only it may edit the past."""
+        live, thrift = state.live, self._thrift
+        if thrift is None or not self._is_bound(live) or not self._policy.summaries:
+            return None
+        cliff = min(thrift.cliffs, default=limit)
+        return wanted_compaction(
+            live,
+            thrift.account,
+            estimate=state.estimate,
+            calibration=state.calibration,
+            limit=min(limit, cliff),
+        )
+
+    def _is_bound(self, live: Live) -> bool:
+        return self._profile.target == "binding" and live.thinking
+
+    def counted(
+        self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, *, iteration: int, cold: bool = False
+    ) -> Decision:
+        """Put a decision that others took on the run's account; without this the savings so far are forgotten.
+
+        Args:
+            decision: Such as a provider's summary swapped in, or an entry expanded.
+            snapshot: The ledger.
+            plan: How it was shown so far.
+            iteration: The iteration whose request shows it first.
+            cold: Whether the prompt cache has expired.
+        """
+        live = self._follow(snapshot, plan)
+        if self._thrift is None:
+            return decision
+        self._thrift.grow(snapshot, iteration)
+        edited = apply(plan, decision)
+        if edited.epoch == plan.epoch:
+            return decision  # nothing is shown otherwise
+        after = Live(edited, self._policy, snapshot, like=live)
+        first = min((_begins(edit) for edit in decision.edits), default=0)
+        untouched = self._head + (live.before(first) if first > plan.start else 0)
+        return self._thrift.counted(decision, after, edited, iteration=iteration, untouched=untouched, cold=cold)
 
     def _follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. A plan that others have changed is counted from the beginning."""
@@ -146,8 +195,7 @@ class Planner:
             strictly = self._legal(live, compose(CanEdit(live, state.iteration, summaries), state.snapshot))
             return state.decision("strict", "every policy at every iteration", strictly) if strictly else None
         if size <= limit and thrift is not None:
-            bound = self._profile.target == "binding" and live.thinking
-            if bound and not state.cold:
+            if self._is_bound(live) and not state.cold:
                 return None  # the server would refuse the reasoning behind the edit
             cliff = max((at for at in thrift.cliffs if at * _BELOW < size), default=0)
             now = Moment(
@@ -176,7 +224,7 @@ class Planner:
         return state.decision(kind, reason, self._legal(live, edits))
 
     def _legal(self, live: Live, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        if self._profile.target == "binding" and live.thinking and edits:
+        if self._is_bound(live) and edits:
             return (*edits, drop_thinking(live))
         return tuple(edits)
 
@@ -227,14 +275,10 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             prompt_before=real(self.estimate),
             prompt_after=real(self.head + after.tokens),
         )
+        done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
         if self.thrift is not None:
-            account = self.thrift.account
-            held = after.tokens - after.before(plan.held) if plan.held else 0
-            bank = account.bank_after(self.head + after.tokens, untouched, held=held, cold=self.cold)
-            owed = 0.0 if folded else account.owed + self.thrift.owes(self.iteration)
-            arithmetic = msgspec.structs.replace(arithmetic, bank=bank, owed=owed)
-        counted = self.thrift is not None
-        return msgspec.structs.replace(plain, edge=edge, counted=counted, arithmetic=arithmetic), after
+            done = self.thrift.counted(done, after, plan, iteration=self.iteration, untouched=untouched, cold=self.cold)
+        return done, after
 
     def _cached(self) -> int:
         """Tokens of the prompt, as it was shown, that the last request left in the cache."""

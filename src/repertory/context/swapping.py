@@ -96,7 +96,6 @@ def swap_in(
             expected_calls=float(iteration),
             prompt_before=calibration.real_tokens(head_tokens + before),
             prompt_after=calibration.real_tokens(head_tokens + after),
-            bank=plan.bank - price.cost_now,
         ),
     )
 

@@ -15,11 +15,13 @@ import msgspec
 
 from repertory.context.account import Account, cliffs_of, rates_of
 from repertory.context.ageing import Ageing
+from repertory.context.compaction import compactable, compaction_call
 from repertory.context.cutting import cut
-from repertory.context.decisions import CutCall, Edit, HoldBack, RemoveResult, StubResult
+from repertory.context.decisions import CoverRange, CutCall, Decision, Edit, HoldBack, RemoveResult, StubResult
 from repertory.context.edits import best_summary, expiries, swap
 from repertory.context.folding import MERGED_SHARE, fold_edits, merge_edits, mergeable, owed_to_merge
 from repertory.context.live import Live
+from repertory.context.plan import Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.stubs import once_stub
 from repertory.context.tokens import text_tokens
@@ -80,7 +82,7 @@ class Thrift:
         """Take in what is new of the record."""
         live = self._live
         self.ageing.work(snapshot, self.edge(iteration))
-        self.account.grow(snapshot, live.plan, live.before, self._unfolded)
+        self.account.grow(snapshot, live.plan, live.before, self._in_vain)
 
     def edge(self, iteration: int) -> int:
         """Where a fold before an iteration's request would end, not included."""
@@ -88,7 +90,15 @@ class Thrift:
 
     def owes(self, iteration: int) -> float:
         """What an iteration's request spends on reading what a fold would clear."""
+        if self._profile.target == "binding":
+            return self.account.rates.read * compactable(self._live, self._live.last_turn)
         return self.account.rates.read * self._unfolded(iteration)
+
+    def _in_vain(self, answer: Entry) -> int:
+        """Tokens that the request before an answer could have done without."""
+        if self._profile.target == "binding":
+            return compactable(self._live, answer.position)
+        return self._unfolded(answer.iteration)
 
     def _unfolded(self, iteration: int) -> int:
         old, size = self._foldable(self.edge(iteration))
@@ -100,6 +110,22 @@ class Thrift:
         if upto <= live.plan.start:
             return 0, 0
         return live.before(upto) - live.covered - live.spoken_tokens(upto), self.ageing.chars(upto) // 4 + 24
+
+    def counted(
+        self, decision: Decision, after: Live, plan: Plan, *, iteration: int, untouched: int, cold: bool
+    ) -> Decision:
+        """Write into a decision what the run will have saved and owe once the request that shows it is paid."""
+        account, before = self.account, self._live
+        held = after.tokens - after.before(plan.held) if plan.held else 0
+        view, kept = self._head + after.tokens, min(untouched, account.cached)
+        bank = account.bank_after(view, kept, held=held, cold=cold)
+        for edit in decision.edits:
+            if isinstance(edit, CoverRange) and edit.strategy == "provider":
+                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens)
+        folded = plan.start != before.plan.start
+        owed = 0.0 if folded else account.owed + self.owes(iteration)
+        arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
+        return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)
 
     # --- deciding -----------------------------------------------------------------------------------------
 

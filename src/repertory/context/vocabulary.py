@@ -14,7 +14,6 @@ from typing import Any
 from repertory.context.names import kind_of_name
 
 _TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
-_LINE_NUMBER = re.compile(r"(?m)^[ \t]*\d+[ \t]*[→|:\t]")
 _MARK = re.compile(r"[/.:@\-]+")
 _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
 _OTHERS = 1.5  # hashes, long numbers, addresses
@@ -52,7 +51,7 @@ def count_names(text: str) -> Iterator[Counter[str]]:
     while start < len(text):
         end = text.find("\n", start + _CHUNK)
         end = end if 0 <= end < start + 4 * _CHUNK else start + _CHUNK
-        for raw, count in Counter(_TOKEN.findall(_LINE_NUMBER.sub("", text[start:end]))).items():
+        for raw, count in Counter(_TOKEN.findall(text, start, end)).items():
             name, weight = _named(raw)
             if weight:
                 found[name] += count

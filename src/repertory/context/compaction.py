@@ -1,0 +1,79 @@
+"""When to ask the provider for a compaction: the one way to shorten a past that the model's reasoning is bound to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from repertory.context.account import Account
+from repertory.context.live import Live
+from repertory.context.tokens import Calibration
+
+SUMMARY_TOKENS = 1_500
+"""What a provider's summary is expected to have."""
+_INSTRUCTION_TOKENS = 200
+_LEAST_CLEARED = 6_000  # tokens
+_MARGIN = 1.1  # estimates are not bills
+_SETTLED = 40  # requests; before, an edit must be paid from what was saved
+_SOON = 0.1  # of the requests so far: within them an edit ahead of the savings must pay back
+_RISK = 0.02  # of what the run has cost: so far ahead of the savings it may go
+_NEAR = 0.98  # of a limit
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider should be asked to compact.
+
+    Attributes:
+        upto: Length of the ledger at the last request that was sent: exactly its messages are to be compacted.
+        urgent: Whether the next request should wait for it: without it, every token of it costs more, or it
+            does not fit.
+        reason: Why, with the arithmetic.
+    """
+
+    upto: int
+    urgent: bool
+    reason: str
+
+
+def compactable(live: Live, position: int) -> int:
+    """Tokens that the view below a position would lose by a compaction."""
+    return max(0, live.before(position) - SUMMARY_TOKENS - live.restated)
+
+
+def compaction_call(account: Account, view: int, tokens: int) -> float:
+    """What the provider's own call costs, in tokens at the input price: it reads the prompt and writes the summary."""
+    rates = account.rates
+    return rates.read * (account.head + view) + rates.output * tokens + _INSTRUCTION_TOKENS
+
+
+def wanted_compaction(
+    live: Live, account: Account, *, estimate: int, calibration: Calibration, limit: int
+) -> Compaction | None:
+    """Whether to ask now.
+
+    Args:
+        live: The view; its reasoning is bound to the past.
+        account: What the run has paid so far.
+        estimate: Tokens of the next prompt, uncalibrated.
+        calibration: Makes tokens of estimates.
+        limit: The length that the prompt should not pass: of the window, or where every token costs more.
+    """
+    upto = live.last_turn
+    gain = compactable(live, upto)
+    if not account.requests or not gain:
+        return None
+    urgent = calibration.real_tokens(estimate) > _NEAR * limit
+    rates, sent = account.rates, live.before(upto)
+    cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated)
+    cost -= rates.read * sent  # which the next request need not read
+    saves = rates.read * gain
+    ahead = account.bank - cost >= -_RISK * account.spent and cost <= _SOON * account.requests * saves
+    paid = cost * _MARGIN <= account.bank or (account.requests >= _SETTLED and ahead)
+    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
+    if not (urgent or due):
+        return None
+    why = f"the prompt should not pass {limit:,} tokens" if urgent else "what is old has cost as much"
+    return Compaction(
+        upto=upto,
+        urgent=urgent,
+        reason=f"{why}: clears about {gain:,} tokens, costs what {cost:,.0f} cost as input, saves {saves:,.0f} a call",
+    )
