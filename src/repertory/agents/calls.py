@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 from anyio import RunFinishedError, from_thread
 from anyio.lowlevel import current_token
 
@@ -19,15 +20,19 @@ from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import OpenCall, interrupted_result
 from repertory.context import Shaped, shape_result
+from repertory.context.shaping import how_to_get
 from repertory.errors import ToolAbort
 from repertory.llm.messages import ToolResult, ToolUse, text_of
-from repertory.memory import Draft, Snapshot
+from repertory.memory import Draft, Entry, Snapshot
 from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
+
+_LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
+_RECENT = 2  # iterations for which a result is taken to stay as it is
 
 
 class Caller:
@@ -50,7 +55,8 @@ class Caller:
         """Count the calls of earlier processes."""
         for entry in snapshot:
             if entry.tool_call_id is not None:
-                self._live.meter.add(tool_calls=1, retrievals=int(bool(entry.metadata.get("retrieval"))))
+                fetched, covered = bool(entry.metadata.get("retrieval")), bool(entry.metadata.get("covered"))
+                self._live.meter.add(tool_calls=1, retrievals=fetched, retrievals_covered=covered)
 
     def forget_results(self) -> None:
         """Answer no call from an earlier one: somebody outside may have changed what it saw."""
@@ -100,7 +106,9 @@ class Caller:
             repeated = self._result_of(earlier.call_id)
             if repeated is not None:
                 self._live.meter.add(dedup_hits=1)
-                output = ToolOutput(f"{earlier.note}\n{repeated}")
+                output = ToolOutput(
+                    self._pointer(earlier.call_id, earlier.iteration, repeated) or f"{earlier.note}\n{repeated}"
+                )
                 await self._append(use, tool, output, iteration, deduplicated_from=earlier.call_id)
                 return
         await self._make(use, tool, digest, iteration)
@@ -157,6 +165,8 @@ class Caller:
     ) -> None:
         """Shape a result and make it durable together with its outcome and everything it commits."""
         live = self._live
+        if output.metadata.get("retrieval") and self._is_covered(output.metadata):
+            output = msgspec.structs.replace(output, metadata={**output.metadata, "covered": True})
         shaped, stored = self._shape(use, output)
         draft = Draft(
             role="user",
@@ -179,6 +189,7 @@ class Caller:
             duration=output.duration,
             deduplicated=deduplicated_from is not None,
             retrieval=bool(output.metadata.get("retrieval")),
+            covered=bool(output.metadata.get("covered")),
         )
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
@@ -215,8 +226,10 @@ class Caller:
     def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
         return ToolFinished(run_id=self._live.run_id, call_id=use.id, status=status, at=self._runtime.clock(), **fields)
 
-    def _ended(self, use: ToolUse, status: str, *, retrieval: bool = False, **figures: Any) -> None:
-        self._live.meter.add(tool_calls=1, retrievals=int(retrieval))
+    def _ended(
+        self, use: ToolUse, status: str, *, retrieval: bool = False, covered: bool = False, **figures: Any
+    ) -> None:
+        self._live.meter.add(tool_calls=1, retrievals=retrieval, retrievals_covered=covered)
         figures.setdefault("duration", 0.0)
         self._runtime.publish(
             self._live, ToolEnded, call_id=use.id, tool=use.name, status=status, retrieval=retrieval, **figures
@@ -239,10 +252,41 @@ class Caller:
         return tell
 
     def _result_of(self, call_id: str) -> str | None:
-        for entry in reversed(self._live.ledger.snapshot()):
-            if entry.tool_call_id == call_id:
-                return text_of(entry.content)
-        return None
+        entry = self._entry_of(call_id)
+        return None if entry is None else text_of(entry.content)
+
+    def _entry_of(self, call_id: str) -> Entry | None:
+        snapshot = self._live.ledger.snapshot()
+        return next((entry for entry in reversed(snapshot) if entry.tool_call_id == call_id), None)
+
+    def _pointer(self, call_id: str, iteration: int, repeated: str) -> str:
+        """What stands for a repeated result whose first telling is in view and stays there; "" where it is not.
+
+        A plain loop shows everything, so there it always is. Else only the newest results count: older ones may be
+        shortened with the very next request, and then the pointer would lead to nothing.
+        """
+        entry = self._entry_of(call_id)
+        if entry is None or len(repeated) <= _LEAST_POINTED:
+            return ""
+        if self._policy is not None:
+            plan, recent = self._live.plan, self._live.iteration - _RECENT
+            whole = plan.representation(entry) in ("verbatim", "shaped", "expanded")
+            if not whole or (entry.iteration < recent and entry.position not in plan.pins):
+                return ""
+        cited = f"; {how_to_get(entry.content_id)}" if entry.content_id else ""
+        return (
+            f"[already called in iteration {iteration} with the same arguments; that result ({len(repeated):,} "
+            f"characters, call {call_id}) stands above, unchanged{cited}]"
+        )
+
+    def _is_covered(self, facts: Mapping[str, Any]) -> bool:
+        """Whether a retrieval brought back what a summary stands for."""
+        snapshot, plan = self._live.ledger.snapshot(), self._live.plan
+        positions = set(facts.get("positions") or ())
+        content_id = facts.get("content_id")
+        if content_id:
+            positions.update(entry.position for entry in snapshot if entry.content_id == content_id)
+        return any(plan.representation(snapshot[position]) == "covered" for position in positions)
 
 
 class _Record:
