@@ -250,6 +250,26 @@ async def test_a_signed_summary_keeps_later_thoughts_valid() -> None:
         assert model.broken == 0  # dropped, as asked for
 
 
+async def test_a_thought_is_bound_to_its_own_request() -> None:
+    """A summary's request that is billed while the user is heard changes nothing about it."""
+    turns = tuple(Turn(content=(Text(f"Turn {n}."),), results={}, said=("Go on.",)) for n in range(4))
+    run = RecordedRun(id="r", file="", task="?", turns=turns)
+    other = ModelRequest(model="m", messages=(Message("user", (Text("other"),)),), options={"compaction": {}})
+
+    async def say(text: str) -> None:
+        await model.complete(other)
+
+    async with anyio.create_task_group() as tasks:
+        profile = profile_named("r=0.1", binding=True)
+        model = ReplayModel(run, profile=profile, say=say, judge=lambda *_: None, tasks=tasks)
+        messages = [Message("user", (Text("?"),))]
+        for _ in range(4):
+            answer = await model.complete(ModelRequest(model="m", messages=tuple(messages)))
+            messages += [Message("assistant", answer.content), Message("user", (Text("Go on."),))]
+    assert model.broken == 0
+    assert len(model.beside) == 3
+
+
 async def test_a_prompt_that_is_too_long_is_refused_as_a_server_would() -> None:
     """A plain loop ends there; the error says why, and what was played until then is judged."""
     run = long_run(12, size=8_000)

@@ -110,13 +110,14 @@ class ReplayModel:
         usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, self._profile))
         self._judge(self.asked, request, usage, positions)
         content = turn.content
+        reasoning = _reasoning(positions[-1])  # before anything is awaited: a summary's request moves the positions on
         if last:  # nobody was shown what its calls answered
             content = tuple(block for block in content if not isinstance(block, ToolUse)) or (Text(_END),)
         else:
             for said in turn.said:
                 await self._say(said)
         if self._profile.target == "binding":
-            content = (_reasoning(positions[-1]), *content)
+            content = (reasoning, *content)
         self._tasks.start_soon(self._pass_time)  # runs when the caller next waits: after it has noted the time
         return ModelResponse(
             content=content,
