@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
+_STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MOST_REFUSALS = 3
 DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
@@ -108,7 +109,8 @@ class ContextView:
         self._called_at: float | None = None
         self._recorded = 0  # entries counted in _record_tokens
         self._record_tokens = 0
-        self._shrink_to: int | None = None
+        self._shrink_to: int | None = None  # tokens, after a refusal
+        self._shrink_at_most: int | None = None  # the same, where the wish for less cannot be fulfilled
         self._refusals = 0
 
     async def open(self) -> None:
@@ -168,8 +170,9 @@ class ContextView:
                 outcome = self._next(self._planner, snapshot, iteration, now)
             except ContextOverflow:
                 released = self.edits.release(iteration)
-                if not released:
+                if not released and self._shrink_to == self._shrink_at_most:
                     raise
+                self._shrink_to = self._shrink_at_most
                 records.extend(released)
                 outcome = self._next(self._planner, snapshot, iteration, now)
             estimate = outcome.estimate
@@ -260,7 +263,7 @@ class ContextView:
         now, usage = self._runtime.clock(), response.usage
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
-        self._shrink_to = None
+        self._shrink_to = self._shrink_at_most = None
         self._answered = shown
         self._compactions.saw(response.content)
         self._compactions.count(usage)
@@ -317,7 +320,9 @@ class ContextView:
         if self._planner is None or self._refusals > _MOST_REFUSALS:
             return False
         refused = self._calibration.real_tokens(shown.view_estimate)
-        self._shrink_to = int(refused * _SMALLER)
+        self._shrink_to = self._shrink_at_most = int(refused * _SMALLER)
+        if self._policy is not None and self._policy.rhythm == "strict":
+            self._shrink_to = min(self._shrink_to, _STRICT_TARGET)
         return True
 
     def drop_mismatched(self, error: ModelError, iteration: int) -> bool:
