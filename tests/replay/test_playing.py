@@ -254,7 +254,9 @@ async def test_a_thought_is_bound_to_its_own_request() -> None:
     """A summary's request that is billed while the user is heard changes nothing about it."""
     turns = tuple(Turn(content=(Text(f"Turn {n}."),), results={}, said=("Go on.",)) for n in range(4))
     run = RecordedRun(id="r", file="", task="?", turns=turns)
-    other = ModelRequest(model="m", messages=(Message("user", (Text("other"),)),), options={"compaction": {}})
+    other = ModelRequest(
+        model="m", messages=(Message("user", (Text("other"),)),), options={"compaction": {"type": "summarize"}}
+    )
 
     async def say(text: str) -> None:
         await model.complete(other)

@@ -99,7 +99,7 @@ class ReplayModel:
             )
         if not _drops_mismatched(request):
             self.broken += any(_is_broken(positions, at) for at in range(max(kept, 1), len(positions)))
-        if request.options.get("compaction"):
+        if request.options.get("compaction") is not None:
             summary = write_summary(request, positions[-1])
             usage += Usage(output_tokens=estimate_tokens(summary))
             self.beside.append((self.asked, usage))
