@@ -1,0 +1,107 @@
+"""The provider's own summary: asked for once, stored as it came, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from summarizer_scenes import open_scene
+
+from repertory.errors import ModelUnavailable
+from repertory.llm import Message, ModelRequest, ModelResponse, RawBlock, Text, Usage
+from repertory.summarizer import ProviderStrategy, SummaryFailed, SummaryReady
+from repertory.testing import FunctionModel
+
+BLOCK = RawBlock({"type": "compaction", "content": "GOAL: measure the tides.", "signature": "abc"})
+SENT = ModelRequest(model="m", messages=(Message("user", (Text("Measure. " * 500),)),))
+
+
+def provider(answer: Any) -> tuple[ProviderStrategy, list[ModelRequest]]:
+    """A strategy on a model with one answer; and what it is asked."""
+    asked: list[ModelRequest] = []
+
+    def respond(request: ModelRequest) -> Any:
+        asked.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ProviderStrategy(FunctionModel(respond)), asked
+
+
+def good(*blocks: Any, stop_reason: str = "compaction") -> ModelResponse:
+    """An answer to a compaction request."""
+    return ModelResponse(
+        content=blocks, stop_reason=stop_reason, usage=Usage(cache_read_tokens=1_000, output_tokens=50)
+    )
+
+
+async def test_the_signed_block_is_stored_as_it_came() -> None:
+    """Asked with exactly the request, durable before anyone is told, its call in the log."""
+    strategy, asked = provider(good(BLOCK))
+    async with open_scene() as scene:
+        ledger = await scene.work(6)
+        scene.ask(ledger, strategy=strategy, request=SENT)
+        (answer,) = await scene.wait_heard(1)
+        assert isinstance(answer, SummaryReady)
+        assert (answer.summary.strategy, answer.summary.content) == ("provider", (BLOCK,))
+        assert answer.summary.tokens < 20
+        assert (await scene.journal.read_summaries("run-1"))[-1] == answer.summary
+        (call,) = await scene.journal.read_model_calls("run-1")
+        assert call.called.purpose == "summary"
+        assert call.replied is not None
+        assert call.replied.usage.cache_read_tokens == 1_000
+    assert asked[0].messages == SENT.messages
+    assert asked[0].options["compaction"]["type"] == "summarize"
+    assert "Do not call tools" in asked[0].options["compaction"]["instructions"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (good(stop_reason="tool_use"), "stop reason 'tool_use'"),
+        (good(stop_reason="refusal"), "stop reason 'refusal'"),
+        (good(BLOCK, BLOCK), "2 blocks"),
+        (good(RawBlock({"type": "compaction", "content": None})), "no summary came"),
+        (good(RawBlock({"type": "compaction", "content": "x" * 9_000, "signature": "s"})), "not smaller"),
+        (ModelUnavailable("overloaded"), "overloaded"),
+    ],
+)
+async def test_what_is_no_summary_is_refused_and_nobody_else_writes_one(answer: Any, words: str) -> None:
+    """One attempt, one failure counted, no extractive text in its place: that would be an illegal edit."""
+    strategy, asked = provider(answer)
+    async with open_scene() as scene:
+        scene.ask(await scene.work(6), strategy=strategy, request=SENT)
+        (heard,) = await scene.wait_heard(1)
+        assert isinstance(heard, SummaryFailed)
+        assert words in heard.reason
+        counts = await scene.counts()
+        assert (counts.failures, counts.fallbacks, counts.stored, counts.refused) == (1, 0, 0, 1)
+        assert await scene.journal.read_summaries("run-1") == []
+    assert len(asked) == 1
+
+
+async def test_a_provider_that_hangs_is_given_up(autojump_clock: Any) -> None:
+    """After its own deadline, which is longer than that of a small model."""
+
+    async def hang(_: ModelRequest) -> Any:
+        import trio
+
+        await trio.sleep_forever()
+
+    async with open_scene(provider_timeout=400.0) as scene:
+        scene.ask(await scene.work(6), strategy=ProviderStrategy(FunctionModel(hang)), request=SENT)
+        (heard,) = await scene.wait_heard(1)
+    assert isinstance(heard, SummaryFailed)
+    assert "TimeoutError" in heard.reason
+
+
+async def test_without_a_request_there_is_nothing_to_summarize() -> None:
+    """The strategy is of no use as anybody's own: then the fallback writes."""
+    strategy, asked = provider(good(BLOCK))
+    async with open_scene(strategy) as scene:
+        scene.ask(await scene.work(6))
+        (heard,) = await scene.wait_heard(1)
+    assert isinstance(heard, SummaryReady)
+    assert heard.summary.strategy == "extractive"
+    assert asked == []
