@@ -317,7 +317,7 @@ def test_an_interrupted_creation_is_finished(tmp_path: Path, run_async: RunAsync
     path = tmp_path / "journal.db"
     path.touch()
     run_async(make, path)
-    assert query(path, "SELECT version, name FROM migrations") == [(1, "records")]
+    assert query(path, "SELECT version, name FROM migrations") == [(1, "records"), (2, "views for accounting")]
     assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
 
@@ -329,12 +329,17 @@ def test_each_migration_is_whole_or_not_there(tmp_path: Path) -> None:
     bad = Migration("bad", ("CREATE TABLE half (x)", "CREATE TABLE good (x)"))
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         migrate(connection, "p", migrations=(*MIGRATIONS, good, bad))
-    assert schema_version(connection, "p", latest=9) == 2
+    assert schema_version(connection, "p", latest=9) == 3
     names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
     assert "good" in names
     assert "half" not in names
-    assert migrate(connection, "p", migrations=(*MIGRATIONS, good, Migration("better", ()))) == (2, 3)
-    assert connection.execute("SELECT name FROM migrations").fetchall() == [("records",), ("good",), ("better",)]
+    assert migrate(connection, "p", migrations=(*MIGRATIONS, good, Migration("better", ()))) == (3, 4)
+    assert connection.execute("SELECT name FROM migrations").fetchall() == [
+        ("records",),
+        ("views for accounting",),
+        ("good",),
+        ("better",),
+    ]
     connection.close()
 
 

@@ -17,7 +17,7 @@ from repertory.cli.tree import in_tree
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.memory import Journal, RunRow
+    from repertory.memory import Journal, RunCosts, RunRow
 
 COLOURS = {
     "running": "cyan",
@@ -65,10 +65,8 @@ def state_of(row: RunRow, *, owned: bool) -> str:
     return row.state if owned or row.state in FINAL_STATES else "interrupted"
 
 
-async def read_line(journal: Journal, row: RunRow, *, owned: bool) -> RunLine:
-    """Read what a list says about one run."""
-    calls = await journal.read_model_calls(row.started.run_id)
-    replies = [call.replied for call in calls if call.replied is not None]
+def run_line(row: RunRow, costs: RunCosts, *, owned: bool) -> RunLine:
+    """What a list says about one run."""
     state = state_of(row, owned=owned)
     started = row.started
     return RunLine(
@@ -79,11 +77,11 @@ async def read_line(journal: Journal, row: RunRow, *, owned: bool) -> RunLine:
         task=started.task,
         state=state,
         started_at=started.at,
-        updated_at=max([row.updated_at, *(reply.at for reply in replies)]),
-        iterations=len({call.called.iteration for call in calls if call.called.purpose == "agent"}),
-        tokens_seen=sum(reply.usage.prompt_tokens for reply in replies),
-        output_tokens=sum(reply.usage.output_tokens for reply in replies),
-        cost=sum(reply.cost for reply in replies),
+        updated_at=max(row.updated_at, costs.replied_at or 0.0),
+        iterations=costs.iterations,
+        tokens_seen=costs.prompt_tokens,
+        output_tokens=costs.output_tokens,
+        cost=costs.cost,
         result=row.result,
         error=row.error,
         resumable=started.parent_id is None and state in ("interrupted", "failed", "stopped"),
@@ -117,8 +115,16 @@ def list_runs(*, db: Path | None, everything: bool, as_json: bool) -> None:
 async def _read_lines(path: Path) -> tuple[list[RunLine], bool]:
     owned = is_owned(path)
     async with open_to_read(path) as journal:
-        rows = await journal.read_runs()
-        return [await read_line(journal, row, owned=owned) for row in rows], owned
+        return await read_lines(journal, owned=owned), owned
+
+
+async def read_lines(journal: Journal, *, owned: bool) -> list[RunLine]:
+    """Read the list: two questions to the database, however many runs it holds."""
+    from repertory.memory import RunCosts
+
+    rows, costs = await journal.read_runs(), await journal.read_costs()
+    none = RunCosts(run_id="")
+    return [run_line(row, costs.get(row.started.run_id, none), owned=owned) for row in rows]
 
 
 def _unfinished_trees(lines: Sequence[RunLine]) -> list[RunLine]:

@@ -54,6 +54,29 @@ class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
     replied: ModelReplied | None = None
 
 
+class RunCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all model calls of one run add up to.
+
+    Attributes:
+        iterations: Iterations in which its loop called a model.
+        model_calls: All calls, the summarizer's and those without an answer included.
+        prompt_tokens: Prompt tokens as billed, cached ones included.
+        cache_write_tokens: Those of them that were written to the cache, whatever its time to live.
+        cost: US dollars.
+        replied_at: When the latest call ended; None where none has.
+    """
+
+    run_id: str
+    iterations: int = 0
+    model_calls: int = 0
+    prompt_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    replied_at: float | None = None
+
+
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     """One entry that a full-text search found.
 
@@ -146,6 +169,13 @@ class Journal(Protocol):
 
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
         """Every model call of the run, in order."""
+        ...
+
+    async def read_costs(self) -> dict[str, RunCosts]:
+        """What the model calls of every run add up to, by run id; a run without any is left out.
+
+        Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
+        """
         ...
 
     async def read_request(self, run_id: str, call: int) -> Json:

@@ -12,8 +12,16 @@ import msgspec
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
-from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
-from repertory.memory.pairing import choose_run, is_expired, pair_model_calls, pair_tool_calls, run_row, whole_request
+from repertory.memory.journal import Durability, ModelCallRow, RunCosts, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.pairing import (
+    add_costs,
+    choose_run,
+    is_expired,
+    pair_model_calls,
+    pair_tool_calls,
+    run_row,
+    whole_request,
+)
 from repertory.memory.records import (
     FINAL_STATES,
     ContentStored,
@@ -170,6 +178,11 @@ class MemoryJournal:
         """Every model call of the run, in order."""
         calls = await self._read(MODEL_CALLS, "run_id", run_id)
         return pair_model_calls(calls, await self._read(MODEL_REPLIES, "run_id", run_id))
+
+    async def read_costs(self) -> dict[str, RunCosts]:
+        """What the model calls of every run add up to, by run id."""
+        calls = [record for _, record in await self._read(MODEL_CALLS)]
+        return add_costs(calls, [record for _, record in await self._read(MODEL_REPLIES)])
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""

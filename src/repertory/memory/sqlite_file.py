@@ -16,7 +16,7 @@ from repertory.errors import (
     JournalWriteFailed,
 )
 from repertory.memory.journal import Durability
-from repertory.memory.sqlite_schema import MIGRATIONS, migrate, schema_version
+from repertory.memory.sqlite_schema import OLDEST_READABLE, migrate, schema_version
 
 # In WAL mode FULL syncs at every commit; NORMAL only at checkpoints, which loses acknowledged commits with the
 # power (958 of 1,500 simulated power cuts, where FULL lost none) but none with the process.
@@ -145,9 +145,9 @@ def check_readable(path: str) -> None:
         connection = sqlite3.connect(read_uri(path), uri=True, timeout=_BUSY_TIMEOUT)
         connection.execute("PRAGMA query_only = 1")
         version = schema_version(connection, path)
-        if version < len(MIGRATIONS):
+        if version < OLDEST_READABLE:
             raise JournalUnreadable(
-                f"{path} has schema {version or 'none'} and {len(MIGRATIONS)} is expected; "
+                f"{path} has schema {version or 'none'} and {OLDEST_READABLE} is expected; "
                 "open it once to write, which brings it up to date"
             )
     except sqlite3.Error as error:

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
-from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.journal import Durability, ModelCallRow, RunCosts, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.memory.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row, whole_request
 from repertory.memory.records import (
     FINAL_STATES,
@@ -218,6 +219,33 @@ class SqliteJournal:
         """Every model call of the run, in order."""
         calls = await self._of_run(MODEL_CALLS, run_id)
         return pair_model_calls(calls, await self._of_run(MODEL_REPLIES, run_id))
+
+    async def read_costs(self) -> dict[str, RunCosts]:
+        """What the model calls of every run add up to, by run id."""
+
+        def decode(rows: Rows) -> dict[str, RunCosts]:
+            names = RunCosts.__struct_fields__
+            found = [msgspec.convert(dict(zip(names, row, strict=True)), RunCosts) for row in rows]
+            return {costs.run_id: costs for costs in found}
+
+        # Not joined call by call: a call that was begun twice under one number was still billed once.
+        return await self._fetch(
+            """SELECT c.run_id, c.iterations, c.model_calls, coalesce(r.prompt_tokens, 0),
+                      coalesce(r.cache_read_tokens, 0), coalesce(r.cache_write_tokens, 0),
+                      coalesce(r.output_tokens, 0), coalesce(r.cost, 0.0), r.replied_at
+               FROM (SELECT run_id, min(seq) AS first, count(*) AS model_calls,
+                            count(DISTINCT CASE WHEN purpose = 'agent' THEN iteration END) AS iterations
+                     FROM model_calls GROUP BY run_id) c
+               LEFT JOIN (SELECT run_id, sum(output_tokens) AS output_tokens, sum(cost) AS cost,
+                                 max(at) AS replied_at, sum(cache_read_tokens) AS cache_read_tokens,
+                                 sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens,
+                                 sum(input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens)
+                                     AS prompt_tokens
+                          FROM model_replies GROUP BY run_id) r ON r.run_id = c.run_id
+               ORDER BY c.first""",
+            (),
+            decode,
+        )
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""

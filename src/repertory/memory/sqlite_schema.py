@@ -20,10 +20,15 @@ APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema; its version is its place in ``MIGRATIONS``, from 1."""
+    """One step of the schema; its version is its place in ``MIGRATIONS``, from 1.
+
+    Attributes:
+        for_users: It only makes views for users, so a file without it can be read all the same.
+    """
 
     name: str
     statements: tuple[str, ...]
+    for_users: bool = False
 
 
 # Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
@@ -120,7 +125,53 @@ _FIRST = Migration(
     ),
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST,)
+# Views alone: the rows stay as they are, so an older file can be read without them.
+_VIEWS = Migration(
+    "views for accounting",
+    (
+        # The last announcement of an iteration counts: a refused prompt is planned again, smaller.
+        """CREATE VIEW tokens_by_iteration AS
+           SELECT g.run_id, g.iteration, count(*) AS model_calls, sum(g.prompt_tokens) AS prompt_tokens,
+                  json_extract(e.body, '$.view_tokens') AS expected_tokens,
+                  json_extract(e.body, '$.record_tokens') AS plain_tokens,
+                  sum(g.cache_read_tokens) AS cache_read_tokens, sum(g.cache_write_tokens) AS cache_write_tokens,
+                  sum(g.output_tokens) AS output_tokens, coalesce(sum(g.cost), 0.0) AS cost
+           FROM context_growth g
+           LEFT JOIN (SELECT run_id, iteration, max(seq) AS seq FROM events WHERE type = 'IterationStarted'
+                      GROUP BY run_id, iteration) newest
+               ON newest.run_id = g.run_id AND newest.iteration = g.iteration
+           LEFT JOIN events e ON e.seq = newest.seq
+           WHERE g.purpose = 'agent'
+           GROUP BY g.run_id, g.iteration""",
+        """CREATE VIEW tool_usage AS
+           SELECT run_id, json_extract(body, '$.tool') AS tool, count(*) AS calls,
+                  sum(json_extract(body, '$.status') = 'error') AS errors,
+                  sum(json_extract(body, '$.status') = 'interrupted') AS interrupted,
+                  sum(json_extract(body, '$.retrieval')) AS retrievals,
+                  sum(json_extract(body, '$.deduplicated')) AS deduplicated,
+                  sum(json_extract(body, '$.duration')) AS duration,
+                  sum(json_extract(body, '$.characters')) AS characters, sum(json_extract(body, '$.shown')) AS shown
+           FROM events WHERE type = 'ToolEnded'
+           GROUP BY run_id, tool""",
+        """CREATE VIEW decision_log AS
+           SELECT seq, run_id, iteration, at, kind, json_extract(body, '$.reason') AS reason,
+                  json_extract(body, '$.arithmetic.prompt_before') AS tokens_before,
+                  json_extract(body, '$.arithmetic.prompt_after') AS tokens_after,
+                  json_extract(body, '$.arithmetic.cleared_tokens') AS tokens_saved,
+                  json_extract(body, '$.arithmetic.cost_now') AS cost_now,
+                  json_extract(body, '$.arithmetic.saving_per_call') AS saving_per_call,
+                  json_array_length(body, '$.edits') AS edits
+           FROM decisions""",
+        """CREATE VIEW cost_by_purpose AS
+           SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+                  coalesce(sum(output_tokens), 0) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
+           FROM context_growth GROUP BY run_id, purpose""",
+    ),
+    for_users=True,
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _VIEWS)
+OLDEST_READABLE: Final = max(version for version, step in enumerate(MIGRATIONS, 1) if not step.for_users)
 
 
 def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = len(MIGRATIONS)) -> int:
