@@ -10,20 +10,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Decision, Plan, swap_in
 from repertory.context.tokens import Calibration
 from repertory.llm.messages import Block, Message, RedactedThinking, Thinking
-from repertory.llm.model import Usage
-from repertory.llm.profiles import ModelProfile, prices_at
+from repertory.llm.profiles import ModelProfile
 from repertory.memory import Snapshot
 from repertory.memory.records import SummaryStored
 
 _MOST_FAILURES = 3  # in a row; then the provider is not asked again
 _LOST_AFTER = 900.0  # seconds without an answer
-_NEAR_LIMIT = 0.6  # of the tokens that a prompt may have: then a summary is due whatever it costs
-_LEAST = 2_000  # tokens that a summary must be able to replace
-_SUMMARY_TOKENS = 800  # the first guess; then the last summary's
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -35,30 +30,21 @@ class _Asked(msgspec.Struct, frozen=True):
 class Compactions:
     """The provider's summaries of one run."""
 
-    def __init__(
-        self, live: LiveRun, policy: ContextPolicy | None, profile: ModelProfile, *, head: int, limit: int
-    ) -> None:
+    def __init__(self, policy: ContextPolicy | None, profile: ModelProfile, *, head: int) -> None:
         """Prepare for a run.
 
         Args:
-            live: The run.
             policy: What the application asks for; None for a plain loop, which is never summarized.
             profile: The model's.
             head: Estimate of system text and tools, which a summary does not replace.
-            limit: Tokens that a prompt may have.
         """
-        self._live = live
         self._policy = policy
         self._profile = profile
         self._head = head
-        self._limit = limit
         self._thinks = False
         self._asked: _Asked | None = None
         self._ready: SummaryStored | None = None
         self._failures = 0
-        self._spent = 0.0  # US dollars, on reading what a summary would have replaced
-        self._prompt = 0
-        self._summary_tokens = _SUMMARY_TOKENS
 
     @property
     def apply(self) -> bool:
@@ -71,29 +57,11 @@ class Compactions:
         """Note whether the model thinks."""
         self._thinks = self._thinks or any(isinstance(block, Thinking | RedactedThinking) for block in content)
 
-    def count(self, usage: Usage) -> None:
-        """Count a call: what it paid for reading what could have been a summary."""
-        self._prompt = usage.prompt_tokens
-        read = prices_at(self._profile, self._prompt).cache_read
-        self._spent += max(0, self._replaceable) * read / 1_000_000
-
-    @property
-    def _replaceable(self) -> int:
-        return self._prompt - self._head - self._summary_tokens
-
-    def due(self, now: float) -> bool:
-        """Whether to ask now.
-
-        Asking is due once the calls since the last time have paid as much for reading what is old as a summary
-        costs, so that never more than twice the least is paid; and in any case before the prompt reaches its limit.
-        """
+    def may_ask(self, now: float) -> bool:
+        """Whether to ask when the planner wants it: one request at a time, and not again after many failures."""
         if self._asked is not None and now - self._asked.at > _LOST_AFTER:
             self._fail()
-        if self._asked or self._ready or self._failures >= _MOST_FAILURES or self._replaceable < _LEAST:
-            return False
-        prices = prices_at(self._profile, self._prompt)
-        cost = self._prompt * prices.cache_read + self._summary_tokens * (prices.output + prices.cache_write)
-        return self._prompt > _NEAR_LIMIT * self._limit or 0 < cost <= self._spent * 1_000_000
+        return self.apply and self._asked is None and self._failures < _MOST_FAILURES
 
     def asked(self, upto: int, messages: tuple[Message, ...], now: float) -> None:
         """Note that the provider was asked for a summary of a request.
@@ -104,7 +72,6 @@ class Compactions:
             now: Seconds since 1970.
         """
         self._asked = _Asked(upto, messages, now)
-        self._spent = 0.0
 
     def arrived(self, summary: SummaryStored) -> bool:
         """Take a summary; False if it is not the one that was asked for last."""
@@ -112,7 +79,6 @@ class Compactions:
             return False
         self._ready = summary
         self._failures = 0
-        self._summary_tokens = summary.tokens
         return True
 
     def failed(self, upto: int) -> None:

@@ -14,11 +14,13 @@ from repertory.actors import ActorRef
 from repertory.agents.compaction import Compactions
 from repertory.agents.edits import PlanEdits
 from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.context import (
     EMPTY,
     Calibration,
+    ContextPolicy,
     CoverRange,
     Decision,
     Outcome,
@@ -29,6 +31,7 @@ from repertory.context import (
     priced,
     validate,
 )
+from repertory.context.compaction import Compaction
 from repertory.errors import ContextOverflow, ModelError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MOST_REFUSALS = 3
+_DENSE = 25_000  # tokens; see ContextPolicy.summarize_tokens
 DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -95,11 +99,7 @@ class ContextView:
             runtime, live, self._policy, binding=model.profile.target == "binding", price=self._priced
         )
         self.edits_ready = anyio.Event()
-        budget = self._policy.budget_tokens if self._policy is not None else None
-        room = model.profile.context_window - max_tokens
-        self._compactions = Compactions(
-            live, self._policy, model.profile, head=self._head, limit=min(room, budget or room)
-        )
+        self._compactions = Compactions(self._policy, model.profile, head=self._head)
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
         self._calibration = Calibration()
         self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
@@ -112,6 +112,8 @@ class ContextView:
         self._shrink_to: int | None = None  # tokens, after a refusal
         self._shrink_at_most: int | None = None  # the same, where the wish for less cannot be fulfilled
         self._refusals = 0
+        self._summarized_size = 0  # of the record when the summarizer was last asked
+        self._gists = Gists(runtime, live, self._policy, ref)
 
     async def open(self) -> None:
         """Take up the plan and the figures where the record left them."""
@@ -129,7 +131,6 @@ class ContextView:
         self._live.meter.add(summaries=sum(_covers(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
-        swapped = max((decision.iteration for decision in decisions if decision.kind == "provider"), default=0)
         called_in = 0
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
@@ -137,8 +138,6 @@ class ContextView:
                 self._live.meter.add(cost_seen=row.replied.cost if row.replied else 0.0)
             elif row.replied is not None and row.replied.error is None:
                 self._called_at = row.replied.at
-                if row.called.iteration >= swapped:
-                    self._compactions.count(row.replied.usage)
                 self._count(
                     row.replied.usage,
                     view_estimate=row.called.prompt_estimate,
@@ -176,9 +175,13 @@ class ContextView:
                 records.extend(released)
                 outcome = self._next(self._planner, snapshot, iteration, now)
             estimate = outcome.estimate
+            self._request_compaction(outcome.compaction, snapshot, iteration, now)
             for decision in outcome.decisions:
-                records.append(self.edits.take(decision))
-            live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
+                better = self._gists.put_into(decision, snapshot)
+                records.append(self.edits.take(better))
+                estimate += decision.arithmetic.cleared_tokens - better.arithmetic.cleared_tokens
+                if better is decision:
+                    live.plan = outcome.plan  # equal to what the decision made, and the one that the planner knows
             if outcome.decisions:
                 self._summaries = [summary for summary in self._summaries if summary.last >= live.plan.start]
         request = self._projector.project(snapshot, live.plan)
@@ -221,7 +224,13 @@ class ContextView:
         )
         if refused:
             self._runtime.publish(self._live, SummaryRefused, reason=refused)
-        return [self.edits.take(swap)] if swap is not None else []
+        if swap is None:
+            return []
+        if self._planner is not None:
+            swap = self._planner.counted(
+                swap, snapshot, self._live.plan, iteration=iteration, cold=self._cache_is_cold(now)
+            )
+        return [self.edits.take(swap)]
 
     def _cache_is_cold(self, now: float) -> bool:
         """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
@@ -266,7 +275,6 @@ class ContextView:
         self._shrink_to = self._shrink_at_most = None
         self._answered = shown
         self._compactions.saw(response.content)
-        self._compactions.count(usage)
         self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
         self._runtime.publish(
             self._live,
@@ -349,15 +357,17 @@ class ContextView:
 
     def request_summary(self, iteration: int) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail."""
-        if self._compactions.apply:
-            self._request_compaction(iteration)
-            return
         policy = self._policy
+        self._gists.request(iteration)
+        if self._compactions.apply:
+            return  # any other summary would invalidate the thinking; the planner says when to ask for the provider's
         if policy is None or not policy.summaries or not policy.summarize_every:
             return
-        if iteration % policy.summarize_every:
-            return
         snapshot = self._live.ledger.snapshot()
+        size = self._record_estimate(snapshot)
+        if iteration % policy.summarize_every and not self._is_dense(policy, size):
+            return
+        self._summarized_size = size
         newest = self._newest_summary
         self._runtime.summarizer.tell(
             Summarize(
@@ -373,16 +383,16 @@ class ContextView:
             )
         )
 
-    def _request_compaction(self, iteration: int) -> None:
-        """Have the provider summarize exactly what the last request said, if that is due."""
-        sent, now = self._answered, self._runtime.clock()
-        if sent is None or not self._compactions.due(now):
+    def _request_compaction(self, wanted: Compaction | None, snapshot: Snapshot, iteration: int, now: float) -> None:
+        """Have the provider summarize exactly what the last request said, if the planner wants that."""
+        sent = self._answered
+        if wanted is None or sent is None or sent.position != wanted.upto or not self._compactions.may_ask(now):
             return
         self._compactions.asked(sent.position, sent.request.messages, now)
         self._runtime.summarizer.tell(
             Summarize(
                 run_id=self._live.run_id,
-                snapshot=self._live.ledger.snapshot(),
+                snapshot=snapshot,
                 first=0,
                 upto=sent.position,
                 strategy=ProviderStrategy(self._model),
@@ -391,6 +401,13 @@ class ContextView:
                 reply_to=self._ref,
             )
         )
+
+    def _is_dense(self, policy: ContextPolicy, size: int) -> bool:
+        """Whether so much has come since the last request to the summarizer that the next is due early."""
+        most = policy.summarize_tokens
+        if most is None:
+            most = 0 if policy.rhythm == "strict" else _DENSE
+        return 0 < most <= size - max(self._summarized_size, self._head)
 
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
