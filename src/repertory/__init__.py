@@ -22,6 +22,7 @@ from repertory._version import __version__
 if TYPE_CHECKING:
     from repertory.agents import (
         Agent,
+        AlertThresholds,
         Limits,
         Run,
         RunStatistics,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agents": (
         "Agent",
+        "AlertThresholds",
         "Limits",
         "Run",
         "RunStatistics",
@@ -79,6 +81,7 @@ _HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Agent",
+    "AlertThresholds",
     "AnthropicModel",
     "ContextPolicy",
     "Limits",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from repertory.agents.accounting import RunStatistics
 from repertory.agents.agent import Agent, load_agent
+from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import (
+    Alert,
     AnyEvent,
     ContextEdited,
     Event,
@@ -29,6 +31,8 @@ from repertory.agents.supervisor import Supervisor, open_supervisor
 
 __all__ = [
     "Agent",
+    "Alert",
+    "AlertThresholds",
     "AnyEvent",
     "ContextEdited",
     "Event",

@@ -98,6 +98,8 @@ class PlanEdits:
             cost=decision.arithmetic.cost_now,
             saves_per_call=decision.arithmetic.saving_per_call,
             summaries=covers,
+            tokens_before=decision.arithmetic.prompt_before,
+            tokens_after=decision.arithmetic.prompt_after,
             entries=tuple(edit.position for edit in decision.edits if not isinstance(edit, CoverRange)),
         )
         live.tell(events_of(decision, live.ledger.snapshot(), self._policy))

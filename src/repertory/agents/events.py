@@ -120,6 +120,8 @@ class ContextEdited(Event, frozen=True, kw_only=True):
         tokens_saved: How much smaller each later prompt is.
         cost: US dollars that the edit costs once, for rewriting the cache behind it.
         saves_per_call: US dollars that each later call saves.
+        tokens_before: Estimate of the prompt without the edit; 0 where it was not worked out.
+        tokens_after: The same with it.
         summaries: How many summaries are swapped in with it.
         entries: Positions of the single entries that it touches.
     """
@@ -131,6 +133,8 @@ class ContextEdited(Event, frozen=True, kw_only=True):
     saves_per_call: float = 0.0
     summaries: int = 0
     entries: tuple[int, ...] = ()
+    tokens_before: int = 0
+    tokens_after: int = 0
 
 
 class SummaryTaken(Event, frozen=True, kw_only=True):
@@ -146,6 +150,22 @@ class SummaryTaken(Event, frozen=True, kw_only=True):
 class SummaryRefused(Event, frozen=True, kw_only=True):
     """A summary failed or was refused; the run goes on without it."""
 
+    reason: str
+
+
+class Alert(Event, frozen=True, kw_only=True):
+    """A figure of the run went beyond its threshold; see ``AlertThresholds``.
+
+    Attributes:
+        metric: Which threshold: ``tokens``, ``retrieval_share`` or ``summary_failures``.
+        value: The figure.
+        threshold: What it should not exceed.
+        reason: Both, as a sentence.
+    """
+
+    metric: str
+    value: float
+    threshold: float
     reason: str
 
 
@@ -175,6 +195,7 @@ AnyEvent: TypeAlias = (
     | ContextEdited
     | SummaryTaken
     | SummaryRefused
+    | Alert
     | StateChanged
     | EventsMissed
 )

@@ -11,6 +11,7 @@ import msgspec
 from repertory.actors import ActorRef
 from repertory.agents.accounting import Meter, RunStatistics
 from repertory.agents.agent import Agent
+from repertory.agents.alerts import Watch
 from repertory.agents.log import log_listener_error
 from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.memory import Ledger, Memory
@@ -39,6 +40,7 @@ class LiveRun:
         self.parent = parent
         self.children: list[LiveRun] = []
         self.meter = Meter()
+        self.watch: Watch | None = None  # None where nobody wants alerts
         self.plan = EMPTY
         self.listeners: list[Callable[[MessageEvent], object]] = []
         if agent.on_lifecycle is not None:

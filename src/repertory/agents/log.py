@@ -20,6 +20,9 @@ _LEVELS = {
     "RunSpawned": logging.INFO,
     "RunResumed": logging.INFO,
     "StateChanged": logging.INFO,
+    "IterationStarted": logging.INFO,  # the size of the context, iteration by iteration
+    "ContextEdited": logging.INFO,
+    "Alert": logging.WARNING,
     "ModelRetrying": logging.WARNING,
     "SummaryRefused": logging.WARNING,
 }

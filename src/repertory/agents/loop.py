@@ -164,6 +164,7 @@ class Loop:
             self._nudges = 0
             await self._caller.run([OpenCall(use, "run") for use in uses], iteration)
         self._view.request_summary(iteration)
+        self._runtime.check_alerts(self._live)
 
     async def _ask_model(self, iteration: int) -> tuple[Block, ...]:
         """Show the model the record; its answer is durable before anything acts on it."""

@@ -12,7 +12,8 @@ from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
-from repertory.agents.events import AnyEvent, RunSpawned, StateChanged
+from repertory.agents.alerts import AlertThresholds, Watch
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
@@ -43,6 +44,7 @@ class Runtime:
         memory: ActorRef[Any],
         summarizer: ActorRef[Any],
         content_retention: float | None,
+        alerts: AlertThresholds | None,
         clock: Callable[[], float],
     ) -> None:
         self.journal = journal
@@ -54,6 +56,7 @@ class Runtime:
         self._tasks = tasks
         self._memory = memory
         self._default_model = model
+        self._alerts = alerts
         self._models: dict[str | None, Model] = {}
         self._live: dict[str, LiveRun] = {}
 
@@ -64,6 +67,7 @@ class Runtime:
         ledger = Ledger(self.journal, started.run_id, clock=self.clock)
         memory = await self._open_memory(started.run_id, agent, parent)
         live = LiveRun(started, agent, ledger, memory, parent=parent)
+        live.watch = self._new_watch()
         model = self.model_for(live).name
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=model)
         task = Draft(role="user", kind="task", content=(Text(started.task),))
@@ -125,15 +129,23 @@ class Runtime:
         ledger = await Ledger.open(self.journal, row.started.run_id, clock=self.clock)
         live = LiveRun(row.started, agent, ledger, Memory(self._memory, row.started.scope_id), parent=parent)
         live.resumed = True
+        live.watch = self._new_watch()
         live.plan = replay(made.body for made in await self.journal.read_decisions(live.run_id))
         live.skip_added()
         live.iteration = row.iteration
         heard = {entry.metadata.get("message_id") for entry in ledger.snapshot()}
         for _, event in await self.journal.read_events(live.run_id):
+            if live.watch is not None:
+                live.watch.saw(event.type, event.body)
             if event.type == _SAID and event.body["message_id"] not in heard:
                 live.say(Said(event.body["message_id"], event.body["text"]))
+        if live.watch is not None:
+            live.watch.check()  # what is beyond by now was said by the process before
         self._register(live)
         return live
+
+    def _new_watch(self) -> Watch | None:
+        return Watch(self._alerts) if self._alerts is not None else None
 
     def _register(self, live: LiveRun) -> None:
         self._live[live.run_id] = live
@@ -173,11 +185,18 @@ class Runtime:
         """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
         now, iteration = self.clock(), live.iteration
         self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
+        if live.watch is not None:
+            live.watch.saw(event.__name__, fields)
         log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=iteration, **fields)
         if keep:
             body: Json = msgspec.to_builtins(fields)
             record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=now, iteration=iteration)
             self.journal.submit([record])
+
+    def check_alerts(self, live: LiveRun) -> None:
+        """Say which figures of a run have gone beyond their threshold; see ``AlertThresholds``."""
+        for crossing in live.watch.check() if live.watch is not None else ():
+            self.publish(live, Alert, **msgspec.structs.asdict(crossing))
 
     async def change_state(self, live: LiveRun, state: RunState) -> None:
         """Put a run into a state that is not its last."""

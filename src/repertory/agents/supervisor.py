@@ -15,6 +15,7 @@ import msgspec
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.agent import Agent, check_listener, load_agent
+from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
 from repertory.agents.log import log_dead_letter
 from repertory.agents.runs import Run
@@ -141,6 +142,9 @@ class Supervisor:
         return self._runtime.hub.reader()
 
 
+_ALERTS = AlertThresholds()
+
+
 @asynccontextmanager
 async def open_supervisor(
     path: str | PathLike[str] | None = None,
@@ -150,6 +154,7 @@ async def open_supervisor(
     journal: Journal | None = None,
     summaries: Strategy | None = None,
     content_retention: float | None = 3600.0,
+    alerts: AlertThresholds | None = _ALERTS,
     drain_timeout: float = 5.0,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
@@ -166,6 +171,7 @@ async def open_supervisor(
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
         content_retention: Seconds that the content store keeps, after the end of a run, what the ledger holds as
             well; None keeps it for good. What only the content store has is always kept.
+        alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
         drain_timeout: Seconds.
         clock: Gives the time in seconds since 1970.
 
@@ -195,6 +201,7 @@ async def open_supervisor(
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
                 content_retention=content_retention,
+                alerts=alerts,
                 clock=clock,
             )
             await journal.delete_expired_contents(clock())

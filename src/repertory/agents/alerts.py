@@ -1,0 +1,115 @@
+"""Alerts: figures of a run that say that something is wrong with its context, and from where on they do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from repertory.agents.events import ModelAnswered, SummaryRefused, SummaryTaken, ToolEnded
+from repertory.errors import ConfigurationError
+from repertory.llm.model import Usage
+
+
+class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """From where on a figure is worth an ``Alert``; None never is.
+
+    Attributes:
+        tokens: Prompt tokens of the last ``window`` iterations together.
+        window: Iterations.
+        retrieval_share: Share of the tool calls that look up again what had left the view.
+        least_tool_calls: With fewer tool calls their share says nothing yet.
+        summary_failures: Share of the summaries asked for that failed or were refused.
+    """
+
+    tokens: int | None = 80_000
+    window: int = 16
+    retrieval_share: float | None = 0.10
+    least_tool_calls: int = 10
+    summary_failures: float | None = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "retrieval_share", "summary_failures"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigurationError(f"alerts.{name} must be at least 0 or None, got {value}")
+        for name in ("window", "least_tool_calls"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"alerts.{name} must be at least 1, got {getattr(self, name)}")
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a run that are watched; ``tokens`` are those of the last iterations."""
+
+    tokens: int = 0
+    tool_calls: int = 0
+    retrievals: int = 0
+    summaries: int = 0
+    summaries_failed: int = 0
+
+
+class Crossing(msgspec.Struct, frozen=True):
+    """One figure beyond its threshold."""
+
+    metric: str
+    value: float
+    threshold: float
+    reason: str
+
+
+def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
+    """Say which figures are beyond their thresholds. A pure function."""
+    found: list[Crossing] = []
+    most = thresholds.tokens
+    if most is not None and figures.tokens > most:
+        reason = f"{figures.tokens:,} prompt tokens in the last {thresholds.window} iterations, more than {most:,}"
+        found.append(Crossing("tokens", figures.tokens, most, reason))
+    share = thresholds.retrieval_share
+    if share is not None and figures.tool_calls >= thresholds.least_tool_calls:
+        value = figures.retrievals / figures.tool_calls
+        if value > share:
+            reason = (
+                f"{value:.1%} of {figures.tool_calls} tool calls look up what had left the view, more than {share:.1%}"
+            )
+            found.append(Crossing("retrieval_share", value, share, reason))
+    failures = thresholds.summary_failures
+    asked = figures.summaries + figures.summaries_failed
+    if failures is not None and asked:
+        value = figures.summaries_failed / asked
+        if value > failures:
+            reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
+            found.append(Crossing("summary_failures", value, failures, reason))
+    return found
+
+
+class Watch:
+    """Watches one run through its events, and says of each crossing once."""
+
+    def __init__(self, thresholds: AlertThresholds) -> None:
+        self._thresholds = thresholds
+        self._prompts: deque[int] = deque(maxlen=thresholds.window)
+        self._counts = Watched()
+        self._beyond: set[str] = set()
+
+    def saw(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Count an event, by its name and fields, as it is published or as the journal has it."""
+        now = self._counts
+        if kind == ModelAnswered.__name__:
+            self._prompts.append(msgspec.convert(body["usage"], Usage).prompt_tokens)
+        elif kind == ToolEnded.__name__:
+            retrievals = now.retrievals + bool(body.get("retrieval"))
+            self._counts = msgspec.structs.replace(now, tool_calls=now.tool_calls + 1, retrievals=retrievals)
+        elif kind == SummaryTaken.__name__:
+            self._counts = msgspec.structs.replace(now, summaries=now.summaries + 1)
+        elif kind == SummaryRefused.__name__:
+            self._counts = msgspec.structs.replace(now, summaries_failed=now.summaries_failed + 1)
+
+    def check(self) -> list[Crossing]:
+        """The figures that have gone beyond their threshold since the last check; back below, they may again."""
+        figures = msgspec.structs.replace(self._counts, tokens=sum(self._prompts))
+        found = crossings(figures, self._thresholds)
+        fresh = [crossing for crossing in found if crossing.metric not in self._beyond]
+        self._beyond = {crossing.metric for crossing in found}
+        return fresh

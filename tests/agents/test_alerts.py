@@ -1,0 +1,145 @@
+"""When a run's figures are worth an alert, and that each crossing is said once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from context_scenes import Reader, clerk, read_log
+
+import repertory as rp
+from backends import RunAsync
+from repertory.agents import Alert, ContextEdited
+from repertory.agents.alerts import AlertThresholds, Watch, Watched, crossings
+from repertory.errors import ConfigurationError
+from repertory.llm.model import Usage
+from repertory.testing import ScriptedModel, call
+
+DOCUMENTED = AlertThresholds()
+
+
+@pytest.mark.parametrize(
+    ("figures", "metrics"),
+    [
+        (Watched(), []),
+        (Watched(tokens=80_000), []),
+        (Watched(tokens=80_001), ["tokens"]),
+        (Watched(tool_calls=10, retrievals=1), []),
+        (Watched(tool_calls=10, retrievals=2), ["retrieval_share"]),
+        (Watched(tool_calls=9, retrievals=9), []),
+        (Watched(summaries=99, summaries_failed=1), []),
+        (Watched(summaries=98, summaries_failed=1), ["summary_failures"]),
+        (Watched(tokens=90_000, tool_calls=10, retrievals=9, summaries_failed=1),
+         ["tokens", "retrieval_share", "summary_failures"]),
+    ],
+)  # fmt: skip
+def test_a_figure_is_worth_an_alert_only_beyond_its_threshold(figures: Watched, metrics: list[str]) -> None:
+    """The documented thresholds: at them all is well, and a handful of tool calls says nothing yet."""
+    assert [crossing.metric for crossing in crossings(figures, DOCUMENTED)] == metrics
+
+
+def test_a_reason_has_the_figure_and_the_threshold() -> None:
+    """Whoever reads the log needs to look nothing up."""
+    (tokens,) = crossings(Watched(tokens=81_234), DOCUMENTED)
+    assert tokens.reason == "81,234 prompt tokens in the last 16 iterations, more than 80,000"
+    assert (tokens.value, tokens.threshold) == (81_234, 80_000)
+    (share,) = crossings(Watched(tool_calls=20, retrievals=5), DOCUMENTED)
+    assert share.reason.startswith("25.0% of 20 tool calls")
+
+
+def test_none_switches_one_alert_off() -> None:
+    """Each by itself."""
+    everything = Watched(tokens=90_000, tool_calls=10, retrievals=9, summaries_failed=1)
+    for name in ("tokens", "retrieval_share", "summary_failures"):
+        left = crossings(everything, AlertThresholds(**{name: None}))  # type: ignore[arg-type]
+        assert name not in [crossing.metric for crossing in left]
+        assert len(left) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tokens": -1}, "alerts.tokens must be at least 0 or None, got -1"),
+        ({"window": 0}, "alerts.window must be at least 1, got 0"),
+    ],
+)
+def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, int], words: str) -> None:
+    """Nothing can be below zero, and no iterations have no tokens."""
+    with pytest.raises(ConfigurationError, match=words):
+        AlertThresholds(**fields)  # type: ignore[arg-type]
+
+
+def test_only_the_last_iterations_count_and_a_crossing_is_said_once() -> None:
+    """It is said again only after the figure was back below; both forms of an event count."""
+    watch = Watch(AlertThresholds(tokens=100, window=2))
+    said = []
+    for tokens in (60, 60, 60, 10, 10, 95, 10):
+        usage = Usage(tokens)
+        watch.saw("ModelAnswered", {"usage": usage if tokens == 60 else {"input_tokens": tokens}})
+        said.append([crossing.value for crossing in watch.check()])
+    assert said == [[], [120], [], [], [], [105], []]
+
+
+async def test_a_run_raises_an_alert_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    """One event per crossing, in the journal too, and one line at WARNING, at the end of its iteration."""
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 6)), "Done."])
+    alerts = rp.AlertThresholds(tokens=2_000, window=3)
+    with caplog.at_level(logging.INFO, logger="repertory"):
+        async with rp.open_supervisor(model=model, alerts=alerts) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk", tools=[read_log], context=None), "Read.")
+            await run.wait_result()
+            heard = [event async for event in run.events() if isinstance(event, Alert)]
+            kept = [event for _, event in await supervisor.journal.read_events(run.id) if event.type == "Alert"]
+    (alert,) = heard
+    assert alert.metric == "tokens"
+    assert 2_000 < alert.value < 6_000
+    assert [event.body["reason"] for event in kept] == [alert.reason]
+    (line,) = [record for record in caplog.records if record.message == "alert"]
+    assert (line.levelno, line.reason, line.run) == (logging.WARNING, alert.reason, run.id)  # type: ignore[attr-defined]
+    sizes = [record.view_tokens for record in caplog.records if record.message == "iteration.started"]  # type: ignore[attr-defined]
+    assert len(sizes) == 6
+    assert sizes == sorted(sizes)
+
+
+async def test_alerts_can_be_switched_off() -> None:
+    """``alerts=None`` is silence, whatever the figures."""
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 6)), "Done."])
+    async with rp.open_supervisor(model=model, alerts=None) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.")
+        await run.wait_result()
+        assert not [event async for event in run.events() if isinstance(event, Alert)]
+
+
+def test_a_resumed_run_does_not_repeat_its_alerts(tmp_path: Path, run_async: RunAsync) -> None:
+    """What an earlier process said is not said again; the window goes on where it was."""
+    alerts = rp.AlertThresholds(tokens=2_000, window=50)
+    agent = rp.Agent("clerk", tools=[read_log], context=None, limits=rp.Limits(iterations=5))
+    wider = rp.Agent("clerk", tools=[read_log], context=None)
+
+    async def main() -> None:
+        steps = [call("read_log", day=day) for day in range(1, 7)]
+        async with rp.open_supervisor(tmp_path / "a.db", model=ScriptedModel(steps), alerts=alerts) as supervisor:
+            run = await supervisor.spawn(agent, "Read.")
+            with pytest.raises(Exception, match="no answer after 5"):
+                await run.wait_result()
+        steps = [call("read_log", day=7), "Done."]  # type: ignore[list-item]
+        async with rp.open_supervisor(tmp_path / "a.db", model=ScriptedModel(steps), alerts=alerts) as supervisor:
+            again = await supervisor.resume(run.id, agent=wider)
+            assert await again.wait_result() == "Done."
+            events = await supervisor.journal.read_events(run.id)
+        assert [event.type for _, event in events].count("Alert") == 1
+
+    run_async(main)
+
+
+async def test_an_edit_says_how_large_the_prompt_was_and_is() -> None:
+    """Before and after, in tokens, at every compaction."""
+    reader = Reader(7, stop_at=0)
+    async with rp.open_supervisor(model=reader.model) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.")
+        await run.wait_result()
+        edits = [event async for event in run.events() if isinstance(event, ContextEdited)]
+    assert edits
+    for edit in edits:
+        assert edit.tokens_before > edit.tokens_after > 0
