@@ -6,6 +6,8 @@ block's signature, and what it means for the thinking behind it, is ``binding``'
 
 from __future__ import annotations
 
+from typing import Any
+
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Json, RawBlock, Text, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, StopReason
@@ -87,7 +89,7 @@ def check_blocks(body: Json, betas: frozenset[str]) -> None:
                 )
 
 
-def begins_with_summary(messages: list[Json]) -> bool:
+def begins_with_summary(messages: list[Any]) -> bool:
     """Whether a compaction block stands first, so that the first message may be the assistant's."""
     content = messages[0].get("content") if isinstance(messages[0], dict) else None
     first = content[0] if isinstance(content, list) and content else None

@@ -145,7 +145,7 @@ def _without_thinking(body: Json, keep: int | None) -> tuple[Json, int]:
 def _without_results(body: Json, edit: Json, tokens: int) -> tuple[Json, int]:
     """Clear the oldest tool results, if the trigger is exceeded."""
     uses = [block for message in body["messages"] for block in _blocks(message) if block["type"] == "tool_use"]
-    trigger = edit.get("trigger") or {"type": "input_tokens", "value": _TRIGGER}
+    trigger: Json = edit.get("trigger") or {"type": "input_tokens", "value": _TRIGGER}
     if (tokens if trigger["type"] == "input_tokens" else len(uses)) <= trigger["value"]:
         return body, 0
     keep = (edit.get("keep") or {"value": _KEEP})["value"]

@@ -1,0 +1,114 @@
+"""Swapping a provider's signed summary in: what the request looks like, and when it must not be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, swap_in, validate
+from repertory.llm import RawBlock, Text, Thinking, ToolResult, ToolUse, profile_for, text_of
+from repertory.memory.entries import Entry
+from repertory.memory.records import SummaryStored
+
+PROFILE = profile_for("claude-sonnet-5-5")
+BLOCK = RawBlock({"type": "compaction", "content": "what was", "signature": "s"})
+
+
+def entry(position: int, role: str, kind: str, *content: Any, tokens: int = 400) -> Entry:
+    """One entry of a ledger."""
+    call_id = content[0].tool_use_id if isinstance(content[0], ToolResult) else None
+    return Entry(
+        position=position,
+        iteration=(position + 1) // 2,
+        role=role,  # type: ignore[arg-type]
+        kind=kind,
+        content=content,
+        created_at=0.0,
+        tokens=tokens,
+        tool_call_id=call_id,
+        tool="read" if call_id else None,
+    )
+
+
+def ledger(turns: int) -> list[Entry]:
+    """The task, and so many thinking turns with a tool call and its result each."""
+    out = [entry(0, "user", "task", Text("Do it before noon."), tokens=10)]
+    for number in range(1, turns + 1):
+        use = ToolUse(f"c{number}", "read", {"n": number})
+        out.append(entry(len(out), "assistant", "assistant", Thinking(f"t{number}", "sig"), use))
+        out.append(entry(len(out), "user", "action-result", ToolResult(f"c{number}", f"result {number}")))
+    return out
+
+
+def summary(last: int, *, tokens: int = 20) -> SummaryStored:
+    """A provider's summary of everything up to an entry."""
+    return SummaryStored(
+        run_id="r", summary_id="s", first=0, last=last, strategy="provider", content=(BLOCK,), tokens=tokens, at=0.0
+    )
+
+
+def swap(snapshot: list[Entry], last: int, plan: Any = EMPTY, **options: Any) -> Any:
+    """Ask for the swap."""
+    stored = summary(last, **options)
+    return swap_in(snapshot, plan, stored, policy=ContextPolicy(), profile=PROFILE, iteration=9)
+
+
+def shown(snapshot: list[Entry], plan: Any) -> Any:
+    """The legal request of a plan."""
+    request = project(snapshot, plan, profile=PROFILE)
+    validate(request, PROFILE)
+    return request
+
+
+def test_the_block_comes_first_and_what_is_kept_is_said_again_behind_the_last_entry() -> None:
+    """Between the block and the turn that followed there is nothing; later requests only append."""
+    snapshot = ledger(6)
+    decision = swap(snapshot, 8)
+    assert decision.arithmetic.cleared_tokens > 2_000
+    assert decode_decision(encode_decision(decision)) == decision
+    plan = apply(EMPTY, decision)
+    request = shown(snapshot, plan)
+    assert request.messages[0].role == "assistant"
+    assert request.messages[0].content == (BLOCK, *snapshot[9].content)
+    assert [type(block) for block in request.messages[-1].content] == [ToolResult, Text, Text]
+    assert text_of(request.messages[-1].content[-1]) == "Do it before noon."
+    longer = shown(ledger(8), plan)
+    assert longer.messages[: len(request.messages)] == request.messages
+
+
+def test_a_second_summary_takes_the_place_of_the_first_and_says_the_task_again() -> None:
+    """However often the run is compacted, there is one block, and the task once behind it."""
+    plan = apply(EMPTY, swap(ledger(6), 8))
+    snapshot = ledger(12)
+    plan = apply(plan, swap(snapshot, 20, plan))
+    said = [block for message in shown(snapshot, plan).messages for block in message.content]
+    assert said.count(BLOCK) == 1
+    assert said.count(Text("Do it before noon.")) == 1
+
+
+def test_a_digest_behind_the_block_keeps_the_task_in_view() -> None:
+    """A forced fold covers the message in which the task was said again, so it is said in front of the digest."""
+    snapshot = ledger(12)
+    plan = apply(EMPTY, swap(ledger(6), 8))
+    cover = plan.covers[0]
+    fold = msgspec.structs.replace(cover, first=9, last=20, content=(Text("digest"),), kept=(), restated_at=-1)
+    request = shown(snapshot, msgspec.structs.replace(plan, covers=(cover, fold), thinking_from=25))
+    assert request.messages[0].content == (BLOCK,)
+    assert "Do it before noon." in text_of(request.messages[1].content)
+    assert "digest" in text_of(request.messages[1].content)
+
+
+@pytest.mark.parametrize("last", [12, 11, 1, 7])
+def test_a_summary_that_does_not_fit_the_moment_is_refused(last: int) -> None:
+    """Nothing follows it, or the user's turn does: then a call would be cut from its result."""
+    assert swap(ledger(6), last) is None
+
+
+def test_a_summary_that_does_not_make_the_view_smaller_is_refused() -> None:
+    """Nor one that begins elsewhere, nor while the assistant's turn is the last."""
+    assert swap(ledger(6), 8, tokens=9_000) is None
+    assert swap(ledger(6)[:-1], 8) is None
+    elsewhere = msgspec.structs.replace(summary(8), first=1)
+    assert swap_in(ledger(6), EMPTY, elsewhere, policy=ContextPolicy(), profile=PROFILE, iteration=9) is None
