@@ -11,7 +11,7 @@ from repertory.actors import Accepts, ActorContext, Request, handler
 from repertory.agents.live import LiveRun
 from repertory.agents.loop import Loop
 from repertory.errors import ContextError
-from repertory.summarizer import SummaryFailed, SummaryReady
+from repertory.summarizer import ResultSummarized, SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
@@ -51,7 +51,9 @@ class AgentActor:
     last durable iteration.
     """
 
-    receives: Accepts[StopRun | PauseRun | ResumeRun | ExpandShown | PinShown | SummaryReady | SummaryFailed]
+    receives: Accepts[
+        StopRun | PauseRun | ResumeRun | ExpandShown | PinShown | ResultSummarized | SummaryReady | SummaryFailed
+    ]
 
     def __init__(self, runtime: Runtime, live: LiveRun) -> None:
         self._runtime = runtime
@@ -103,6 +105,12 @@ class AgentActor:
         """See ``Run.pin`` and ``Run.unpin``."""
         assert self._loop is not None
         await self._loop.pin(message.position, on=message.on)
+
+    @handler
+    def result_summarized(self, message: ResultSummarized) -> None:
+        """Keep a result's summary until the result is compacted."""
+        self._live.gists[message.position] = message.text
+        self._live.meter.add(cost_seen=message.cost)
 
     @handler
     def summary_ready(self, message: SummaryReady) -> None:

@@ -25,6 +25,7 @@ from repertory.llm.model import Model
 from repertory.memory import Draft, Ledger, Memory
 from repertory.memory.journal import Journal, RunRow
 from repertory.memory.records import FINAL_STATES, EventLogged, RunStarted, RunState, RunStateChanged
+from repertory.summarizer.results import RESULT_SUMMARIZED
 
 _SAID = "UserSaid"
 # A run's actor that keeps crashing is given up; its neighbours go on.
@@ -139,6 +140,8 @@ class Runtime:
                 live.watch.saw(event.type, event.body)
             if event.type == _SAID and event.body["message_id"] not in heard:
                 live.say(Said(event.body["message_id"], event.body["text"]))
+            elif event.type == RESULT_SUMMARIZED:
+                live.gists[event.body["position"]] = event.body["text"]
         if live.watch is not None:
             live.watch.check()  # what is beyond by now was said by the process before
         self._register(live)

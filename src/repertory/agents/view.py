@@ -14,11 +14,13 @@ from repertory.actors import ActorRef
 from repertory.agents.compaction import Compactions
 from repertory.agents.edits import PlanEdits
 from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.context import (
     EMPTY,
     Calibration,
+    ContextPolicy,
     CoverRange,
     Decision,
     Outcome,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MOST_REFUSALS = 3
+_DENSE = 25_000  # tokens; see ContextPolicy.summarize_tokens
 DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -109,6 +112,8 @@ class ContextView:
         self._shrink_to: int | None = None  # tokens, after a refusal
         self._shrink_at_most: int | None = None  # the same, where the wish for less cannot be fulfilled
         self._refusals = 0
+        self._summarized_size = 0  # of the record when the summarizer was last asked
+        self._gists = Gists(runtime, live, self._policy, ref)
 
     async def open(self) -> None:
         """Take up the plan and the figures where the record left them."""
@@ -171,9 +176,12 @@ class ContextView:
                 outcome = self._next(self._planner, snapshot, iteration, now)
             estimate = outcome.estimate
             self._request_compaction(outcome.compaction, snapshot, iteration, now)
-            for decision in outcome.decisions:
+            better = [self._gists.put_into(decision, snapshot) for decision in outcome.decisions]
+            for decision, planned in zip(better, outcome.decisions, strict=True):
                 records.append(self.edits.take(decision))
-            live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
+                estimate += planned.arithmetic.cleared_tokens - decision.arithmetic.cleared_tokens
+            if tuple(better) == outcome.decisions:
+                live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
             if outcome.decisions:
                 self._summaries = [summary for summary in self._summaries if summary.last >= live.plan.start]
         request = self._projector.project(snapshot, live.plan)
@@ -350,13 +358,16 @@ class ContextView:
     def request_summary(self, iteration: int) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail."""
         policy = self._policy
+        self._gists.request(iteration)
         if self._compactions.apply:
             return  # any other summary would invalidate the thinking; the planner says when to ask for the provider's
         if policy is None or not policy.summaries or not policy.summarize_every:
             return
-        if iteration % policy.summarize_every:
-            return
         snapshot = self._live.ledger.snapshot()
+        size = self._record_estimate(snapshot)
+        if iteration % policy.summarize_every and not self._is_dense(policy, size):
+            return
+        self._summarized_size = size
         newest = self._newest_summary
         self._runtime.summarizer.tell(
             Summarize(
@@ -390,6 +401,13 @@ class ContextView:
                 reply_to=self._ref,
             )
         )
+
+    def _is_dense(self, policy: ContextPolicy, size: int) -> bool:
+        """Whether so much has come since the last request to the summarizer that the next is due early."""
+        most = policy.summarize_tokens
+        if most is None:
+            most = 0 if policy.rhythm == "strict" else _DENSE
+        return 0 < most <= size - max(self._summarized_size, self._head)
 
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""

@@ -13,7 +13,7 @@ from repertory.errors import ConfigurationError
 
 Rhythm: TypeAlias = Literal["thrifty", "strict"]
 ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
-CompactMode: TypeAlias = Literal["stub", "first_chars"]
+CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
 
 MOST_TOKENS = 10_000_000
 
@@ -57,9 +57,12 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         excerpt_chars: Length of a citation's excerpt.
         expiration_turns: Iterations for which a result is shown before it expires; 0 for the one that first shows it.
         expiration_mode: What becomes of an expired result.
-        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, or its
-            first characters.
+        compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its first
+            characters, or a summary that the summarizer's model writes as soon as the result is there. Where it
+            has none (no model, a failure, not ready yet), the stub is shown.
         compact_length: Characters that remain of a compacted result, about.
+        compact_prompt: Instructions for that summary; "" for the built-in ones. The answer must be JSON with
+            ``summary`` and, if wanted, ``facts``.
         compactor: Name of the plug-in that compacts this tool's results; "" detects it from the content.
         pin: Keep the results in view verbatim for the whole run.
         importance: Below 1 they are compacted sooner, above 1 later; it multiplies how many are kept.
@@ -74,6 +77,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     expiration_mode: ExpirationMode = "none"
     compact_mode: CompactMode = "stub"
     compact_length: int = 400
+    compact_prompt: str = ""
     compactor: str = ""
     pin: bool = False
     importance: float = 1.0
@@ -98,6 +102,7 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     expiration_mode: ExpirationMode | None = None
     compact_mode: CompactMode | None = None
     compact_length: int | None = None
+    compact_prompt: str | None = None
     compactor: str | None = None
     pin: bool | None = None
     importance: float | None = None
@@ -145,8 +150,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_recent: Newest tool results that are spared at first when the prompt must be made to fit.
         strict_chars: Characters that strict rhythm shows of a result on arrival; 0 shows it whole.
         stubs: Whether old tool results may become stubs.
-        summaries: Whether summaries may stand for what is old.
+        summaries: Whether a digest or a summary may stand for what is old. Without them single results are
+            shortened, in thrifty rhythm only where that costs nothing.
         summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
+        summarize_tokens: Tokens by which the record grows that make a summary due before the interval is over; None
+            for 25,000 in thrifty rhythm, and never in strict; 0 keeps to the interval.
         summary_tokens: Bound on one summary.
         budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
         keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
@@ -165,6 +173,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     stubs: bool = True
     summaries: bool = True
     summarize_every: int = 10
+    summarize_tokens: int | None = None
     summary_tokens: int = 500
     budget_tokens: int | None = None
     keep_user_input: bool = True
@@ -178,7 +187,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_types(self)
         _check_range(self, 1, 100_000, "window")
         _check_range(self, 0, 100_000, "keep_recent", "summarize_every")
-        _check_range(self, 0, MOST_TOKENS, "strict_chars")
+        _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens")
         _check_range(self, 50, 100_000, "summary_tokens")
         _check_range(self, 500, MOST_TOKENS, "budget_tokens")
         _check_range(self, 0, 1_000, "patience")

@@ -13,12 +13,15 @@ from repertory.summarizer.actor import SummarizerActor
 from repertory.summarizer.messages import (
     GetStatistics,
     GetSummary,
+    ResultSummarized,
     Summarize,
+    SummarizeResult,
     SummarizerStatistics,
     SummaryFailed,
     SummaryReady,
 )
 from repertory.summarizer.provider import ProviderStrategy
+from repertory.summarizer.results import ResultTask, ResultWriter
 from repertory.summarizer.strategies import (
     CallLog,
     ExtractiveStrategy,
@@ -35,8 +38,12 @@ __all__ = [
     "GetSummary",
     "ModelStrategy",
     "ProviderStrategy",
+    "ResultSummarized",
+    "ResultTask",
+    "ResultWriter",
     "Strategy",
     "Summarize",
+    "SummarizeResult",
     "SummarizerActor",
     "SummarizerStatistics",
     "SummaryFailed",

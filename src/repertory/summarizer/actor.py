@@ -5,29 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import msgspec
 
 from repertory._ids import new_id
-from repertory.actors import Accepts, ActorContext, handler
+from repertory.actors import Accepts, ActorContext, ActorRef, handler
 from repertory.context import text_tokens
 from repertory.errors import ActorStopped, MailboxFull
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Text, canonical_json
+from repertory.llm.messages import Json, Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Journal, request_digest
-from repertory.memory.records import ModelCalled, ModelReplied, SummaryStored
+from repertory.memory.records import EventLogged, ModelCalled, ModelReplied, SummaryStored
 from repertory.summarizer.messages import (
     GetStatistics,
     GetSummary,
+    ResultSummarized,
     Summarize,
+    SummarizeResult,
     SummarizerStatistics,
     SummaryFailed,
     SummaryReady,
 )
+from repertory.summarizer.results import RESULT_SUMMARIZED, ResultTask, ResultWriter
 from repertory.summarizer.strategies import ExtractiveStrategy, Strategy, SummaryTask, SummaryText, within
+
+_RESULT_CALLS = 1_000_000_000_000  # apart from the numbers of the calls that summarize ranges
 
 
 class SummarizerActor:
@@ -40,7 +46,7 @@ class SummarizerActor:
     stored, or no smaller than what it stands for is refused.
     """
 
-    receives: Accepts[Summarize | GetSummary | GetStatistics]
+    receives: Accepts[Summarize | SummarizeResult | GetSummary | GetStatistics]
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class SummarizerActor:
         self._provider_timeout = provider_timeout
         self._workers = workers
         self._queue_limit = queue_limit
-        self._queue: list[Summarize] = []
+        self._queue: list[Summarize | SummarizeResult] = []
         self._running: set[str] = set()
         self._counts = SummarizerStatistics()
 
@@ -90,13 +96,23 @@ class SummarizerActor:
             self._refuse(job, problem)
             return
         for index, waiting in enumerate(self._queue):
-            if waiting.run_id == job.run_id:
+            if isinstance(waiting, Summarize) and waiting.run_id == job.run_id:
                 self._queue[index] = job
                 self._count(superseded=1)
                 self._answer(waiting, self._failed(waiting, "a newer request of the same run took its place"))
                 return
         if len(self._queue) >= self._queue_limit:
             self._refuse(job, f"{self._queue_limit} requests are waiting already")
+            return
+        self._queue.append(job)
+        self._begin(ctx)
+
+    @handler
+    def summarize_result(self, job: SummarizeResult, ctx: ActorContext) -> None:
+        """Queue a request behind the others and begin what can be begun."""
+        self._count(asked=1)
+        if not isinstance(self._strategy, ResultWriter) or len(self._queue) >= self._queue_limit:
+            self._count(refused=1)  # nobody waits: a stub is shown instead
             return
         self._queue.append(job)
         self._begin(ctx)
@@ -138,9 +154,12 @@ class SummarizerActor:
             self._running.add(job.run_id)
             ctx.start_soon(self._work, job, ctx)
 
-    async def _work(self, job: Summarize, ctx: ActorContext) -> None:
+    async def _work(self, job: Summarize | SummarizeResult, ctx: ActorContext) -> None:
         try:
-            self._answer(job, await self._make(job))
+            if isinstance(job, SummarizeResult):
+                await self._make_result(job)
+            else:
+                self._answer(job, await self._make(job))
         finally:
             self._running.discard(job.run_id)
         self._begin(ctx)
@@ -212,6 +231,47 @@ class SummarizerActor:
         self._count(fallbacks=1)
         return self._fallback.name, text
 
+    async def _make_result(self, job: SummarizeResult) -> None:
+        """Have the strategy summarize a result, and tell the run once that is durable."""
+        assert isinstance(self._strategy, ResultWriter)
+        cost = 0.0
+
+        def log(attempt: int, request: ModelRequest, profile: ModelProfile) -> Callable[..., None]:
+            replied = self._log(job, attempt, request, profile)
+
+            def count(answer: ModelResponse | BaseException) -> None:
+                nonlocal cost
+                cost += cost_of(profile, answer.usage) if isinstance(answer, ModelResponse) else 0.0
+                replied(answer)
+
+            return count
+
+        for attempt in range(self._attempts):
+            task = ResultTask(
+                text=job.text,
+                tool=job.tool,
+                goal=job.goal,
+                prompt=job.prompt,
+                length=job.length,
+                log=partial(log, attempt),
+            )
+            try:
+                with anyio.fail_after(self._attempt_timeout):
+                    text = await self._strategy.summarize_result(task)
+            except Exception:  # noqa: BLE001 - a strategy may be an application's; counted, and a stub is shown
+                self._count(failures=1)
+                continue
+            body: Json = {"position": job.position, "text": text}
+            kept = EventLogged(
+                run_id=job.run_id, type=RESULT_SUMMARIZED, body=body, at=self._clock(), iteration=job.iteration
+            )
+            await self._journal.write([kept])
+            self._count(results=1)
+            done = ResultSummarized(run_id=job.run_id, position=job.position, text=text, cost=cost)
+            self._tell(job.reply_to, done)
+            return
+        self._count(refused=1)
+
     def _task(self, job: Summarize, attempt: int, *, tokens: int | None = None) -> SummaryTask:
         return SummaryTask(
             entries=tuple(job.snapshot[max(job.first, job.previous_upto) : job.upto]),
@@ -222,10 +282,13 @@ class SummarizerActor:
         )
 
     def _log(
-        self, job: Summarize, attempt: int, request: ModelRequest, profile: ModelProfile
+        self, job: Summarize | SummarizeResult, attempt: int, request: ModelRequest, profile: ModelProfile
     ) -> Callable[[ModelResponse | BaseException], None]:
         """Record a model call. Its number is negative: the run's own calls count from 1 upwards."""
-        call = -(job.upto * 100 + attempt + 1)
+        if isinstance(job, Summarize):
+            position, call = job.upto, -(job.upto * 100 + attempt + 1)
+        else:
+            position, call = job.position, -(_RESULT_CALLS + job.position * 100 + attempt + 1)
         body = encode_request(request)
         begun = self._clock()
         self._journal.submit(
@@ -235,7 +298,7 @@ class SummarizerActor:
                     call=call,
                     iteration=job.iteration,
                     model=request.model,
-                    position=job.upto,
+                    position=position,
                     digest=request_digest(body),
                     body=body,
                     at=begun,
@@ -276,9 +339,12 @@ class SummarizerActor:
     def _answer(self, job: Summarize, answer: SummaryReady | SummaryFailed) -> None:
         if isinstance(answer, SummaryFailed):
             self._count(refused=1)
-        if job.reply_to is not None:
+        self._tell(job.reply_to, answer)
+
+    def _tell(self, asker: ActorRef[Any] | None, answer: SummaryReady | SummaryFailed | ResultSummarized) -> None:
+        if asker is not None:
             try:
-                job.reply_to.tell(answer)
+                asker.tell(answer)
             except (MailboxFull, ActorStopped):
                 # What is stored can be looked up; a run that is gone or flooded does not stop the others.
                 return

@@ -43,6 +43,44 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: ActorRef[Any] | None = None
 
 
+class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Summarize one result. Answered by ``ResultSummarized`` once that is durable; not at all where it fails.
+
+    Attributes:
+        position: The result's entry.
+        text: What the model was shown of it.
+        tool: Whose result it is.
+        goal: What the agent was asked to do.
+        prompt: Instructions; "" for the built-in ones.
+        length: Characters that the summary should have, about.
+        iteration: The iteration that asked, for the log of model calls.
+        reply_to: Who is told; None where nobody waits.
+    """
+
+    run_id: str
+    position: int
+    text: str
+    tool: str = ""
+    goal: str = ""
+    prompt: str = ""
+    length: int = 400
+    iteration: int = 0
+    reply_to: ActorRef[Any] | None = None
+
+
+class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
+    """A result's summary is durable.
+
+    Attributes:
+        cost: US dollars that it cost, failed attempts included.
+    """
+
+    run_id: str
+    position: int
+    text: str
+    cost: float = 0.0
+
+
 class SummaryReady(msgspec.Struct, frozen=True):
     """A summary is durable. Whether and when it is shown, the planner decides."""
 
@@ -83,6 +121,7 @@ class SummarizerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         fallbacks: Summaries that the extractive strategy wrote because the wanted one failed.
         refused: Requests that ended without a summary.
         superseded: Requests that a newer one of the same run replaced before they were begun.
+        results: Summaries of single results that were made durable.
         queued: Requests that wait now.
         running: Requests in work now.
         tokens_covered: Estimate of what the covered entries cost.
@@ -95,6 +134,7 @@ class SummarizerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: int = 0
     refused: int = 0
     superseded: int = 0
+    results: int = 0
     queued: int = 0
     running: int = 0
     tokens_covered: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,9 @@ from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, ca
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
+
+if TYPE_CHECKING:
+    from repertory.summarizer.results import ResultTask
 
 CallLog: TypeAlias = Callable[[ModelRequest, ModelProfile], Callable[[ModelResponse | BaseException], None]]
 """Called with each request before it is sent; what it returns is called with the answer or the error."""
@@ -122,6 +125,17 @@ class ModelStrategy:
         if not any(heading in text for heading in _HEADINGS):
             raise ValueError(f"the model did not keep to the headings: {text[:80]!r}")
         return SummaryText(text, self._model.name)
+
+    async def summarize_result(self, task: ResultTask) -> str:
+        """Ask the model for a summary of one result.
+
+        Raises:
+            ModelError: There was no answer.
+            ValueError: The answer is not the summary that was asked for.
+        """
+        from repertory.summarizer.results import write_result_summary  # which needs this module
+
+        return await write_result_summary(self._model, task)
 
     def request(self, task: SummaryTask) -> ModelRequest:
         """The request that asks for a summary: no tools, no markers, within the model's window."""

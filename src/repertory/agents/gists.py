@@ -1,0 +1,84 @@
+"""Summaries of single results: asked for when the result is there, used when it is compacted, never waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from repertory.actors import ActorRef
+from repertory.agents.live import LiveRun
+from repertory.context import ContextPolicy, Decision, Edit, StubResult, text_tokens
+from repertory.llm.messages import text_of
+from repertory.memory.entries import Entry
+from repertory.summarizer import SummarizeResult
+
+if TYPE_CHECKING:
+    from repertory.agents.runtime import Runtime
+
+
+class Gists:
+    """The summaries of one run's results whose policy says ``compact_mode="summary"``."""
+
+    def __init__(self, runtime: Runtime, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any]) -> None:
+        self._runtime = runtime
+        self._live = live
+        self._policy = policy
+        self._ref = ref
+        self._looked = len(live.ledger.snapshot())
+
+    def request(self, iteration: int) -> None:
+        """Ask for summaries of the results that are new."""
+        if self._policy is None:
+            return
+        snapshot = self._live.ledger.snapshot()
+        new, self._looked = snapshot[self._looked :], len(snapshot)
+        for entry in new:
+            rules = self._policy.rules(entry.tool)
+            if entry.tool is None or rules.compact_mode != "summary" or entry.metadata.get("retrieval"):
+                continue
+            text = text_of(entry.content)
+            if len(text) <= 2 * rules.compact_length:
+                continue  # hardly longer than its summary
+            self._runtime.summarizer.tell(
+                SummarizeResult(
+                    run_id=self._live.run_id,
+                    position=entry.position,
+                    text=text,
+                    tool=entry.tool,
+                    goal=self._live.started.task,
+                    prompt=rules.compact_prompt,
+                    length=rules.compact_length,
+                    iteration=iteration,
+                    reply_to=self._ref,
+                )
+            )
+
+    def put_into(self, decision: Decision, snapshot: Sequence[Entry]) -> Decision:
+        """Let the summaries that are ready stand in the stubs that a decision makes, under their first lines."""
+        if not self._live.gists:
+            return decision
+        more = 0
+        edits: list[Edit] = []
+        for edit in decision.edits:
+            if isinstance(edit, StubResult) and (gist := self._gist_for(snapshot[edit.position])):
+                text = f"{edit.text.partition(chr(10))[0]}\n{gist}"
+                tokens = text_tokens(text) + 15
+                if tokens < edit.was_tokens:
+                    more += tokens - edit.tokens
+                    edit = msgspec.structs.replace(edit, text=text, tokens=tokens)  # noqa: PLW2901
+            edits.append(edit)
+        if tuple(edits) == decision.edits:
+            return decision
+        arithmetic = msgspec.structs.replace(
+            decision.arithmetic, cleared_tokens=decision.arithmetic.cleared_tokens - more
+        )
+        return msgspec.structs.replace(decision, edits=tuple(edits), arithmetic=arithmetic)
+
+    def _gist_for(self, entry: Entry) -> str:
+        """The summary of a result, if its policy asks for one."""
+        assert self._policy is not None
+        return (
+            self._live.gists.get(entry.position, "") if self._policy.rules(entry.tool).compact_mode == "summary" else ""
+        )

@@ -1,0 +1,164 @@
+"""A model's summaries of single results: asked for at once, shown when the result is compacted, never waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from context_scenes import STRICT, Reader, clerk, log_of
+
+import repertory as rp
+from repertory.errors import ModelUnavailable
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
+from repertory.summarizer import ModelStrategy
+from repertory.testing import FunctionModel
+
+SUMMARY = rp.ResultPolicy(compact_mode="summary", compact_length=200)
+GOOD = '```json\n{"summary": "Ships called at berths 0 to 6.", "facts": ["ship 130 at berth 2"]}\n```'
+
+
+async def shown_after(answer: object, *, results: rp.ResultPolicy = SUMMARY) -> tuple[str, FunctionModel, rp.Run]:
+    """What stands for the first result in the end, if the summarizer's model answers like this."""
+    reader = Reader(6, stop_at=2)
+
+    def summarize(request: ModelRequest) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    small = FunctionModel(summarize)  # type: ignore[arg-type]
+    async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
+        run = await supervisor.spawn(clerk(), "Which berths are busy?", results=results)
+        await reader.arrived.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        reader.go()
+        assert await run.wait_result() == "Done."
+    return reader.shown(7)[0], small, run
+
+
+async def test_a_compacted_result_shows_the_summary_that_a_model_wrote_for_the_goal() -> None:
+    """The head line still says how to get the whole; the model was given goal, tool and result, and was asked once."""
+    shown, small, run = await shown_after(GOOD)
+    head, *body = shown.splitlines()
+    assert "retrieve_content" in head
+    assert body == ["Ships called at berths 0 to 6.", "- ship 130 at berth 2"]
+    asked = text_of(small.requests[0].messages[0].content)
+    assert "Which berths are busy?" in asked
+    assert log_of(1) in asked
+    assert len([request for request in small.requests if log_of(1) in text_of(request.messages[0].content)]) == 1
+    assert "Ships called" in run.view()[2].hint
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ModelUnavailable("overloaded"),
+        "Ships called at berths.",
+        '{"abstract": "Ships."}',
+        '{"summary": "   "}',
+        '{"summary": "%s"}' % ("ship " * 200),
+    ],
+)
+async def test_whatever_goes_wrong_a_stub_is_shown_and_the_run_does_not_notice(answer: object) -> None:
+    """No answer, no JSON, another field, nothing in it, too long."""
+    shown, small, _ = await shown_after(answer)
+    assert shown.startswith("[shortened: read_log, iteration 1")
+    assert "day 1" in shown
+    assert "Ships called" not in shown
+    assert len(small.requests) >= 2  # it was given a second chance
+
+
+@pytest.mark.parametrize(
+    ("run", "agent", "tool", "expected"),
+    [
+        ("run", "agent", "tool", "run"),
+        (None, "agent", "tool", "agent"),
+        (None, None, "tool", "tool"),
+        (None,) * 3 + ("",),
+    ],
+)
+async def test_the_prompt_is_the_strongest_layers_else_the_built_in(
+    run: str | None, agent: str | None, tool: str | None, expected: str
+) -> None:
+    """Run override, agent's entry for the tool, tool default, built-in."""
+
+    def layer(prompt: str | None) -> rp.ResultPolicy:
+        return rp.ResultPolicy(compact_mode="summary", compact_length=200, compact_prompt=prompt)
+
+    @rp.tool(effect="pure", policy=layer(tool))
+    def read_log(day: int) -> str:
+        """Read."""
+        return log_of(day)
+
+    reader = Reader(1, stop_at=2)
+    small = FunctionModel(lambda request: GOOD)
+    context = rp.ContextPolicy(tools={"read_log": layer(agent)})
+    async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
+        spawned = await supervisor.spawn(
+            rp.Agent("clerk", tools=[read_log], context=context), "Read.", results=layer(run)
+        )
+        await reader.arrived.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        reader.go()
+        await spawned.wait_result()
+    (request,) = small.requests
+    system = text_of(request.system)
+    assert system == expected if expected else system.startswith("You condense one result")
+
+
+async def test_a_summary_outlives_the_process_and_its_price_is_counted(tmp_path: Path) -> None:
+    """It is in the journal before the run hears of it; a resumed run shows it and asks no second time."""
+    small = FunctionModel(lambda request: GOOD, profile=rp.profile_for("claude-haiku-4-5"))
+    path = tmp_path / "runs.db"
+    reader = Reader(1, stop_at=2)
+    async with rp.open_supervisor(
+        path, model=reader.model, summaries=ModelStrategy(small), drain_timeout=0.01, durability="process"
+    ) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", results=SUMMARY)
+        while not any(kept.type == "ResultSummarized" for _, kept in await supervisor.journal.read_events(run.id)):
+            await trio.lowlevel.checkpoint()
+        while not run.statistics().cost_seen:
+            await trio.lowlevel.checkpoint()
+    again = Reader(6, stop_at=99)
+    quiet = FunctionModel(lambda request: '{"summary": "Another."}')
+    async with rp.open_supervisor(
+        path, model=again.model, summaries=ModelStrategy(quiet), durability="process"
+    ) as supervisor:
+        resumed = await supervisor.resume(run.id, agent=clerk())
+        await resumed.wait_result()
+        assert resumed.statistics().cost_seen > 0
+        events = [kept for _, kept in await supervisor.journal.read_events(run.id) if kept.type == "ResultSummarized"]
+    assert sum(kept.body["position"] == 2 for kept in events) == 1
+    assert again.sees(7, "Ships called at berths 0 to 6.")
+
+
+async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
+    """The extractive summarizer writes no summaries of single results."""
+    reader = Reader(6, stop_at=99)
+    async with rp.open_supervisor(model=reader.model) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", results=SUMMARY)
+        await run.wait_result()
+    assert reader.shown(7)[0].startswith("[shortened: read_log")
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked_in"),
+    [
+        (rp.ContextPolicy(summarize_tokens=800), [2, 4, 6]),
+        (rp.ContextPolicy(summarize_tokens=0), []),
+        (rp.ContextPolicy(summarize_tokens=0, summarize_every=3), [3, 6]),
+        (STRICT, []),
+    ],
+)
+async def test_dense_work_is_summarized_more_often(policy: rp.ContextPolicy, asked_in: list[int]) -> None:
+    """A summary is due when the record has grown by so much, and after so many iterations in any case."""
+    reader = Reader(6, stop_at=99)
+    small = FunctionModel(lambda request: "GOAL: to read.")
+    async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
+        run = await supervisor.spawn(clerk(policy), "Read.")
+        await run.wait_result()
+        await trio.testing.wait_all_tasks_blocked()
+        calls = await supervisor.journal.read_model_calls(run.id)
+    assert [row.called.iteration for row in calls if row.called.purpose == "summary"] == asked_in
