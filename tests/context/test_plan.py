@@ -16,6 +16,7 @@ from repertory.context import (
     DropThinking,
     Edit,
     ExpandEntry,
+    HoldBack,
     PinEntry,
     Plan,
     RemoveResult,
@@ -123,7 +124,8 @@ def test_edges_remember_the_last_two_epochs() -> None:
     plan = apply(EMPTY, decide(STUB, edge=3))
     plan = apply(plan, decide(REMOVAL, edge=5))
     plan = apply(plan, decide(cover(0, 6), edge=7, position=20, iteration=9))
-    assert (plan.edges, plan.epoch, plan.decided_at, plan.decided_in) == ((5, 7), 3, 20, 9)
+    assert (plan.edges, plan.epoch, plan.decided_at) == ((5, 7), 3, 20)
+    assert apply(plan, decide(HoldBack(position=9), edge=0)).edges == (5, 7)
 
 
 def test_every_edit_survives_the_journal() -> None:

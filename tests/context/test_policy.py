@@ -27,7 +27,7 @@ def test_the_run_beats_the_agent_and_the_agent_beats_the_tool() -> None:
 def test_what_no_layer_says_is_the_default() -> None:
     """An empty policy gives the documented defaults; None is not a value."""
     assert ContextPolicy().rules("x") == ResultRules()
-    assert ContextPolicy().rules(None).cap_tokens == 8_000
+    assert ContextPolicy().rules(None).cap_tokens == 48_000
     assert merge_policies(None, ResultPolicy(cite_over=7), None, ResultPolicy(cite_over=8)) == ResultPolicy(cite_over=7)
 
 

@@ -131,7 +131,7 @@ def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
         request = projector.project(snapshot, outcome.plan)
         record = projector.record(request, run_id="r", call=call, iteration=call, position=len(snapshot), at=1.0)
         assert record.base_call == (call - 1 or None)
-        assert len(record.body["messages"]) <= 2
+        assert len(record.body["messages"]) <= 3
         messages = [*messages[: record.shared_messages], *record.body["messages"]]
         body = sent_body({**record.body, "messages": messages})
         assert canonical_json(body) == canonical_json(encode_request(request))

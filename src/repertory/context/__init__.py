@@ -7,14 +7,17 @@ give the same answers at a cost that follows what changed.
 
 from __future__ import annotations
 
+from repertory.context.compaction import Compaction
 from repertory.context.compactors import Compactor, compact, register_compactor
 from repertory.context.decisions import (
     Arithmetic,
     CoverRange,
+    CutCall,
     Decision,
     DropThinking,
     Edit,
     ExpandEntry,
+    HoldBack,
     PinEntry,
     RemoveResult,
     StubResult,
@@ -25,7 +28,18 @@ from repertory.context.decisions import (
 from repertory.context.digest import call_line, digest, names_used
 from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, notify
 from repertory.context.listing import ViewEntry, list_view
-from repertory.context.plan import EMPTY, Cover, Expanded, Plan, Removed, Representation, Stub, apply, replay
+from repertory.context.plan import (
+    EMPTY,
+    Cover,
+    Expanded,
+    Plan,
+    Removed,
+    Representation,
+    ShortCalls,
+    Stub,
+    apply,
+    replay,
+)
 from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy, ResultRules, merge_policies
 from repertory.context.pricing import Price, Prospect, price_of
@@ -43,15 +57,18 @@ __all__ = [
     "Arithmetic",
     "Calibration",
     "Citation",
+    "Compaction",
     "Compactor",
     "ContextPolicy",
     "Cover",
     "CoverRange",
+    "CutCall",
     "Decision",
     "DropThinking",
     "Edit",
     "ExpandEntry",
     "Expanded",
+    "HoldBack",
     "LifecycleKind",
     "MessageEvent",
     "Outcome",
@@ -67,6 +84,7 @@ __all__ = [
     "ResultPolicy",
     "ResultRules",
     "Shaped",
+    "ShortCalls",
     "Stub",
     "StubResult",
     "SummaryRange",

@@ -22,8 +22,8 @@ from repertory.memory.entries import Entry
 OWN = ("digest", "merged")
 """Strategies of the covers that are made here."""
 _SAID_CHARS = 200
-_AHEAD = 2  # iterations of slack for reading
-_PIECES = 2  # of work at each call, where nothing is due
+_AHEAD = 3  # iterations of slack for reading
+_PIECES = 3  # of work at each call, where nothing is due
 
 
 class Ageing:
@@ -44,8 +44,10 @@ class Ageing:
         self._lines: list[str] = []
         self._chars = [0]  # of so many lines together
         self._reading: Iterator[None] | None = None
+        self._making: Iterator[None] | None = None
         for cover in plan.covers:
-            self.standing.put(body_of(cover))
+            for line in lines_of(cover):
+                self.standing.put(line)
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -75,10 +77,10 @@ class Ageing:
             if not self._step(snapshot):
                 break
 
-    def read(self, snapshot: Sequence[Entry], upto: int) -> None:
-        """See that every entry below a position is in the vocabulary."""
-        while self._read < upto:
-            self._read_on(snapshot)
+    def finish(self, snapshot: Sequence[Entry]) -> None:
+        """Do all the work there is, so that what stands does not depend on how far ahead it was done."""
+        while self._step(snapshot):
+            pass
 
     def _step(self, snapshot: Sequence[Entry]) -> bool:
         """Do one piece of work that will be due; whether there was any."""
@@ -103,7 +105,7 @@ class Ageing:
             counted: Counter[str] = Counter()
             for counted in count_names(text_of(entry.content)):
                 yield
-            self.vocabulary.saw(counted, entry.iteration)
+            yield from self.vocabulary.saw(counted, entry.iteration)
             if entry.position >= self._aged:
                 self._found[entry.position] = counted
         elif entry.role == "assistant":
@@ -111,34 +113,47 @@ class Ageing:
                 self.vocabulary.use(said(block), entry.iteration)
 
     def _age(self, snapshot: Sequence[Entry]) -> None:
-        """Make the next entry's line."""
+        """Make one piece of the next entry's line."""
         entry = snapshot[self._aged]
         as_of = self.known_by(entry)
         while self._read < len(snapshot) and snapshot[self._read].iteration <= as_of:
             self._read_on(snapshot)
-        self._aged += 1
-        found = self._found.pop(entry.position, Counter[str]())
-        if is_spoken(entry, self._policy):
-            self.standing.put(text_of(entry.content))
-        if entry.position < self.start:
-            return
-        line = self._line(entry, found, as_of)
-        self.standing.put(line)
-        self._lines.append(line)
-        self._chars.append(self._chars[-1] + len(line) + 1 if line else self._chars[-1])
+        if self._making is None:
+            self._making = self._makes(entry, as_of)
+        if next(self._making, self) is self:
+            self._making = None
+            self._aged += 1
 
-    def _line(self, entry: Entry, found: Counter[str], as_of: int) -> str:
+    def _makes(self, entry: Entry, as_of: int) -> Iterator[None]:
+        found = self._found.pop(entry.position, Counter[str]())
+        line = ""
+        if entry.position >= self.start:
+            for line in self._line(entry, found, as_of):  # noqa: B007 - the last one counts
+                yield
+        if is_spoken(entry, self._policy):
+            for said_line in text_of(entry.content).split("\n"):
+                self.standing.put(said_line)
+        if entry.position >= self.start:
+            self.standing.put(line)
+            self._lines.append(line)
+            self._chars.append(self._chars[-1] + len(line) + 1 if line else self._chars[-1])
+
+    def _line(self, entry: Entry, found: Counter[str], as_of: int) -> Iterator[str]:
         rules = self._rules(entry.tool)
         if is_spoken(entry, self._policy) or entry.position in self._plan.pins or rules.pin:
-            return ""  # stays verbatim
+            return  # stays verbatim
         if entry.tool_call_id is not None:
             least = LEAST_WORTH / max(rules.importance, 0.01)
-            names = self.vocabulary.choose(found, self.standing, as_of=as_of, least=least)
+            names: list[str] = []
+            for names in self.vocabulary.choosing(found, self.standing, as_of=as_of, least=least):
+                yield ""
             wrong = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
             trouble = trouble_lines(text_of(entry.content), most=1, width=120) if wrong else []
-            return " ".join([">", *trouble, *names]) if trouble or names else ""
+            yield " ".join([">", *trouble, *names]) if trouble or names else ""
+            return
         if entry.role == "user":
-            return clip(text_of(entry.content), _SAID_CHARS)
+            yield clip(text_of(entry.content), _SAID_CHARS)
+            return
         gists = [gist for block in entry.content if (gist := _gist(block))]
         gist = f"{entry.iteration}. {' / '.join(gists)}"
         known = {
@@ -147,7 +162,7 @@ class Ageing:
             for name in names_of(said(block))
             if self.vocabulary.is_known(name, as_of) and name not in gist
         }
-        return " ".join([gist, *self.vocabulary.choose(known, self.standing, as_of=as_of)])
+        yield " ".join([gist, *self.vocabulary.choose(known, self.standing, as_of=as_of)])
 
     # --- following the plan -------------------------------------------------------------------------------
 
@@ -161,16 +176,17 @@ class Ageing:
             if one is not other:
                 break
             same += 1
-        for cover in old.covers[same:]:
-            self.standing.take(body_of(cover))
         gone = [line for line in self.lines(self.start, plan.start) if line]
-        new = [body_of(cover) for cover in plan.covers[same:]]
-        for body in new:
-            self.standing.put(body)
-        kept = same == len(old.covers) and plan.pins == old.pins and "\n".join(filter(None, new)) == "\n".join(gone)
+        new = [line for cover in plan.covers[same:] for line in lines_of(cover)]
+        before = [line for cover in old.covers[same:] for line in lines_of(cover)]
+        kept = not before and plan.pins == old.pins and new == gone
         passed = min(plan.start - self.start, len(self._lines)) if kept else len(self._lines)
-        for line in self._lines[:passed]:
-            self.standing.take(line)
+        if not kept:
+            left, come = Counter([*before, *filter(None, self._lines)]), Counter(new)
+            for line in (left - come).elements():
+                self.standing.take(line)
+            for line in (come - left).elements():
+                self.standing.put(line)
         self._lines = self._lines[passed:]
         base = self._chars[passed]
         self._chars = [chars - base for chars in self._chars[passed:]]
@@ -179,20 +195,23 @@ class Ageing:
             self._again(snapshot)
 
     def _again(self, snapshot: Sequence[Entry]) -> None:
-        """Make the lines from the plan's start on anew."""
-        for entry in snapshot[self.start : self._aged]:
+        """Make the lines from the plan's start on anew; one that is not finished too."""
+        unfinished = self._making is not None
+        self._making = None
+        for entry in snapshot[self.start : self._aged + unfinished]:
             if is_spoken(entry, self._policy):
-                self.standing.take(text_of(entry.content))
+                for line in text_of(entry.content).split("\n") if entry.position < self._aged else ():
+                    self.standing.take(line)
             elif entry.tool_call_id is not None:
                 for counted in count_names(text_of(entry.content)):
                     self._found[entry.position] = counted
         self._aged = min(self._aged, self.start)
 
 
-def body_of(cover: Cover) -> str:
-    """The lines of a digest, without its head."""
-    text = text_of(cover.content)
-    return text.partition("\n")[2] if cover.strategy in OWN else text
+def lines_of(cover: Cover) -> list[str]:
+    """The lines of a cover; without the head, where it is a digest."""
+    lines = [line for line in text_of(cover.content).split("\n") if line]
+    return lines[1:] if cover.strategy in OWN else lines
 
 
 def said(block: object) -> str:

@@ -13,9 +13,9 @@ SUMMARY_TOKENS = 1_500
 _INSTRUCTION_TOKENS = 200
 _LEAST_CLEARED = 6_000  # tokens
 _MARGIN = 1.1  # estimates are not bills
-_SETTLED = 40  # requests; before, an edit must be paid from what was saved
-_SOON = 0.1  # of the requests so far: within them an edit ahead of the savings must pay back
-_RISK = 0.02  # of what the run has cost: so far ahead of the savings it may go
+_SETTLED = 100  # requests; before, an edit must be paid from what was saved
+_SOON = 0.3  # of the requests so far: within them an edit ahead of the savings must pay back
+_RISK = 0.07  # of what the run has cost: so far ahead of the savings it may go
 _NEAR = 0.98  # of a limit
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repertory.context.ageing import OWN, Ageing, body_of
+from repertory.context.ageing import OWN, Ageing, lines_of
 from repertory.context.decisions import CoverRange
 from repertory.context.live import Live, is_spoken
 from repertory.context.plan import Cover
 from repertory.context.tokens import text_tokens
-from repertory.context.vocabulary import Vocabulary, names_of
+from repertory.context.vocabulary import Vocabulary
 from repertory.llm.messages import Text
 from repertory.memory.entries import Entry
 
-MERGED_SHARE = 0.6
-_MERGED_FROM = 12_000  # tokens of digests that are merged
+MERGED_SHARE = 0.5
+_MERGED_FROM = 18_000  # tokens of digests that are merged
 
 
 def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int, upto: int) -> list[CoverRange]:
@@ -37,7 +37,7 @@ def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int
                 content=content,
                 tokens=sum(text_tokens(block.text) for block in content),
                 was_tokens=live.before(last + 1) - live.before(first),
-                kept=tuple(entry.position for entry in snapshot[first : last + 1] if spoken(entry)),
+                kept=tuple(e.position for e in snapshot[first : last + 1] if spoken(e) or live.rules(e.tool).pin),
                 strategy="digest",
                 replaced_tokens=sum(entry.tokens for entry in snapshot[first : last + 1]),
             )
@@ -65,7 +65,7 @@ def merge_edits(
         if cover.kept or not groups:
             groups.append([])
         groups[-1].append(cover)
-    lines = [(at, line) for at, group in enumerate(groups) for cover in group for line in body_of(cover).split("\n")]
+    lines = [(at, line) for at, group in enumerate(groups) for cover in group for line in lines_of(cover)]
     kept: list[list[str]] = [[] for _ in groups]
     for at, line in _shortened(lines, int(sum(cover.tokens for cover in covers) * MERGED_SHARE) * 4, vocabulary, as_of):
         kept[at].append(line)
@@ -99,7 +99,7 @@ def _shortened(
             whole -= len(line) + 1
         else:
             whole = 0
-            line = " ".join(name for name in names_of(line) if vocabulary.is_used(name, as_of))  # noqa: PLW2901
+            line = " ".join(vocabulary.used_in(line, as_of))  # noqa: PLW2901
         if line and len(line) < room:
             out.append((at, line))
             room -= len(line) + 1

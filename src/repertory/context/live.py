@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from repertory.context.plan import Expanded, Plan
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
-from repertory.context.tokens import covered_tokens, shown_tokens
+from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
 from repertory.memory.entries import Entry
 
@@ -38,16 +38,18 @@ class Live:
         """Count a view; ``like`` is one of the same policy from which unchanged figures are taken."""
         self.plan = plan
         self.policy = policy
-        same = like is not None and plan.covers_like(like.plan)
-        self.covered: int = like.covered if like is not None and same else covered_tokens(snapshot, plan)
+        same = 0 if like is None else plan.covers_shared(like.plan)
+        self._ends = [(0, 0)] if like is None else like._ends[: same + 1]  # tokens of so many covers, and of what stays
+        for cover in plan.covers[same:]:
+            covered, stays = self._ends[-1]
+            kept = sum(shown_tokens(snapshot[position], plan) for position in plan.kept(cover))
+            self._ends.append((covered + cover.tokens + kept, stays + kept))
+        self.covered, self.restated = self._ends[-1]
         self.tokens = self.covered
         self.results: list[Entry] = []
         self.cuts: list[int] = []
         self.spoken: list[int] = []
         self._cut_turns: list[int] = []
-        self.restated = sum(
-            shown_tokens(snapshot[position], plan) for cover in plan.covers for position in plan.kept(cover)
-        )
         self.thinking = False
         self.last_turn = plan.start
         self.full_from = 0

@@ -149,17 +149,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         inside.update(p for p in self.shown if cover.first <= p <= cover.last)
         return sorted(inside)
 
-    def covers_like(self, other: Plan) -> bool:
-        """Whether what stands for the covered entries, and what is kept of them, is the same in another plan."""
+    def covers_shared(self, other: Plan) -> int:
+        """How many of the first covers, with what is kept of what they cover, are shown as in another plan."""
+        if self.pins != other.pins or self._below(self.start) != other._below(other.start):
+            return 0
+        if self.covers is other.covers:
+            return len(self.covers)
+        same = 0
+        for one, another in zip(self.covers, other.covers, strict=False):
+            if one is not another:
+                break
+            same += 1
+        return same
 
-        def expanded(plan: Plan) -> dict[int, Shown]:
-            return {position: shown for position, shown in plan.shown.items() if position < plan.start}
-
-        return (
-            self.covers is other.covers
-            and self.pins == other.pins
-            and (not self.covers or expanded(self) == expanded(other))
-        )
+    def _below(self, position: int) -> dict[int, Shown]:
+        return {at: shown for at, shown in self.shown.items() if at < position}
 
     def representation(self, entry: Entry) -> Representation:
         """How one entry is shown."""

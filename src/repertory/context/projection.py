@@ -93,6 +93,7 @@ class View:
         self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
         self._others: list[Block] = []
         self._covered: list[Block] = []
+        self._ends = [0]  # of so many covers in it
         self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
         self._restated_at = -1
 
@@ -103,18 +104,22 @@ class View:
             snapshot: The ledger.
             like: The view of an earlier plan; where it shows the covered entries in the same way, so does this one.
         """
-        if like is not None and self.plan.covers_like(like.plan):
-            self._covered = like._covered
-            self._restated = like._restated
-        else:
-            for cover in self.plan.covers:
-                kept = [block for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
-                if cover.restated_at < 0:
-                    self._covered.extend((*kept, *cover.content))
-                    continue
+        same = 0
+        if like is not None and not any(
+            cover.restated_at >= 0 for cover in (*self.plan.covers[:1], *like.plan.covers[:1])
+        ):
+            same = self.plan.covers_shared(like.plan)
+            self._ends = like._ends[: same + 1]
+            self._covered = like._covered[: self._ends[same]]
+        for cover in self.plan.covers[same:]:
+            kept = [block for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
+            if cover.restated_at < 0:
+                self._covered.extend((*kept, *cover.content))
+            else:
                 self._restated = (Text(_RESTATED), *kept) if kept else ()
                 if cover.restated_at < self.plan.start:  # summarized since, so it is said again in front
                     self._covered.extend(self._restated)
+            self._ends.append(len(self._covered))
         provider = self.plan.covers[0] if self.plan.covers and self.plan.covers[0].restated_at >= 0 else None
         if provider is not None:
             self._role = "assistant"
@@ -170,8 +175,8 @@ class View:
     ) -> tuple[Breakpoint, ...]:
         """Where cache entries are written, the most valuable first while there is room for them.
 
-        The last message that is not held back, so that the next request finds this one. The plan's edge, so that the next edit behind
-        it finds what stands before. The static head, which other runs share. On the first request after an
+        The last message that is not held back, so that the next request finds this one. The plan's edge, so that the
+        next edit behind it finds what stands before. The static head, which other runs share. On the first request after an
         edit the edge before it, which is where the cache still holds the prefix; later, where a request adds
         more blocks than a lookup goes back, the message on which the request before it ended.
         """

@@ -18,7 +18,7 @@ from repertory.context.ageing import Ageing
 from repertory.context.compaction import compactable, compaction_call
 from repertory.context.cutting import cut
 from repertory.context.decisions import CoverRange, CutCall, Decision, Edit, HoldBack, RemoveResult, StubResult
-from repertory.context.edits import best_summary, expiries, swap
+from repertory.context.edits import CanEdit, best_summary, compose, expiries, swap
 from repertory.context.folding import MERGED_SHARE, fold_edits, merge_edits, mergeable, owed_to_merge
 from repertory.context.live import Live
 from repertory.context.plan import Plan
@@ -107,7 +107,7 @@ class Thrift:
     def _foldable(self, upto: int) -> tuple[int, int]:
         """Tokens that a fold would take out of view, and those of its digest."""
         live = self._live
-        if upto <= live.plan.start:
+        if upto <= live.plan.start or not self._policy.summaries:
             return 0, 0
         return live.before(upto) - live.covered - live.spoken_tokens(upto), self.ageing.chars(upto) // 4 + 24
 
@@ -136,7 +136,9 @@ class Thrift:
         if fold is not None:
             kind, reason, edits = fold
             taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
-            return kind, reason, [*edits, *(stub for stub in stubs if stub.position not in taken)]
+            start = max((edit.last + 1 for edit in edits if isinstance(edit, CoverRange)), default=0)
+            left = (stub for stub in stubs if stub.position >= start and stub.position not in taken)
+            return kind, reason, [*edits, *left]
         first = self._shorten_new(now, stubs)
         edits = [*stubs, *first]
         return ("once", "it is not written to the prompt cache in full", edits) if edits else None
@@ -152,14 +154,20 @@ class Thrift:
         cost = 0.0 if now.cold else max(0.0, cost)
         free = now.cold or not cached
         if saves <= 0 or (not now.pressed and old < max(_LEAST_CLEARED, _LEAST_SHARE * live.tokens * free)):
-            edits = expiries(live, now.snapshot, now.iteration, 0) if free else []
-            return ("cold" if cached else "free", "results have expired", edits) if edits else None
+            edits = self._single(now) if free else []
+            return ("cold" if cached else "free", "single results are shortened at no cost", edits) if edits else None
         pays = account.owed + saves >= self._policy.patience * cost and cost * _MARGIN <= max(0.0, account.bank)
         if not (pays or free or now.pressed):
             return None
         kind, reason = _reason(free=free, cached=cached, pays=pays)
         edits = self._covers(now, upto, cost)
         return kind, reason, [*edits, *expiries(live, now.snapshot, now.iteration, upto)]
+
+    def _single(self, now: Moment) -> list[Edit]:
+        """Edits of single results, where nothing is to be covered: of those that have expired, or of all old ones."""
+        if self._policy.summaries:
+            return expiries(self._live, now.snapshot, now.iteration, 0)
+        return compose(CanEdit(self._live, now.iteration, ()), now.snapshot)
 
     def _covers(self, now: Moment, upto: int, cost: float) -> list[Edit]:
         """The fold, with what may go along with it: a summary in its place, or a merge of the digests before it."""
@@ -209,7 +217,7 @@ class Thrift:
             return None
         if entry.position in live.plan.pins or entry.position in live.plan.shown:
             return None
-        self.ageing.read(snapshot, entry.position + 1)
+        self.ageing.finish(snapshot)
         ageing = self.ageing
         names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
         text = once_stub(entry, names, rules.compact_length)
@@ -221,7 +229,8 @@ class Thrift:
     def _shorten_new(self, now: Moment, stubs: Sequence[StubResult]) -> list[Edit]:
         """Cut what is new before it is written to the cache."""
         live, rates = self._live, self.account.rates
-        if now.cold or rates.write <= 1.0 or not (self._policy.show_once and self._poor()):
+        allowed = self._policy.show_once and self._policy.stubs
+        if now.cold or rates.write <= 1.0 or not (allowed and self._poor()):
             return []
         edits: list[Edit] = []
         turn = now.snapshot[live.last_turn]
@@ -248,7 +257,7 @@ class Thrift:
         blocks: list[Block] = []
         for block in turn.content:
             if isinstance(block, ToolUse) and _has_long(block.input):
-                self.ageing.read(snapshot, turn.position)
+                self.ageing.finish(snapshot)
                 shorter = self._shorter(block.input, turn.iteration)
                 inputs[block.id] = shorter
                 block = msgspec.structs.replace(block, input=shorter)  # noqa: PLW2901

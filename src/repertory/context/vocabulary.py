@@ -20,6 +20,8 @@ _OTHERS = 1.5  # hashes, long numbers, addresses
 _SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
 _REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
 _CHUNK = 4_000  # characters read at a time
+_MOST_READ = 48_000  # characters of one text that are read, two thirds of them from its beginning
+_BATCH = 400  # names looked at at a time
 LEAST_WORTH = 0.001
 """Names worth less are dropped: by the measurements, what a name of 25 plain characters, seen once, is worth."""
 
@@ -46,6 +48,8 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 def count_names(text: str) -> Iterator[Counter[str]]:
     """Count the names of a long text piece by piece; the same counter is handed out as it grows."""
+    if len(text) > _MOST_READ:
+        text = text[: _MOST_READ * 2 // 3] + "\n" + text[-_MOST_READ // 3 :]
     found: Counter[str] = Counter()
     start = 0
     while start < len(text):
@@ -77,10 +81,12 @@ class Vocabulary:
         self._seen: dict[str, list[int]] = {}  # the iterations of the first four results
         self._used: dict[str, int] = {}
 
-    def saw(self, names: Iterable[str], iteration: int) -> None:
-        """A result showed these names."""
+    def saw(self, names: Iterable[str], iteration: int) -> Iterator[None]:
+        """A result showed these names. Takes them in piece by piece."""
         seen = self._seen
-        for name in names:
+        for number, name in enumerate(names, 1):
+            if not number % _BATCH:
+                yield
             self._note(seen, name, iteration)
             if "/" in name:
                 self._note(seen, name.rpartition("/")[2], iteration)
@@ -99,9 +105,10 @@ class Vocabulary:
             for part in parts_of(name):
                 self._used.setdefault(part, iteration)
 
-    def is_used(self, name: str, as_of: int) -> bool:
-        """Whether the agent had used a name by then."""
-        return self._used.get(name, as_of + 1) <= as_of
+    def used_in(self, line: str, as_of: int) -> list[str]:
+        """The names in a line that the agent had used by then."""
+        used = self._used
+        return [name for name in _names_in_line(line) if used.get(name, as_of + 1) <= as_of]
 
     def is_known(self, name: str, as_of: int) -> bool:
         """Whether a result had shown a name by then."""
@@ -130,8 +137,19 @@ class Vocabulary:
             least: What a name must be worth.
         """
         chosen: list[str] = []
+        for chosen in self.choosing(found, standing, as_of=as_of, least=least):
+            pass
+        return chosen
+
+    def choosing(
+        self, found: Mapping[str, int], standing: Mapping[str, int], *, as_of: int, least: float = LEAST_WORTH
+    ) -> Iterator[list[str]]:
+        """Choose piece by piece, as ``choose`` does at once; the same list is handed out as it grows."""
+        chosen: list[str] = []
         fresh: set[str] = set()
-        for name, count in found.items():
+        for number, (name, count) in enumerate(found.items(), 1):
+            if not number % _BATCH:
+                yield chosen
             if name in standing or name in fresh:
                 continue
             if self.worth(name, count, as_of) < least:
@@ -140,19 +158,32 @@ class Vocabulary:
                     continue
             chosen.append(name)
             fresh.update(parts_of(name))
-        return chosen
+        yield chosen
+
+
+@lru_cache(maxsize=1 << 14)
+def _names_in_line(line: str) -> tuple[str, ...]:
+    return tuple(names_of(line))
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts_in(line: str) -> frozenset[str]:
+    return frozenset(part for name in _names_in_line(line) for part in parts_of(name))
 
 
 class Standing(Counter[str]):
-    """Names that stand in the part of the view that lasts: the task, what users said, digests; with all their parts."""
+    """Names that stand in the part of the view that lasts: the task, what users said, digests; with all their parts.
 
-    def put(self, text: str) -> None:
+    Lines are put in and taken out one by one, so that a fold, which only moves lines, costs nothing here.
+    """
+
+    def put(self, line: str) -> None:
         """Something came into view."""
-        self.update({part for name in names_of(text) for part in parts_of(name)})
+        self.update(_parts_in(line))
 
-    def take(self, text: str) -> None:
+    def take(self, line: str) -> None:
         """Something that was put in went out of view."""
-        for part in {part for name in names_of(text) for part in parts_of(name)}:
+        for part in _parts_in(line):
             if self[part] <= 1:
                 del self[part]
             else:
