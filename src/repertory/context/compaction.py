@@ -36,7 +36,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 def compactable(live: Live, position: int) -> int:
     """Tokens that the view below a position would lose by a compaction."""
-    return max(0, live.before(position) - SUMMARY_TOKENS - live.restated)
+    return max(0, live.before(position) - SUMMARY_TOKENS - live.restated(position))
 
 
 def compaction_call(account: Account, view: int, tokens: int) -> float:
@@ -63,7 +63,7 @@ def wanted_compaction(
         return None
     urgent = calibration.real_tokens(estimate) > _NEAR * limit
     rates, sent = account.rates, live.before(upto)
-    cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated)
+    cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
     ahead = account.bank - cost >= -_RISK * account.spent and cost <= _SOON * account.requests * saves

@@ -24,7 +24,6 @@ class Live:
         covered: Tokens of the summaries and of what is kept of the entries they cover.
         tokens: Tokens of the whole view.
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
-        restated: Tokens of what stays verbatim under a summary of everything.
         cuts: Positions at which a summary may end, not included: no call is open there.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
@@ -44,7 +43,7 @@ class Live:
             covered, stays = self._ends[-1]
             kept = sum(shown_tokens(snapshot[position], plan) for position in plan.kept(cover))
             self._ends.append((covered + cover.tokens + kept, stays + kept))
-        self.covered, self.restated = self._ends[-1]
+        self.covered, self._stays = self._ends[-1]
         self.tokens = self.covered
         self.results: list[Entry] = []
         self.cuts: list[int] = []
@@ -78,7 +77,6 @@ class Live:
                 self.results.append(entry)
             if is_spoken(entry, self.policy) or entry.position in self.plan.pins or self.rules(entry.tool).pin:
                 self.spoken.append(entry.position)
-                self.restated += shown_tokens(entry, self.plan)
             self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
             self._before.append(self.tokens)
@@ -114,6 +112,10 @@ class Live:
     def spoken_tokens(self, upto: int) -> int:
         """Tokens in front of a position that a summary would leave verbatim."""
         return sum(self.before(p + 1) - self.before(p) for p in self.spoken if p < upto)
+
+    def restated(self, upto: int) -> int:
+        """Tokens that would be said again beside a summary of everything in front of a position."""
+        return self._stays + self.spoken_tokens(upto)
 
     def turns_before(self, position: int) -> int:
         """How many uncovered iterations begin in front of a position."""
