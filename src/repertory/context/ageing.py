@@ -103,7 +103,7 @@ class Ageing:
     def _reads(self, entry: Entry) -> Iterator[None]:
         if entry.tool_call_id is not None:
             counted: Counter[str] = Counter()
-            for counted in count_names(text_of(entry.content)):
+            for counted in count_names(text_of(entry.content)):  # noqa: B007 - the last one counts
                 yield
             yield from self.vocabulary.saw(counted, entry.iteration)
             if entry.position >= self._aged:
@@ -145,7 +145,7 @@ class Ageing:
         if entry.tool_call_id is not None:
             least = LEAST_WORTH / max(rules.importance, 0.01)
             names: list[str] = []
-            for names in self.vocabulary.choosing(found, self.standing, as_of=as_of, least=least):
+            for names in self.vocabulary.choosing(found, self.standing, as_of=as_of, least=least):  # noqa: B007
                 yield ""
             wrong = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
             trouble = trouble_lines(text_of(entry.content), most=1, width=120) if wrong else []

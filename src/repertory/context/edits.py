@@ -170,6 +170,7 @@ def drop_thinking(live: Live) -> DropThinking:
 
 
 def swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
+    """Let a summary stand for its range."""
     return _cover(
         live,
         snapshot,

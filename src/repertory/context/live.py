@@ -38,7 +38,9 @@ class Live:
         self.plan = plan
         self.policy = policy
         same = 0 if like is None else plan.covers_shared(like.plan)
-        self._ends = [(0, 0)] if like is None else like._ends[: same + 1]  # tokens of so many covers, and of what stays
+        self._ends: list[tuple[int, int]] = (
+            [(0, 0)] if like is None else like._ends[: same + 1]
+        )  # tokens of so many covers, and of what stays
         for cover in plan.covers[same:]:
             covered, stays = self._ends[-1]
             kept = sum(shown_tokens(snapshot[position], plan) for position in plan.kept(cover))

@@ -216,8 +216,8 @@ class View:
                 case Stub():
                     return [_with_content(block, shown.text) for block in entry.content]
                 case ShortCalls():
-                    blocks = [_with_input(block, shown.inputs) for block in entry.content]
-                    return _speakable(blocks, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
+                    calls = [_with_input(block, shown.inputs) for block in entry.content]
+                    return _speakable(calls, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
                 case Removed():
                     return (Text(shown.text),)
                 case Expanded(content=tuple() as content):

@@ -39,7 +39,7 @@ def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> st
 
 
 def once_stub(entry: Entry, names: Iterable[str], length: int) -> str:
-    """What remains of a result that was shown once: how to get the whole, its beginning, and the names worth keeping."""
+    """What remains of a result that was shown once: how to get the whole, its beginning, the names worth keeping."""
     text = text_of(entry.content)
     head = (
         f"[shown once: {entry.tool or 'result'}, iteration {entry.iteration}, {_size(entry, text)}; {whole_of(entry)}]"

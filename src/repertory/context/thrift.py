@@ -27,7 +27,7 @@ from repertory.context.stubs import once_stub
 from repertory.context.tokens import text_tokens
 from repertory.context.vocabulary import LEAST_WORTH, names_of
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block, ToolUse, text_of
+from repertory.llm.messages import Block, ToolUse
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored

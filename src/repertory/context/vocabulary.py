@@ -136,9 +136,7 @@ class Vocabulary:
             as_of: The iteration up to which the record counts.
             least: What a name must be worth.
         """
-        chosen: list[str] = []
-        for chosen in self.choosing(found, standing, as_of=as_of, least=least):
-            pass
+        *_, chosen = self.choosing(found, standing, as_of=as_of, least=least)
         return chosen
 
     def choosing(
@@ -147,7 +145,8 @@ class Vocabulary:
         """Choose piece by piece, as ``choose`` does at once; the same list is handed out as it grows."""
         chosen: list[str] = []
         fresh: set[str] = set()
-        for number, (name, count) in enumerate(found.items(), 1):
+        for number, (found_name, count) in enumerate(found.items(), 1):
+            name = found_name
             if not number % _BATCH:
                 yield chosen
             if name in standing or name in fresh:
