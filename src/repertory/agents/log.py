@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
 _STANDARD = logging.getLogger("repertory")
+_STANDARD.addHandler(logging.NullHandler())  # else Python itself writes warnings to standard error
 _LEVELS = {
     "RunSpawned": logging.INFO,
     "RunResumed": logging.INFO,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from repertory.agents import (
+    Alert,
     ContextEdited,
     EventsMissed,
     IterationStarted,
@@ -65,6 +66,7 @@ class Progress:
             ContextEdited: self._edited,
             SummaryTaken: self._summarised,
             SummaryRefused: self._refused,
+            Alert: self._alerted,
             StateChanged: self._changed,
             EventsMissed: self._missed,
         }
@@ -78,7 +80,7 @@ class Progress:
             words = f"{stamp:5.1f}s  {agent.name:<13} {line}"
             if self._on_line is not None:
                 self._on_line(words)
-            if isinstance(event, (ContextEdited, SummaryTaken, SummaryRefused, ModelRetrying, RunResumed)):
+            if isinstance(event, (ContextEdited, SummaryTaken, SummaryRefused, Alert, ModelRetrying, RunResumed)):
                 self.notes.append(words)
 
     def _agent(self, event: Event) -> AgentLine:
@@ -145,6 +147,9 @@ class Progress:
 
     def _refused(self, event: SummaryRefused, agent: AgentLine) -> str:
         return f"summary refused: {one_line(event.reason, 160)}"
+
+    def _alerted(self, event: Alert, agent: AgentLine) -> str:
+        return f"alert: {one_line(event.reason, 200)}"
 
     def _changed(self, event: StateChanged, agent: AgentLine) -> str:
         agent.state = event.state
