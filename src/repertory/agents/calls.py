@@ -282,7 +282,7 @@ class Caller:
     def _is_covered(self, facts: Mapping[str, Any]) -> bool:
         """Whether a retrieval brought back what a summary stands for."""
         snapshot, plan = self._live.ledger.snapshot(), self._live.plan
-        positions = set(facts.get("positions") or ())
+        positions: set[int] = set(facts.get("positions") or ())
         content_id = facts.get("content_id")
         if content_id:
             positions.update(entry.position for entry in snapshot if entry.content_id == content_id)

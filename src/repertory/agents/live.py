@@ -42,10 +42,10 @@ class LiveRun:
         self.meter = Meter()
         self.watch: Watch | None = None  # None where nobody wants alerts
         self.plan = EMPTY
-        self.gists: dict[int, str] = {}  # a model's summaries of single results, by position
         self.listeners: list[Callable[[MessageEvent], object]] = []
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
+        self.gists: dict[int, str] = {}  # a model's summaries of single results, by position
         self._told = 0  # entries whose listeners were told of them
         self.state: RunState = "running"
         self.waiting = 0  # delegations that have not reported yet
