@@ -31,6 +31,7 @@ from repertory.context import (
     priced,
     validate,
 )
+from repertory.context.ageing import OWN
 from repertory.context.compaction import Compaction
 from repertory.errors import ContextOverflow, ModelError
 from repertory.llm.estimate import estimate_tokens
@@ -412,6 +413,7 @@ class ContextView:
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
+        self._live.meter.add(cost_seen=message.cost)
         if summary.strategy != ProviderStrategy.name:
             self._summaries.append(summary)
             self._newest_summary = summary
@@ -430,9 +432,11 @@ class ContextView:
 
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
+        self._live.meter.add(cost_seen=message.cost)
         self._compactions.failed(message.upto)
         self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
 
 
 def _covers(decision: Decision) -> int:
-    return sum(isinstance(edit, CoverRange) for edit in decision.edits)
+    """How many of the summarizer's summaries a decision swaps in; the planner's own digests do not count."""
+    return sum(isinstance(edit, CoverRange) and edit.strategy not in OWN for edit in decision.edits)

@@ -84,6 +84,7 @@ class SummarizerActor:
         self._queue: list[Summarize | SummarizeResult] = []
         self._running: set[str] = set()
         self._counts = SummarizerStatistics()
+        self._spent: dict[str, float] = {}  # US dollars by run, until its next answer says so
 
     # --- messages -----------------------------------------------------------------------------------------
 
@@ -311,13 +312,16 @@ class SummarizerActor:
         def replied(answer: ModelResponse | BaseException) -> None:
             now = self._clock()
             if isinstance(answer, ModelResponse):
+                cost = cost_of(profile, answer.usage)
+                if isinstance(job, Summarize):  # a single result's answer carries its own cost
+                    self._spent[job.run_id] = self._spent.get(job.run_id, 0.0) + cost
                 record = ModelReplied(
                     run_id=job.run_id,
                     call=call,
                     at=now,
                     content=answer.content,
                     usage=answer.usage,
-                    cost=cost_of(profile, answer.usage),
+                    cost=cost,
                     stop_reason=answer.stop_reason,
                     duration=now - begun,
                 )
@@ -339,7 +343,7 @@ class SummarizerActor:
     def _answer(self, job: Summarize, answer: SummaryReady | SummaryFailed) -> None:
         if isinstance(answer, SummaryFailed):
             self._count(refused=1)
-        self._tell(job.reply_to, answer)
+        self._tell(job.reply_to, msgspec.structs.replace(answer, cost=self._spent.pop(job.run_id, 0.0)))
 
     def _tell(self, asker: ActorRef[Any] | None, answer: SummaryReady | SummaryFailed | ResultSummarized) -> None:
         if asker is not None:

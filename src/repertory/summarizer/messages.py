@@ -82,9 +82,14 @@ class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummaryReady(msgspec.Struct, frozen=True):
-    """A summary is durable. Whether and when it is shown, the planner decides."""
+    """A summary is durable. Whether and when it is shown, the planner decides.
+
+    Attributes:
+        cost: US dollars that it cost, failed attempts included.
+    """
 
     summary: SummaryStored
+    cost: float = 0.0
 
 
 class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,12 +97,14 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Why, for a person to read.
+        cost: US dollars that the attempts cost.
     """
 
     run_id: str
     first: int
     upto: int
     reason: str
+    cost: float = 0.0
 
 
 class GetSummary(Request[SummaryStored | None], frozen=True):
