@@ -23,7 +23,7 @@ OWN = ("digest", "merged")
 """Strategies of the covers that are made here."""
 _SAID_CHARS = 200
 _AHEAD = 3  # iterations of slack for reading
-_PIECES = 3  # of work at each call, where nothing is due
+_PIECES = 8  # of work at each call, where nothing is due
 
 
 class Ageing:

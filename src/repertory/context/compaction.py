@@ -16,7 +16,7 @@ _MARGIN = 1.1  # estimates are not bills
 _SETTLED = 100  # requests; before, an edit must be paid from what was saved
 _SOON = 0.3  # of the requests so far: within them an edit ahead of the savings must pay back
 _RISK = 0.07  # of what the run has cost: so far ahead of the savings it may go
-_NEAR = 0.98  # of a limit
+_NEAR = 0.99  # of a limit
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):

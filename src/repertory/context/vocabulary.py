@@ -19,9 +19,9 @@ _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "numb
 _OTHERS = 1.5  # hashes, long numbers, addresses
 _SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
 _REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
-_CHUNK = 4_000  # characters read at a time
+_CHUNK = 2_000  # characters read at a time
 _MOST_READ = 48_000  # characters of one text that are read, two thirds of them from its beginning
-_BATCH = 400  # names looked at at a time
+_BATCH = 200  # names looked at at a time
 LEAST_WORTH = 0.001
 """Names worth less are dropped: by the measurements, what a name of 25 plain characters, seen once, is worth."""
 
