@@ -23,6 +23,7 @@ from repertory.context import (
     expand,
     pin,
 )
+from repertory.context.ageing import OWN
 from repertory.errors import ContextError
 from repertory.llm.messages import RedactedThinking, Thinking
 from repertory.memory.entries import Entry
@@ -87,7 +88,7 @@ class PlanEdits:
         """Put a decision into the plan; the record that comes back must go into the journal."""
         live = self._live
         live.plan = apply(live.plan, decision)
-        covers = sum(isinstance(edit, CoverRange) for edit in decision.edits)
+        covers = swapped_in(decision)
         live.meter.add(summaries=covers)
         self._runtime.publish(
             live,
@@ -219,3 +220,8 @@ def _has_thinking(snapshot: Sequence[Entry], plan: Plan) -> bool:
         for entry in snapshot[max(plan.start, plan.thinking_from) :]
         for block in entry.content
     )
+
+
+def swapped_in(decision: Decision) -> int:
+    """How many of the summarizer's summaries a decision shows; the planner's own digests do not count."""
+    return sum(isinstance(edit, CoverRange) and edit.strategy not in OWN for edit in decision.edits)

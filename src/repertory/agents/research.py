@@ -11,7 +11,7 @@ from repertory.context import ContextPolicy
 from repertory.llm.model import Model
 from repertory.tools import context_tools, file_tools, memory_tools
 
-RESEARCH_CONTEXT = ContextPolicy(keep_recent=2, summarize_every=5)
+RESEARCH_CONTEXT = ContextPolicy(window=1, summarize_every=5)
 """Researchers store a finding as soon as they have it, so what they read need not stay in view for long."""
 
 _LEAD = """\

@@ -12,7 +12,7 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.compaction import Compactions
-from repertory.agents.edits import PlanEdits
+from repertory.agents.edits import PlanEdits, swapped_in
 from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
 from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
@@ -21,7 +21,6 @@ from repertory.context import (
     EMPTY,
     Calibration,
     ContextPolicy,
-    CoverRange,
     Decision,
     Outcome,
     Planner,
@@ -31,7 +30,6 @@ from repertory.context import (
     priced,
     validate,
 )
-from repertory.context.ageing import OWN
 from repertory.context.compaction import Compaction
 from repertory.errors import ContextOverflow, ModelError
 from repertory.llm.estimate import estimate_tokens
@@ -129,7 +127,7 @@ class ContextView:
         self._summaries = [summary for summary in stored if summary.last >= self._live.plan.start]
         self._newest_summary = stored[-1] if stored else None
         self._live.meter.reset()
-        self._live.meter.add(summaries=sum(_covers(decision) for decision in decisions))
+        self._live.meter.add(summaries=sum(swapped_in(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
         called_in = 0
@@ -435,8 +433,3 @@ class ContextView:
         self._live.meter.add(cost_seen=message.cost)
         self._compactions.failed(message.upto)
         self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
-
-
-def _covers(decision: Decision) -> int:
-    """How many of the summarizer's summaries a decision swaps in; the planner's own digests do not count."""
-    return sum(isinstance(edit, CoverRange) and edit.strategy not in OWN for edit in decision.edits)

@@ -47,7 +47,7 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
     from repertory.context import ContextPolicy
     from repertory.tools import file_tools
 
-    lead = research_team(root, model=model, context=ContextPolicy(summarize_every=4))
+    lead = research_team(root, model=model, context=ContextPolicy(summarize_every=4, window=1))
     looking = {tool.name: tool for tool in file_tools(root, deny=deny)}
     team = [
         msgspec.structs.replace(member, tools=[looking.get(tool.name, tool) for tool in member.tools])

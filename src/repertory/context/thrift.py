@@ -174,7 +174,10 @@ class Thrift:
         live, account, rates = self._live, self.account, self.account.rates
         first = live.plan.start
         rewrite = 0.0 if now.cold else rates.write - rates.read
-        written = [summary for summary in now.summaries if summary.strategy not in ("extractive", "provider")]
+        # Digests keep more names than an extract of the same length; where every token is paid anew at every call,
+        # the shorter one stands all the same.
+        dearer = ("provider",) if rates.write <= rates.read else ("extractive", "provider")
+        written = [summary for summary in now.summaries if summary.strategy not in dearer]
         summary = best_summary(live, written, upto) if self._policy.summaries and written else None
         if summary is not None:
             more = rewrite * (summary.tokens + live.spoken_tokens(upto) + live.covered)
