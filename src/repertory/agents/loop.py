@@ -170,6 +170,8 @@ class Loop:
         """Show the model the record; its answer is durable before anything acts on it."""
         while True:
             shown = await self._view.show(iteration)
+            if not await self._view.fits(shown, iteration):
+                continue
             begun = anyio.current_time()
             try:
                 response = await self._model.complete(shown.request, on_event=self._on_stream)

@@ -12,6 +12,7 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.compaction import Compactions
+from repertory.agents.counting import PromptCounter
 from repertory.agents.edits import PlanEdits, swapped_in
 from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
 from repertory.agents.gists import Gists
@@ -31,7 +32,7 @@ from repertory.context import (
     validate,
 )
 from repertory.context.compaction import Compaction
-from repertory.errors import ContextOverflow, ModelError
+from repertory.errors import ContextOverflow, ModelError, PromptTooLong
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
@@ -101,6 +102,7 @@ class ContextView:
         self._compactions = Compactions(self._policy, model.profile, head=self._head)
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
         self._calibration = Calibration()
+        self._counter = PromptCounter(model, max_tokens=max_tokens)
         self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
         self._newest_summary: SummaryStored | None = None
         self._answered: Shown | None = None  # the last request that was
@@ -208,6 +210,26 @@ class ContextView:
             build_seconds=build_seconds,
         )
         return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
+
+    async def fits(self, shown: Shown, iteration: int) -> bool:
+        """Have the server count a request where that is decisive; see ``PromptCounter``.
+
+        Returns:
+            Whether to send it. If not, ``show`` makes another one, by the count.
+        """
+        if self._planner is None:
+            return True
+        counted = await self._counter.count(
+            shown.request, estimate=shown.view_estimate, calibration=self._calibration, iteration=iteration
+        )
+        if counted is None:
+            return True
+        self._calibration = self._calibration.observe(estimate=shown.view_estimate, real=counted.tokens)
+        if counted.tokens <= counted.bound:
+            return True
+        words = f"not sent: the server counts {counted.tokens:,} tokens, more than {counted.bound:,}"
+        self.failed(shown, PromptTooLong(words), duration=0.0)
+        return False
 
     def _swap_in(self, snapshot: Snapshot, iteration: int, now: float) -> list[DecisionMade]:
         """Let a provider's summary that has come since the last request stand for what it summarized."""

@@ -10,6 +10,9 @@ from repertory.context.plan import Plan
 from repertory.memory.entries import Entry
 
 _LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
+_FORGETS = 0.9  # of what was learned from growth, with each call
+_ENOUGH = 500  # estimated tokens of growth before it says more than the whole prompt does
+_DOUBT, _FIRST_DOUBT = 0.15, 0.3  # of what has changed since the last count; of a prompt before the first
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -18,12 +21,17 @@ class Calibration(msgspec.Struct, frozen=True):
     Attributes:
         real: What the last prompt really had; 0 before the first call.
         estimate: What it was estimated at, uncalibrated.
-        factor: Real tokens per estimated token, for what has changed since.
+        factor: Real tokens per estimated token, for what has changed since. It is learned from how prompts grow: what
+            no estimate sees, such as hidden instructions, is the same in each of them.
+        grown_real: Real tokens of that growth, the newest counting most.
+        grown_estimate: The same, estimated.
     """
 
     real: int = 0
     estimate: int = 0
     factor: float = 1.0
+    grown_real: float = 0.0
+    grown_estimate: float = 0.0
 
     def observe(self, *, estimate: int, real: int) -> Calibration:
         """Learn from one call.
@@ -37,11 +45,22 @@ class Calibration(msgspec.Struct, frozen=True):
         """
         if estimate <= 0 or real <= 0:
             return self
-        return Calibration(real, estimate, min(_MOST, max(_LEAST, real / estimate)))
+        more, estimated_more = real - self.real, estimate - self.estimate
+        grown, estimated = self.grown_real, self.grown_estimate
+        if self.real and more > 0 and estimated_more > 0:
+            grown, estimated = grown * _FORGETS + more, estimated * _FORGETS + estimated_more
+        factor = grown / estimated if estimated > _ENOUGH else real / estimate
+        return Calibration(real, estimate, min(_MOST, max(_LEAST, factor)), grown, estimated)
 
     def real_tokens(self, estimate: int) -> int:
         """What a prompt of this estimate will have: the last real count and what has changed since."""
         return max(1, round(self.real + (estimate - self.estimate) * self.factor))
+
+    def doubt(self, estimate: int) -> int:
+        """By how many tokens ``real_tokens`` may well be off."""
+        if not self.real:
+            return round(estimate * _FIRST_DOUBT)
+        return round(abs(estimate - self.estimate) * self.factor * _DOUBT)
 
 
 def text_tokens(text: str) -> int:
