@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
-import msgspec
 import typer
 
 from repertory.cli import output
@@ -51,6 +49,8 @@ def stats(
     That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
     what they saved, how good the token estimate was, and alerts.
     """
+    import anyio
+
     path, runs = anyio.run(_read, run_id, tree, db)
     if as_json:
         listed = [_json(run) for run in runs]
@@ -78,6 +78,8 @@ def _below(rows: Sequence[RunRow], run_id: str) -> list[RunRow]:
 
 
 def _json(run: RunFigures) -> dict[str, Any]:
+    import msgspec
+
     from repertory.cli.figures import percentile
 
     fields: dict[str, Any] = msgspec.to_builtins(run)
@@ -90,6 +92,8 @@ def _json(run: RunFigures) -> dict[str, Any]:
 def _total(runs: Sequence[RunFigures]) -> dict[str, Any]:
     """The sums over runs, with the shares that follow from them."""
     from functools import reduce
+
+    import msgspec
 
     from repertory.cli.figures import Summaries, added, percentile, together
 
