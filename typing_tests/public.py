@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import repertory as rp
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
-from repertory.agents import AnyEvent, Event, ToolEnded
+from repertory.agents import AnyEvent, ToolEnded
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.memory import Entry, Item, ItemInfo, Journal, RunRow, Snapshot
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -91,7 +91,7 @@ async def main(journal: Journal, ctx: ActorContext, context: rp.ToolContext) -> 
         run = await supervisor.spawn(agent, "task")
         assert_type(run, rp.Run)
         async for event in run.events(tree=True):
-            assert_type(event, Event)
+            assert_type(event, AnyEvent)
             if isinstance(event, ToolEnded):
                 assert_type(event.characters, int)
         assert_type(run.children, tuple[rp.Run, ...])

@@ -175,10 +175,10 @@ class View:
     ) -> tuple[Breakpoint, ...]:
         """Where cache entries are written, the most valuable first while there is room for them.
 
-        The last message that is not held back, so that the next request finds this one. The plan's edge, so that the
-        next edit behind it finds what stands before. The static head, which other runs share. On the first request after an
-        edit the edge before it, which is where the cache still holds the prefix; later, where a request adds
-        more blocks than a lookup goes back, the message on which the request before it ended.
+        The last message that is not held back, so that the next request finds this one. The plan's edge, so that
+        the next edit behind it finds what stands before. The static head, which other runs share. On the first
+        request after an edit the edge before it, which is where the cache still holds the prefix; later, where a
+        request adds more blocks than a lookup goes back, the message on which the request before it ended.
         """
         room = profile.cache.breakpoints
         last = len(messages) - 1
