@@ -67,7 +67,7 @@ def test_none_switches_one_alert_off() -> None:
 def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, int], words: str) -> None:
     """Nothing can be below zero, and no iterations have no tokens."""
     with pytest.raises(ConfigurationError, match=words):
-        AlertThresholds(**fields)  # type: ignore[arg-type]
+        AlertThresholds(**fields)
 
 
 def test_only_the_last_iterations_count_and_a_crossing_is_said_once() -> None:

@@ -11,7 +11,8 @@ from repertory.context import Calibration
 from repertory.errors import ModelRequestRejected
 from repertory.llm import AnthropicModel, profile_for
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.llm.messages import ToolUse
+from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call, open_messages_server
 
 WINDOW = 12_000
@@ -20,7 +21,7 @@ ROOM = WINDOW - 2_000
 POLICY = rp.ContextPolicy(summarize_every=0)
 
 
-def steps(request: ModelRequest) -> ModelResponse | str:
+def steps(request: ModelRequest) -> ToolUse | str:
     """Reads many logs at once, then says so."""
     if len(request.messages) > 1:
         return "Done."
@@ -106,7 +107,7 @@ async def test_without_a_count_that_prompt_would_have_been_sent() -> None:
 async def test_over_http_only_a_prompt_near_the_window_is_counted(logs: int, asked: int) -> None:
     """One round trip where it decides, none in a run that is far from any bound."""
 
-    def answer(request: ModelRequest) -> ModelResponse | str:
+    def answer(request: ModelRequest) -> ToolUse | str:
         return call("read_much", logs=logs) if len(request.messages) == 1 else "Done."
 
     async with open_messages_server(answer, profile=SMALL) as server:

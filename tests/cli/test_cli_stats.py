@@ -15,7 +15,8 @@ from repertory.agents import RunStatistics
 from repertory.cli.figures import percentile
 from repertory.cli.runs import read_lines
 from repertory.errors import ModelUnavailable
-from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.llm.messages import ToolUse
+from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import profile_for
 from repertory.memory import MemoryJournal
 from repertory.summarizer import ModelStrategy
@@ -33,7 +34,7 @@ def read_log(day: int) -> str:
 def answers() -> FunctionModel:
     """Reads day after day, some twice, delegates once, then answers."""
 
-    def answer(request: ModelRequest) -> ModelResponse | str:
+    def answer(request: ModelRequest) -> ToolUse | str:
         count = len(model.requests)
         if request.system and "helper" in str(request.system):
             return "Fine."
