@@ -18,10 +18,10 @@ from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefu
 from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
+from repertory.agents.summaries import Summaries
 from repertory.context import (
     EMPTY,
     Calibration,
-    ContextPolicy,
     Decision,
     Outcome,
     Planner,
@@ -39,7 +39,7 @@ from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Snapshot
-from repertory.memory.records import DecisionMade, ModelReplied, SummaryStored
+from repertory.memory.records import DecisionMade, ModelReplied
 from repertory.summarizer import ProviderStrategy, Summarize, SummaryFailed, SummaryReady
 from repertory.tools import Tool
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MOST_REFUSALS = 3
-_DENSE = 25_000  # tokens; see ContextPolicy.summarize_tokens
 DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -103,8 +102,7 @@ class ContextView:
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
         self._calibration = Calibration()
         self._counter = PromptCounter(model, max_tokens=max_tokens)
-        self._summaries: list[SummaryStored] = []  # those that the planner may still swap in
-        self._newest_summary: SummaryStored | None = None
+        self._summaries = Summaries(runtime, live, self._policy, ref)
         self._answered: Shown | None = None  # the last request that was
         self._calls = 0
         self._called_at: float | None = None
@@ -113,7 +111,6 @@ class ContextView:
         self._shrink_to: int | None = None  # tokens, after a refusal
         self._shrink_at_most: int | None = None  # the same, where the wish for less cannot be fulfilled
         self._refusals = 0
-        self._summarized_size = 0  # of the record when the summarizer was last asked
         self._gists = Gists(runtime, live, self._policy, ref)
 
     async def open(self) -> None:
@@ -126,8 +123,7 @@ class ContextView:
             self._drop_blocks()
         # A provider's summary that was not swapped in at once is not taken up again.
         stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
-        self._summaries = [summary for summary in stored if summary.last >= self._live.plan.start]
-        self._newest_summary = stored[-1] if stored else None
+        self._summaries.open(stored)
         self._live.meter.reset()
         self._live.meter.add(summaries=sum(swapped_in(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
@@ -184,7 +180,7 @@ class ContextView:
             if tuple(better) == outcome.decisions:
                 live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
             if outcome.decisions:
-                self._summaries = [summary for summary in self._summaries if summary.last >= live.plan.start]
+                self._summaries.drop_covered()
         request = self._projector.project(snapshot, live.plan)
         validate(request, self._model.profile)
         build_seconds = perf_counter() - begun
@@ -265,7 +261,7 @@ class ContextView:
             iteration=iteration,
             calibration=self._calibration,
             cold=self._cache_is_cold(now),
-            summaries=self._summaries,
+            summaries=self._summaries.ready,
             shrink_to=self._shrink_to,
         )
 
@@ -294,6 +290,7 @@ class ContextView:
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
         self._shrink_to = self._shrink_at_most = None
+        self._refusals = 0
         self._answered = shown
         self._compactions.saw(response.content)
         self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
@@ -378,31 +375,11 @@ class ContextView:
 
     def request_summary(self, iteration: int) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail."""
-        policy = self._policy
         self._gists.request(iteration)
-        if self._compactions.apply:
-            return  # any other summary would invalidate the thinking; the planner says when to ask for the provider's
-        if policy is None or not policy.summaries or not policy.summarize_every:
-            return
-        snapshot = self._live.ledger.snapshot()
-        size = self._record_estimate(snapshot)
-        if iteration % policy.summarize_every and not self._is_dense(policy, size):
-            return
-        self._summarized_size = size
-        newest = self._newest_summary
-        self._runtime.summarizer.tell(
-            Summarize(
-                run_id=self._live.run_id,
-                snapshot=snapshot,
-                first=0,
-                upto=len(snapshot),
-                previous=text_of(newest.content) if newest else "",
-                previous_upto=newest.last + 1 if newest else 0,
-                tokens=policy.summary_tokens,
-                iteration=iteration,
-                reply_to=self._ref,
-            )
-        )
+        if not self._compactions.apply:
+            # Where thinking is bound any other summary would invalidate it; the planner says when to ask the provider.
+            size = self._record_estimate(self._live.ledger.snapshot())
+            self._summaries.request(iteration, size=size, head=self._head)
 
     def _request_compaction(self, wanted: Compaction | None, snapshot: Snapshot, iteration: int, now: float) -> None:
         """Have the provider summarize exactly what the last request said, if the planner wants that."""
@@ -423,20 +400,12 @@ class ContextView:
             )
         )
 
-    def _is_dense(self, policy: ContextPolicy, size: int) -> bool:
-        """Whether so much has come since the last request to the summarizer that the next is due early."""
-        most = policy.summarize_tokens
-        if most is None:
-            most = 0 if policy.rhythm == "strict" else _DENSE
-        return 0 < most <= size - max(self._summarized_size, self._head)
-
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
         self._live.meter.add(cost_seen=message.cost)
         if summary.strategy != ProviderStrategy.name:
-            self._summaries.append(summary)
-            self._newest_summary = summary
+            self._summaries.add(summary)
         elif not self._compactions.arrived(summary):
             self._runtime.publish(self._live, SummaryRefused, reason="the provider's summary came too late")
             return
