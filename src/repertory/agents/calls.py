@@ -194,7 +194,8 @@ class Caller:
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
         """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
-        if self._policy is None or output.metadata.get("retrieval"):
+        pages = output.metadata.get("retrieval") or output.metadata.get("paged")
+        if self._policy is None or pages:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content), []
         call = f"{self._live.run_id}\0{use.id}".encode()

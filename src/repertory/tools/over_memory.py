@@ -128,7 +128,7 @@ def memory_tools() -> list[Tool]:
         start, end, pages = take_page(item.content, page)
         shape = "" if transform == "full" else f", {transform}"
         text = f"{_line(item)}{shape}\n\n{item.content[start:end]}{page_note(page, pages)}"
-        facts = {"retrieval": True, "item_id": id, "page": page, "pages": pages}
+        facts = {"paged": True, "item_id": id, "page": page, "pages": pages}
         return ToolOutput(text, source_type="memory", metadata=facts)
 
     as_it_is = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
