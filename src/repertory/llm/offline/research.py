@@ -248,6 +248,9 @@ class _Turn:
             self.calls = [self.tools.retrieve.retrieve(identifier) for identifier in items_in(listed, limit=12)]
         if self.tools.retrieve_content is not None and (shortened := self._shortened()):
             self.calls.append(self.tools.retrieve_content.retrieve(shortened, search=self.main[0].word))
+        elif self.tools.look_back is not None and self.view.others:
+            # Earlier turns stand in the view as summaries only: one look at what was found there first.
+            self.calls.append(self.tools.look_back.look_back(self.main[0].word))
         if self.calls:
             self.said.append("I fetch what I need of it.")
             # What memory listed may be shortened by the next turn; the note is the newest thing in view then.

@@ -103,6 +103,10 @@ class Tool:
         )
         return ToolUse("", self.name, self._fill(id=(_IDS, value), search=(_QUERY, search)))
 
+    def look_back(self, topic: str) -> ToolUse:
+        """Fetch what was said earlier of something, as it was."""
+        return ToolUse("", self.name, self._fill(topic=(("topic",), topic), limit=(_LIMIT, 1)))
+
     def _anywhere(self) -> str | None:
         return "." if self.required & frozenset(_PATH) else None
 
@@ -148,6 +152,7 @@ class Toolbox:
         self.query = named("memory_query", _QUERY, _TAGS)
         self.retrieve = named("memory_retrieve", _IDS)
         self.retrieve_content = named("retrieve_content", _IDS)
+        self.look_back = named("context_retrieve", ("topic",))
         self.fetch = next(
             (
                 tool
