@@ -37,7 +37,8 @@ class Ageing:
         self._later = max(0, policy.window - _AHEAD)  # iterations after an entry's own that its line may know of
         self.vocabulary = Vocabulary()
         self.standing = Standing()
-        self._found: dict[int, Counter[str]] = {}  # names of results that have no line yet
+        self._found: dict[int, Counter[str]] = {}  # names of results that no cover includes
+        self._words: list[tuple[int, list[str]]] = []  # what users said, of entries that have their line
         self._read = 0  # entries below are in the vocabulary
         self._aged = 0  # entries below have their line, or are covered
         self.start = plan.start  # the entry of the first line
@@ -46,8 +47,7 @@ class Ageing:
         self._reading: Iterator[None] | None = None
         self._making: Iterator[None] | None = None
         for cover in plan.covers:
-            for line in lines_of(cover):
-                self.standing.put(line)
+            self.standing.put(*lines_of(cover))
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class Ageing:
 
     def names(self, entry: Entry) -> Counter[str]:
         """The names of a result that has no line yet, which has been read."""
-        return self._found.get(entry.position) or Counter()
+        return Counter() if entry.position < self._aged else self._found.get(entry.position) or Counter()
 
     # --- working ------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Ageing:
             for counted in count_names(text_of(entry.content)):  # noqa: B007 - the last one counts
                 yield
             yield from self.vocabulary.saw(counted, entry.iteration)
-            if entry.position >= self._aged:
+            if entry.position >= self.start:
                 self._found[entry.position] = counted
         elif entry.role == "assistant":
             for block in entry.content:
@@ -125,14 +125,15 @@ class Ageing:
             self._aged += 1
 
     def _makes(self, entry: Entry, as_of: int) -> Iterator[None]:
-        found = self._found.pop(entry.position, Counter[str]())
+        found = self._found.get(entry.position) or Counter[str]()
         line = ""
         if entry.position >= self.start:
             for line in self._line(entry, found, as_of):  # noqa: B007 - the last one counts
                 yield
         if is_spoken(entry, self._policy):
-            for said_line in text_of(entry.content).split("\n"):
-                self.standing.put(said_line)
+            words = text_of(entry.content).split("\n")
+            self._words.append((entry.position, words))
+            self.standing.put(*words)
         if entry.position >= self.start:
             self.standing.put(line)
             self._lines.append(line)
@@ -166,7 +167,7 @@ class Ageing:
 
     # --- following the plan -------------------------------------------------------------------------------
 
-    def follow(self, plan: Plan, snapshot: Sequence[Entry]) -> None:
+    def follow(self, plan: Plan) -> None:
         """Take over a changed plan. Lines that were made ahead stay where the old ones stand in a digest now."""
         old, self._plan = self._plan, plan
         if plan.covers is old.covers and plan.pins == old.pins:
@@ -178,34 +179,27 @@ class Ageing:
             same += 1
         gone = [line for line in self.lines(self.start, plan.start) if line]
         new = [line for cover in plan.covers[same:] for line in lines_of(cover)]
-        before = [line for cover in old.covers[same:] for line in lines_of(cover)]
-        kept = not before and plan.pins == old.pins and new == gone
+        kept = same == len(old.covers) and plan.pins == old.pins and new == gone
         passed = min(plan.start - self.start, len(self._lines)) if kept else len(self._lines)
-        if not kept:
-            left, come = Counter([*before, *filter(None, self._lines)]), Counter(new)
-            for line in (left - come).elements():
-                self.standing.take(line)
-            for line in (come - left).elements():
-                self.standing.put(line)
         self._lines = self._lines[passed:]
         base = self._chars[passed]
         self._chars = [chars - base for chars in self._chars[passed:]]
+        for position in range(self.start, plan.start):
+            self._found.pop(position, None)
         self.start = plan.start
         if not kept:
-            self._again(snapshot)
+            self._again()
 
-    def _again(self, snapshot: Sequence[Entry]) -> None:
+    def _again(self) -> None:
         """Make the lines from the plan's start on anew; one that is not finished too."""
-        unfinished = self._making is not None
         self._making = None
-        for entry in snapshot[self.start : self._aged + unfinished]:
-            if is_spoken(entry, self._policy):
-                for line in text_of(entry.content).split("\n") if entry.position < self._aged else ():
-                    self.standing.take(line)
-            elif entry.tool_call_id is not None:
-                for counted in count_names(text_of(entry.content)):
-                    self._found[entry.position] = counted
         self._aged = min(self._aged, self.start)
+        self._words = [(position, words) for position, words in self._words if position < self._aged]
+        self.standing.clear()
+        for cover in self._plan.covers:
+            self.standing.put(*lines_of(cover))
+        for _, words in self._words:
+            self.standing.put(*words)
 
 
 def lines_of(cover: Cover) -> list[str]:

@@ -123,7 +123,7 @@ class Planner:
             plan = live.plan = apply(plan, decision)
             self._live, decisions = live, (decision,)
             if thrift is not None:
-                thrift.follow(live, snapshot)
+                thrift.follow(live)
             estimate = self._head + live.tokens
         return Outcome(
             plan=plan,

@@ -72,10 +72,10 @@ class Thrift:
         self._live = live
         self.account.take_up(live.plan, live.before)
 
-    def follow(self, live: Live, snapshot: Sequence[Entry]) -> None:
+    def follow(self, live: Live) -> None:
         """Take over the view of a plan that this object decided."""
         self._live = live
-        self.ageing.follow(live.plan, snapshot)
+        self.ageing.follow(live.plan)
         self.account.take_up(live.plan, live.before)
 
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from repertory.context.names import kind_of_name
 
-_TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
+_TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|(?<![@~./\-])[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
 _MARK = re.compile(r"[/.:@\-]+")
 _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
 _OTHERS = 1.5  # hashes, long numbers, addresses
@@ -126,7 +126,7 @@ class Vocabulary:
         return weight * _SPREAD[spread or 1] * _REPEAT[min(count, 4)]
 
     def choose(
-        self, found: Mapping[str, int], standing: Mapping[str, int], *, as_of: int, least: float = LEAST_WORTH
+        self, found: Mapping[str, int], standing: Container[str], *, as_of: int, least: float = LEAST_WORTH
     ) -> list[str]:
         """The names worth keeping of those that stand nowhere else, in order.
 
@@ -140,7 +140,7 @@ class Vocabulary:
         return chosen
 
     def choosing(
-        self, found: Mapping[str, int], standing: Mapping[str, int], *, as_of: int, least: float = LEAST_WORTH
+        self, found: Mapping[str, int], standing: Container[str], *, as_of: int, least: float = LEAST_WORTH
     ) -> Iterator[list[str]]:
         """Choose piece by piece, as ``choose`` does at once; the same list is handed out as it grows."""
         chosen: list[str] = []
@@ -170,20 +170,12 @@ def _parts_in(line: str) -> frozenset[str]:
     return frozenset(part for name in _names_in_line(line) for part in parts_of(name))
 
 
-class Standing(Counter[str]):
+class Standing(set[str]):
     """Names that stand in the part of the view that lasts: the task, what users said, digests; with all their parts.
 
-    Lines are put in and taken out one by one, so that a fold, which only moves lines, costs nothing here.
+    A fold only moves lines, so it changes nothing here; a merge, which drops some, begins anew.
     """
 
-    def put(self, line: str) -> None:
+    def put(self, *lines: str) -> None:
         """Something came into view."""
-        self.update(_parts_in(line))
-
-    def take(self, line: str) -> None:
-        """Something that was put in went out of view."""
-        for part in _parts_in(line):
-            if self[part] <= 1:
-                del self[part]
-            else:
-                self[part] -= 1
+        self.update(*map(_parts_in, lines))
