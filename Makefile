@@ -28,7 +28,7 @@ check: $(VENV)/.installed-check ## Lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/.installed-docs ## Build the site into site/
 	$(BIN)/zensical build --strict --clean
