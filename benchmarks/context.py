@@ -83,6 +83,7 @@ def live(
     calibration, plan = Calibration(), EMPTY
     times: dict[int, list[float]] = {mark: [] for mark in marks}
     edits: list[float] = []
+    every: list[float] = []
     sizes: dict[int, int] = {}
     gc.collect()
     gc.freeze()
@@ -99,6 +100,7 @@ def live(
         )
         took = (time.perf_counter() - begun) * 1e6
         calibration = calibration.observe(estimate=outcome.estimate, real=outcome.estimate)
+        every.append(took)
         if outcome.decisions:
             edits.append(took)
         for mark in marks:
@@ -110,6 +112,8 @@ def live(
             f"  {mark:>6} iterations: median {statistics.median(times[mark]):7.0f} µs, "
             f"mean {statistics.fmean(times[mark]):7.0f} µs, prompt {sizes[mark]:,} tokens"
         )
+    slowest = sorted(every)[int(len(every) * 0.99)] / 1000
+    print(f"  all {len(every):,} iterations: p99 {slowest:.2f} ms")
     each = statistics.median(edits) / 1000 if edits else 0
     print(f"  {len(edits)} edits, median {each:.1f} ms each; plan: {size_of(plan)}")
     return times

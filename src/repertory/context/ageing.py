@@ -204,7 +204,8 @@ class Ageing:
 
 def lines_of(cover: Cover) -> list[str]:
     """The lines of a cover; without the head, where it is a digest."""
-    lines = [line for line in text_of(cover.content).split("\n") if line]
+    text = "\n".join(block.text for block in cover.content if isinstance(block, Text))
+    lines = [line for line in text.split("\n") if line]
     return lines[1:] if cover.strategy in OWN else lines
 
 

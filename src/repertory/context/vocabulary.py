@@ -13,7 +13,11 @@ from typing import Any
 
 from repertory.context.names import kind_of_name
 
-_TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|(?<![@~./\-])[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
+# It begins with a set, so that what is between tokens is passed over fast; a row of marks is tried once, at its first.
+_TOKEN = re.compile(
+    r"[\w@~./\-](?:(?<=h)ttps?://[^\s\"'<>)\]\\]+"
+    r"|(?<![@~./\-][@~./\-])[\w@~./\-]*(?<=\w)(?:::?[A-Za-z_]\w*)*)"
+)
 _MARK = re.compile(r"[/.:@\-]+")
 _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
 _OTHERS = 1.5  # hashes, long numbers, addresses
