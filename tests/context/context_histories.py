@@ -152,11 +152,19 @@ _RESULTS = st.one_of(
     st.builds(lambda text: (Text(text), PICTURE), _TEXTS),
     st.just(()),
 )
+_ARGUMENTS = st.sampled_from(
+    [
+        None,
+        None,
+        {"path": "src/new.py", "text": "def handler_7():\n    return 'src/a.py'\n" * 60},
+        {"edits": [{"old": "x" * 1_200, "new": "日本 e\u0301 👩‍👩‍👧 " * 150}, {"line": 3}], "dry": False},
+    ]
+)
 
 
 @st.composite
 def stories(draw: st.DrawFn, *, most: int = 14, policy: ContextPolicy | None = None) -> Story:
-    """Histories with parallel calls, long and empty results, pictures, errors, thinking, and users who interrupt."""
+    """Histories with parallel calls, long arguments, long and empty results, pictures, errors, thinking and users."""
     story = Story(draw(st.sampled_from(["Do it.", "Tâche: 日本 – keep ALL constraints.\n- one\n- two"])))
     for _ in range(draw(st.integers(0, most))):
         if draw(st.integers(0, 9)) == 0:
@@ -171,6 +179,7 @@ def stories(draw: st.DrawFn, *, most: int = 14, policy: ContextPolicy | None = N
             thinking=draw(st.sampled_from(["", "hm"])),
             between=draw(st.sampled_from(["", "", "", "wait, also check the moon"])),
             errors=draw(st.sampled_from([(), (0,)])),
+            arguments=draw(_ARGUMENTS),
             policy=policy,
         )
         if draw(st.integers(0, 5)) == 0:
@@ -182,17 +191,17 @@ def stories(draw: st.DrawFn, *, most: int = 14, policy: ContextPolicy | None = N
 def policies(draw: st.DrawFn) -> ContextPolicy:
     """Policies of both rhythms, gentle and harsh."""
     return ContextPolicy(
-        rhythm=draw(st.sampled_from(["thrifty", "strict"])),
+        rhythm=draw(st.sampled_from(["thrifty", "thrifty", "strict"])),
         window=draw(st.integers(1, 6)),
         keep_recent=draw(st.integers(0, 6)),
         summarize_every=draw(st.sampled_from([0, 1, 3, 10])),
         summary_tokens=draw(st.sampled_from([50, 200, 500])),
         budget_tokens=draw(st.sampled_from([None, None, 3_000, 8_000])),
         keep_user_input=draw(st.booleans()),
-        stubs=draw(st.booleans()),
+        stubs=draw(st.sampled_from([True, True, True, False])),
         summaries=draw(st.booleans()),
         patience=draw(st.sampled_from([0.0, 1.0])),
-        show_once=draw(st.booleans()),
+        show_once=draw(st.sampled_from([True, True, True, False])),
         tools={
             "pinned": ResultPolicy(pin=True),
             "expiring": ResultPolicy(
@@ -209,9 +218,9 @@ def models() -> st.SearchStrategy[ModelProfile]:
     return st.builds(
         profile,
         read=st.sampled_from([0.1, 0.025, 1.0]),
-        target=st.sampled_from(["free", "binding"]),
+        target=st.sampled_from(["free", "free", "binding"]),
         window=st.sampled_from([200_000, 20_000]),
-        cache=st.booleans(),
+        cache=st.sampled_from([True, True, True, False]),
         output=st.just(4096),
     )
 

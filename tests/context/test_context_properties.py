@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -29,15 +30,19 @@ from repertory.context import (
     shape_result,
     validate,
 )
+from repertory.context.decisions import CoverRange, CutCall, DropThinking, HoldBack, RemoveResult, StubResult
+from repertory.context.plan import ShortCalls
+from repertory.context.policy import Rhythm
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import ModelProfile, Target
 from repertory.memory import Entry, Snapshot, SummaryStored, request_digest
 from repertory.memory.pairing import whole_request
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)
+_PLANNED = (CoverRange, CutCall, DropThinking, HoldBack, RemoveResult, StubResult)
 
 
 def follow(
@@ -79,12 +84,16 @@ def outcomes(story: Story, policy: ContextPolicy, model: ModelProfile, **options
     return out
 
 
+def _json(value: Any) -> str:
+    return canonical_json(value).decode()
+
+
 def sent_text(request: ModelRequest) -> str:
     """Every word of a request's messages."""
     parts = []
     for message in request.messages:
         for block in message.content:
-            parts.append(text_of(block) if not hasattr(block, "input") else canonical_json(block.input).decode())
+            parts.append(text_of(block) if not hasattr(block, "input") else _json(block.input))
     return "\n".join(parts)
 
 
@@ -100,7 +109,12 @@ def gaps(snapshot: Snapshot, plan: Plan, request: ModelRequest) -> list[int]:
                 assert cover is not None
                 ok = all(text_of(block) in shown for block in cover.content)
             case "removed" | "stub":
-                ok = plan.shown[entry.position].text in shown
+                instead = plan.shown[entry.position]
+                if isinstance(instead, ShortCalls):
+                    said = [block.text for block in entry.content if isinstance(block, Text) and block.text.strip()]
+                    ok = all(words in shown for words in (*said, *map(_json, instead.inputs.values())))
+                else:
+                    ok = instead.text in shown
             case _ if entry.tool_call_id is not None and plan.cover_of(entry.position) is None:
                 ok = entry.tool_call_id in ids
             case _:
@@ -296,16 +310,38 @@ def test_a_broken_request_is_seen() -> None:
         validate(broken)
 
 
+def test_the_histories_lead_to_every_kind_of_edit() -> None:
+    """What the properties range over is all that a planner does, not its common cases alone."""
+    seen: Counter[type] = Counter()
+
+    @settings(max_examples=200, derandomize=True, database=None)
+    @given(story=stories(), policy=policies(), model=models())
+    def look(story: Story, policy: ContextPolicy, model: ModelProfile) -> None:
+        for _, outcome, _ in outcomes(story, policy, model):
+            seen.update({type(edit) for decision in outcome.decisions for edit in decision.edits})
+
+    look()
+    assert {kind for kind in _PLANNED if not seen[kind]} == set()
+
+
 @pytest.mark.nightly
+@pytest.mark.parametrize("target", ["free", "binding"])
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
 @settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories(most=30), policy=policies(), model=models())
 def test_every_request_is_legal_and_complete_at_length(
-    story: Story, policy: ContextPolicy, model: ModelProfile
+    rhythm: Rhythm, target: Target, story: Story, policy: ContextPolicy, model: ModelProfile
 ) -> None:
-    """The two promises above over many more and longer histories."""
+    """The promises above over many more and longer histories, for each rhythm and each target."""
+    policy = msgspec.structs.replace(policy, rhythm=rhythm)
+    model = msgspec.structs.replace(model, target=target)
+    bodies: list[Any] = []
     for snapshot, outcome, request in outcomes(story, policy, model):
         validate(request, model)
+        check_body(encode_request(request), profile=model, betas=frozenset())
         assert gaps(snapshot, outcome.plan, request) == []
+        bodies += [encode_decision(decision) for decision in outcome.decisions]
+        assert replay(bodies) == outcome.plan
 
 
 @given(
