@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -128,12 +131,21 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
             )
     screen.print(Text("Look at what happened:", style="bold"))
     where = f" --db {outcome.database}" if named else ""
+    name = _program()
     for command, what in (
-        (f"repertory ps -a{where}", "the tree of runs"),
-        (f"repertory inspect {outcome.run_id}{where}", "what the model saw last, beside the record"),
-        (f"repertory ledger {outcome.run_id}{where}", "the whole record"),
+        (f"{name} ps -a{where}", "the tree of runs"),
+        (f"{name} stats {outcome.run_id}{where}", "what it saw and cost, call by call"),
+        (f"{name} inspect {outcome.run_id}{where}", "what the model saw last, beside the record"),
+        (f"{name} ledger {outcome.run_id}{where}", "the whole record"),
     ):
         screen.print(Text.assemble(f"  {output.clean(command)}", (f"   {what}", "dim")), soft_wrap=True)
+
+
+def _program() -> str:
+    """How the commands are called from here: in a checkout it is .venv/bin/repertory, and not on the path."""
+    started = sys.argv[0]
+    is_command = os.path.basename(started) == "repertory"
+    return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"
 
 
 def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
