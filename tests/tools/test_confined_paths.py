@@ -347,7 +347,8 @@ def test_a_link_swapped_in_is_never_followed(world: Path, tmp_path: Path) -> Non
                     assert "secret.txt" not in [found.parts[-1] for found in folder.walk((), Counter())]
         finally:
             swapper.kill()
-    assert set(confined) == {"inside\n", "", "ToolRetry", "ToolFailed"}
+    assert set(confined) <= {"inside\n", "", "ToolRetry", "ToolFailed"}  # which of them came up is chance
+    assert confined["inside\n"]
     assert naive[SECRET] >= 5
 
 
