@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
+from hypothesis import settings
 
 from backends import RunAsync
 
