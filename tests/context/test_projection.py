@@ -19,6 +19,7 @@ from repertory.context import (
 from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
+from repertory.memory.pairing import whole_request
 
 TOOL = ToolSchema("read", "Read a file.", {"type": "object"})
 MODEL = profile()
@@ -135,6 +136,23 @@ def test_a_recorded_request_repeats_nothing_and_loses_nothing() -> None:
         messages = [*messages[: record.shared_messages], *record.body["messages"]]
         body = sent_body({**record.body, "messages": messages})
         assert canonical_json(body) == canonical_json(encode_request(request))
+
+
+def test_a_summary_that_is_added_is_recorded_without_those_before_it() -> None:
+    """What an edit leaves alone is repeated neither by messages nor by the blocks of the one that it changed."""
+    story = long_story(10)
+    projector = Projector(profile=MODEL)
+    plan = apply(EMPTY, cover(0, 6, 12, 0))
+    calls = {}
+    for call, position in enumerate((12, 20), 1):
+        snapshot = story.snapshot(position)
+        request = projector.project(snapshot, plan)
+        calls[call] = projector.record(request, run_id="r", call=call, iteration=1, position=position, at=1.0)
+        plan = apply(plan, cover(7, 14, 20, 7))
+    first, second = (calls[call].body["messages"][0]["content"] for call in (1, 2))
+    assert (calls[2].shared_messages, calls[2].shared_blocks) == (0, len(first))
+    whole = [message["content"] for message in whole_request(calls, 2)["messages"]]
+    assert whole[0] == [*first, *second]
 
 
 def test_betas_are_recorded_but_are_no_field_of_the_body() -> None:

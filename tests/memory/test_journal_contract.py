@@ -27,7 +27,6 @@ from repertory.memory import (
     ToolFinished,
     ToolIntended,
     request_digest,
-    request_tail,
 )
 
 Body = Callable[[Journal], Awaitable[None]]
@@ -350,36 +349,42 @@ def test_tool_calls_are_paired_with_their_outcomes(check: Check) -> None:
     check(body)
 
 
-def conversation(length: int) -> dict[str, object]:
-    """A request that grows by a message at a time."""
-    return {"model": "m", "system": "s", "messages": [{"role": "user", "content": f"m{n}"} for n in range(length)]}
+def conversation(length: int, first: int = 0) -> dict[str, object]:
+    """A request that grows by a message at a time, or the end of it."""
+    return {"model": "m", "system": "s", "messages": [said(f"m{n}") for n in range(first, length)]}
+
+
+def said(*texts: str) -> dict[str, object]:
+    """A message of so many blocks."""
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in texts]}
 
 
 def test_requests_are_put_together_from_their_tails(check: Check) -> None:
     """Each call stores what its base does not hold, an edit of the past included, and reads back whole."""
+    edited = conversation(9)
+    edited["messages"][4] = said("stub \ud800")  # type: ignore[index]
+    longer = {"model": "m", "messages": [said("m0"), said("m1", "more"), said("end")]}
+    longest = {"model": "m", "messages": [said("m0"), said("m1", "more", "still more"), said("end"), said("new")]}
+    recorded: list[tuple[dict[str, object], dict[str, object], int | None, int, int]] = [
+        # the request, what is stored of it, its base, messages and blocks that it takes from there
+        (conversation(3), conversation(3), None, 0, 0),
+        (conversation(5), conversation(5, 3), 1, 3, 0),
+        (conversation(9), conversation(9, 5), 2, 5, 0),
+        (edited, {**edited, "messages": edited["messages"][4:]}, 3, 4, 0),  # type: ignore[index]
+        (conversation(4), conversation(0), 4, 4, 0),
+        (longer, {"model": "m", "messages": [said("more"), said("end")]}, 5, 1, 1),
+        (longest, {"model": "m", "messages": [said("still more"), said("end"), said("new")]}, 6, 1, 2),
+        ({"model": "x"}, {"model": "x"}, None, 0, 0),
+    ]
 
     async def body(journal: Journal) -> None:
-        edited = conversation(9)
-        edited["messages"][4] = {"role": "user", "content": "stub \ud800"}  # type: ignore[index]
-        requests = [conversation(3), conversation(5), conversation(9), edited, conversation(4), {"model": "x"}]
-        stored = 0
-        for number, request in enumerate(requests, 1):
-            base = requests[number - 2] if number > 1 else None
-            shared, tail = request_tail(request, base)
-            stored += len(tail.get("messages", []))
-            await journal.write(
-                [
-                    kit.called(
-                        number,
-                        tail,
-                        digest=request_digest(request),
-                        base_call=number - 1 if shared else None,
-                        shared_messages=shared,
-                    )
-                ]
+        for number, (request, tail, base, messages, blocks) in enumerate(recorded, 1):
+            digest = request_digest(request)
+            call = kit.called(
+                number, tail, digest=digest, base_call=base, shared_messages=messages, shared_blocks=blocks
             )
-        assert stored == 3 + 2 + 4 + 5 + 0 + 0
-        for number, request in enumerate(requests, 1):
+            await journal.write([call])
+        for number, (request, *_) in enumerate(recorded, 1):
             assert await journal.read_request("run-1", number) == request
 
     check(body)

@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.projection import View
-from repertory.llm.messages import Block, Json, Message, canonical_json, encode_message
+from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
@@ -92,7 +92,7 @@ class Projector:
             at: Seconds since 1970.
             prompt_estimate: Tokens that the prompt is expected to have.
         """
-        base, shared, digest, body = self._recorder.record(request, call)
+        shared, digest, body = self._recorder.record(request, call)
         return ModelCalled(
             run_id=run_id,
             call=call,
@@ -102,14 +102,16 @@ class Projector:
             digest=digest,
             body=body,
             at=at,
-            base_call=base,
-            shared_messages=shared,
+            base_call=shared.base_call,
+            shared_messages=shared.messages,
+            shared_blocks=shared.blocks,
             prompt_estimate=prompt_estimate,
         )
 
 
 class _Recorder:
-    """Keeps the last recorded request, its messages' bytes, and a running hash of those that will not change."""
+    """Keeps the last recorded request, and a running hash after each of its blocks: an edit goes back to the last block
+    that it left alone, in the record as in the hash."""
 
     def __init__(self, frame: ModelRequest) -> None:
         outer: Json = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
@@ -117,37 +119,72 @@ class _Recorder:
             outer["betas"] = list(frame.betas)
         self._outer: Json = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
         before: Json = {name: value for name, value in self._outer.items() if name < "messages"}
-        self._opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
+        opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
+        self._opening = blake2b(opening, digest_size=16)
         self._base: int | None = None
         self._messages: tuple[Message, ...] = ()
-        # The hash after the opening and so many messages: an edit goes back to the last one that it left alone.
-        self._hashes = [blake2b(self._opening, digest_size=16)]
+        self._hashes: list[list[blake2b]] = []  # of each message: after its opening and so many of its blocks
 
-    def record(self, request: ModelRequest, call: int) -> tuple[int | None, int, str, Json]:
+    def record(self, request: ModelRequest, call: int) -> tuple[_Shared, str, Json]:
         messages = request.messages
-        shared = _shared(self._messages, messages)
+        shared, blocks = _shared(self._messages, messages)
         del self._hashes[shared + 1 :]
-        # The last message may still grow, so what it adds is not kept.
-        for message in messages[len(self._hashes) - 1 : -1]:
-            self._hashes.append(self._hash_with(message))
-        tail = self._hash_with(messages[-1]) if messages else self._hashes[-1].copy()
+        if not blocks:
+            del self._hashes[shared:]
+        else:
+            del self._hashes[shared][blocks + 1 :]
+            self._hash_blocks(messages[shared], blocks)
+        for at in range(len(self._hashes), len(messages)):
+            opened = self._closed(messages, at)
+            opened.update(b',{"content":[' if at else b'{"content":[')
+            self._hashes.append([opened])
+            self._hash_blocks(messages[at], 0)
         points = [_encode_point(point) for point in request.breakpoints]
         after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
-        tail.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
-        base = self._base if shared else None
-        body = {**self._outer, "messages": [encode_message(message) for message in messages[shared:]]}
-        body[BREAKPOINTS] = points
+        whole = self._closed(messages, len(messages))
+        whole.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
+        tail = [encode_message(message) for message in messages[shared:]]
+        if blocks:
+            tail[0]["content"] = tail[0]["content"][blocks:]
+        body = {**self._outer, "messages": tail, BREAKPOINTS: points}
+        found = _Shared(self._base if shared or blocks else None, shared, blocks)
         self._base, self._messages = call, messages
-        return base, shared if base is not None else 0, tail.hexdigest(), body
+        return found, whole.hexdigest(), body
 
-    def _hash_with(self, message: Message) -> blake2b:
-        found = self._hashes[-1].copy()
-        found.update((b"," if len(self._hashes) > 1 else b"") + canonical_json(encode_message(message)))
+    def _hash_blocks(self, message: Message, known: int) -> None:
+        hashes = self._hashes[-1]
+        for block in message.content[known:]:
+            found = hashes[-1].copy()
+            found.update((b"," if len(hashes) > 1 else b"") + canonical_json(encode_block(block)))
+            hashes.append(found)
+
+    def _closed(self, messages: Sequence[Message], count: int) -> blake2b:
+        """The hash after so many messages."""
+        if not count:
+            return self._opening.copy()
+        found = self._hashes[count - 1][-1].copy()
+        found.update(b'],"role":"' + messages[count - 1].role.encode() + b'"}')
         return found
 
 
-def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
-    """How many leading messages are equal; identical objects cost nothing to compare."""
+class _Shared(msgspec.Struct, frozen=True):
+    """What a request has in common with one before it; see ``ModelCalled``."""
+
+    base_call: int | None
+    messages: int
+    blocks: int
+
+
+def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> tuple[int, int]:
+    """How many leading messages are equal, and of the next one how many leading blocks."""
+    count = _equal(old, new)
+    if count < min(len(old), len(new)) and old[count].role == new[count].role:
+        return count, _equal(old[count].content, new[count].content)
+    return count, 0
+
+
+def _equal(old: Sequence[object], new: Sequence[object]) -> int:
+    """How many leading values are equal; identical objects cost nothing to compare."""
     count = 0
     for one, other in zip(old, new, strict=False):
         if one is not other and one != other:

@@ -16,7 +16,7 @@ from repertory.memory.journal import (
     ToolCallRow,
 )
 from repertory.memory.ledger import Ledger, estimate_entry
-from repertory.memory.pairing import request_digest, request_tail
+from repertory.memory.pairing import request_digest
 from repertory.memory.records import (
     FINAL_STATES,
     ContentStored,
@@ -133,7 +133,6 @@ __all__ = [
     "favour_writers",
     "open_journal",
     "request_digest",
-    "request_tail",
     "run_appends",
 ]
 

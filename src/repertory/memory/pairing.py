@@ -131,32 +131,6 @@ def request_digest(request: Json) -> str:
     return blake2b(text, digest_size=16).hexdigest()
 
 
-def shared_messages(request: Json, base: Json) -> int:
-    """How many leading messages two requests have in common."""
-    count = 0
-    for mine, theirs in zip(request.get("messages", ()), base.get("messages", ()), strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
-
-
-def request_tail(request: Json, base: Json | None) -> tuple[int, Json]:
-    """Cut a request to what its base does not hold.
-
-    Args:
-        request: The whole request.
-        base: An earlier request of the same run, whole; None for none.
-
-    Returns:
-        ``shared_messages`` and ``body`` for the ``ModelCalled`` record.
-    """
-    shared = 0 if base is None else shared_messages(request, base)
-    if shared == 0:
-        return 0, request
-    return shared, {**request, "messages": request["messages"][shared:]}
-
-
 def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
     """Put a request together from its tail and its bases.
 
@@ -170,29 +144,41 @@ def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
     wanted = calls.get(call)
     if wanted is None:
         raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
-    tails: list[Sequence[Json]] = []
-    current, need = wanted, None
-    while True:
-        messages = current.body.get("messages", [])
-        own_from = current.shared_messages if current.base_call is not None else 0
-        # Of a base only its first `need` messages are shared; its own tail begins at `own_from`.
-        tails.append(messages if need is None else messages[: max(0, need - own_from)])
-        need = own_from if need is None else min(need, own_from)
-        if current.base_call is None or need == 0:
-            break
-        base = calls.get(current.base_call)
-        if base is None or base.call >= current.call:
+    chain = [wanted]
+    need = _own_from(wanted)  # messages of what it builds on
+    while need:
+        base = calls.get(chain[-1].base_call or 0)
+        if base is None or base.call >= chain[-1].call:
             raise JournalUnreadable(
-                f"model call {call} of {wanted.run_id} builds on call {current.base_call}, which is not recorded "
+                f"model call {call} of {wanted.run_id} builds on call {chain[-1].base_call}, which is not recorded "
                 "before it"
             )
-        current = base
+        chain.append(base)
+        need = min(need, _own_from(base))
+    messages: list[Json] = []
+    for record in reversed(chain):
+        messages = _built_on(messages, record)
     body = dict(wanted.body)
     if "messages" in body:
-        body["messages"] = [message for tail in reversed(tails) for message in tail]
+        body["messages"] = messages
     digest = request_digest(body)
     if digest != wanted.digest:
         raise JournalUnreadable(
             f"model call {call} of {wanted.run_id} gives digest {digest} where {wanted.digest} was recorded"
         )
     return body
+
+
+def _own_from(record: ModelCalled) -> int:
+    """How many messages a request takes, whole or in part, from its base."""
+    return 0 if record.base_call is None else record.shared_messages + bool(record.shared_blocks)
+
+
+def _built_on(base: Sequence[Json], record: ModelCalled) -> list[Json]:
+    """The messages of a request, given those of its base."""
+    own: Sequence[Json] = record.body.get("messages", [])
+    shared = record.shared_messages if record.base_call is not None else 0
+    if record.base_call is None or not record.shared_blocks:
+        return [*base[:shared], *own]
+    begun = [*base[shared]["content"][: record.shared_blocks], *own[0]["content"]]
+    return [*base[:shared], {**own[0], "content": begun}, *own[1:]]

@@ -136,8 +136,8 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
 class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """A request is about to be sent.
 
-    The request is kept whole without writing it whole each time: it repeats the first ``shared_messages``
-    messages of call ``base_call`` of the same run, and ``body`` holds the rest.
+    The request is kept whole without writing it whole each time: it repeats the first ``shared_messages`` messages of
+    call ``base_call`` of the same run, and of the next one the first ``shared_blocks`` blocks; ``body`` holds the rest.
 
     Attributes:
         call: Number of the model call within the run, from 1.
@@ -147,7 +147,8 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
         digest: BLAKE2b-128 of the request's canonical JSON.
         base_call: An earlier call of this run; None where ``body`` is the whole request.
         shared_messages: How many leading messages are the same as in ``base_call``.
-        body: The request as JSON, without those messages.
+        shared_blocks: How many leading blocks of the message after them are; ``body`` begins with the rest of it.
+        body: The request as JSON, without what is shared.
         prompt_estimate: Tokens that the prompt was expected to have.
     """
 
@@ -161,6 +162,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     at: float
     base_call: int | None = None
     shared_messages: int = 0
+    shared_blocks: int = 0
     prompt_estimate: int = 0
     purpose: str = "agent"
 
