@@ -7,15 +7,26 @@ ahead only changes when the time is spent.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from repertory.context.digest import call_line
 from repertory.context.live import is_spoken
 from repertory.context.names import clip, trouble_lines
 from repertory.context.plan import Cover, Plan
 from repertory.context.policy import ContextPolicy, ResultRules
-from repertory.context.vocabulary import LEAST_WORTH, Standing, Vocabulary, count_names, names_of, values_of
+from repertory.context.vocabulary import (
+    BATCH,
+    CHUNK,
+    LEAST_WORTH,
+    MOST_READ,
+    Standing,
+    Vocabulary,
+    count_names,
+    names_of,
+    values_of,
+)
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory.entries import Entry
 
@@ -37,7 +48,7 @@ class Ageing:
         self._later = max(0, policy.window - _AHEAD)  # iterations after an entry's own that its line may know of
         self.vocabulary = Vocabulary()
         self.standing = Standing()
-        self._found: dict[int, Counter[str]] = {}  # names of results that no cover includes
+        self._found: dict[int, dict[str, int]] = {}  # names of results that no cover includes
         self._words: list[tuple[int, list[str]]] = []  # what users said, of entries that have their line
         self._read = 0  # entries below are in the vocabulary
         self._aged = 0  # entries below have their line, or are covered
@@ -63,19 +74,45 @@ class Ageing:
         """The iteration up to which the record is read once an entry has its line."""
         return entry.iteration + self._later
 
-    def names(self, entry: Entry) -> Counter[str]:
+    def names(self, entry: Entry) -> dict[str, int]:
         """The names of a result that has no line yet, which has been read."""
-        return Counter() if entry.position < self._aged else self._found.get(entry.position) or Counter()
+        return {} if entry.position < self._aged else self._found.get(entry.position, {})
 
     # --- working ------------------------------------------------------------------------------------------
 
-    def work(self, snapshot: Sequence[Entry], upto: int) -> None:
-        """See that every entry below a position has its line, and work a little ahead."""
+    def work(self, snapshot: Sequence[Entry], upto: int) -> int:
+        """See that every entry below a position has its line, and work a little ahead; pieces that were left."""
         while self._aged < upto:
             self._age(snapshot)
-        for _ in range(_PIECES):
+        done = self._keep_pace(snapshot)
+        for left in range(_PIECES - done, 0, -1):
             if not self._step(snapshot):
+                return left
+        return 0
+
+    def _keep_pace(self, snapshot: Sequence[Entry]) -> int:
+        """Do so much now that what came at once is not due at once; how many pieces that was."""
+        newest = snapshot[-1].iteration
+        unread = (
+            (min(4 * entry.tokens, MOST_READ) / CHUNK if entry.tool_call_id is not None else 0, entry.iteration)
+            for entry in snapshot[self._read :]
+        )
+        pieces = _pace(unread, self._policy.window - self._later - newest)
+        for _ in range(pieces):
+            self._read_on(snapshot)
+            if self._read == len(snapshot):
                 break
+        due = takewhile(lambda entry: self._can_age(entry, newest), snapshot[self._aged : self._read])
+        unmade = ((len(self._found.get(entry.position, ())) / BATCH, entry.iteration) for entry in due)
+        lines = _pace(unmade, self._policy.window - newest)
+        for _ in range(lines):
+            if not (self._aged < len(snapshot) and self._can_age(snapshot[self._aged], newest)):
+                break
+            self._age(snapshot)
+        return pieces + lines
+
+    def _can_age(self, entry: Entry, newest: int) -> bool:
+        return entry.iteration + self._later < newest
 
     def finish(self, snapshot: Sequence[Entry]) -> None:
         """Do all the work there is, so that what stands does not depend on how far ahead it was done."""
@@ -87,7 +124,7 @@ class Ageing:
         if self._read < len(snapshot):
             self._read_on(snapshot)
             return True
-        if self._aged < len(snapshot) and snapshot[self._aged].iteration + self._later < snapshot[-1].iteration:
+        if self._aged < len(snapshot) and self._can_age(snapshot[self._aged], snapshot[-1].iteration):
             self._age(snapshot)
             return True
         return False
@@ -102,7 +139,7 @@ class Ageing:
 
     def _reads(self, entry: Entry) -> Iterator[None]:
         if entry.tool_call_id is not None:
-            counted: Counter[str] = Counter()
+            counted: dict[str, int] = {}
             for counted in count_names(text_of(entry.content)):  # noqa: B007 - the last one counts
                 yield
             yield from self.vocabulary.saw(counted, entry.iteration)
@@ -125,7 +162,7 @@ class Ageing:
             self._aged += 1
 
     def _makes(self, entry: Entry, as_of: int) -> Iterator[None]:
-        found = self._found.get(entry.position) or Counter[str]()
+        found = self._found.get(entry.position, {})
         line = ""
         if entry.position >= self.start:
             for line in self._line(entry, found, as_of):  # noqa: B007 - the last one counts
@@ -139,7 +176,7 @@ class Ageing:
             self._lines.append(line)
             self._chars.append(self._chars[-1] + len(line) + 1 if line else self._chars[-1])
 
-    def _line(self, entry: Entry, found: Counter[str], as_of: int) -> Iterator[str]:
+    def _line(self, entry: Entry, found: dict[str, int], as_of: int) -> Iterator[str]:
         rules = self._rules(entry.tool)
         if is_spoken(entry, self._policy) or entry.position in self._plan.pins or rules.pin:
             return  # stays verbatim
@@ -167,8 +204,15 @@ class Ageing:
 
     # --- following the plan -------------------------------------------------------------------------------
 
-    def follow(self, plan: Plan) -> None:
-        """Take over a changed plan. Lines that were made ahead stay where the old ones stand in a digest now."""
+    def follow(self, plan: Plan, *, standing: Standing | None = None, upto: int = 0) -> None:
+        """Take over a changed plan. Lines that were made ahead stay where the old ones stand in a digest now.
+
+        Args:
+            plan: The plan.
+            standing: The names in its covers in front of ``upto``, where they are known; from then on it belongs to
+                this object.
+            upto: A position.
+        """
         old, self._plan = self._plan, plan
         if plan.covers is old.covers and plan.pins == old.pins:
             return
@@ -188,18 +232,28 @@ class Ageing:
             self._found.pop(position, None)
         self.start = plan.start
         if not kept:
-            self._again()
+            self._again(Standing() if standing is None else standing, upto)
 
-    def _again(self) -> None:
+    def _again(self, standing: Standing, upto: int) -> None:
         """Make the lines from the plan's start on anew; one that is not finished too."""
         self._making = None
         self._aged = min(self._aged, self.start)
         self._words = [(position, words) for position, words in self._words if position < self._aged]
-        self.standing.clear()
+        self.standing = standing
         for cover in self._plan.covers:
-            self.standing.put(*lines_of(cover))
+            if cover.last >= upto:
+                self.standing.put(*lines_of(cover))
         for _, words in self._words:
             self.standing.put(*words)
+
+
+def _pace(work: Iterable[tuple[float, int]], later: int) -> int:
+    """Pieces to do at this call of work that is due so many calls after its iteration, in the order given."""
+    total, pace = 0.0, 0.0
+    for pieces, iteration in work:
+        total += pieces
+        pace = max(pace, total / max(1, iteration + later + 1))
+    return math.ceil(pace)
 
 
 def lines_of(cover: Cover) -> list[str]:

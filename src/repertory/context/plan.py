@@ -267,22 +267,27 @@ def _in_view(edit: StubResult | RemoveResult | CutCall, start: int, pins: set[in
 
 
 def _cover(covers: tuple[Cover, ...], edits: list[CoverRange]) -> tuple[Cover, ...]:
-    """Put new covers, one behind the other, in the place of those from where the first of them begins."""
-    out = [cover for cover in covers if cover.last < edits[0].first]
+    """Put new covers in the place of those that they include, or behind the last."""
+    out: list[Cover] = []
+    at = 0
     for edit in edits:
+        while at < len(covers) and covers[at].last < edit.first:
+            out.append(covers[at])
+            at += 1
         follows = out[-1].last + 1 if out else 0
-        if edit.first != follows or edit.last < edit.first:
+        while at < len(covers) and covers[at].last <= edit.last:
+            at += 1
+        cuts = at < len(covers) and covers[at].first <= edit.last
+        if edit.first != follows or edit.last < edit.first or cuts:
             raise _misfit(edit, covers)
         out.append(Cover(**{name: getattr(edit, name) for name in Cover.__struct_fields__}))
-    if covers and out[-1].last < covers[-1].last:
-        raise _misfit(edits[-1], covers)
-    return tuple(out)
+    return (*out, *covers[at:])
 
 
 def _misfit(edit: CoverRange, covers: tuple[Cover, ...]) -> ContextError:
     return ContextError(
         f"a summary of entries {edit.first}–{edit.last} does not fit covers that end at "
-        f"{[cover.last for cover in covers]}; it must begin where one ends and go at least as far as the last"
+        f"{[cover.last for cover in covers]}; it must begin behind one and end with one or behind the last"
     )
 
 

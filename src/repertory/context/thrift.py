@@ -19,9 +19,10 @@ from repertory.context.compaction import compactable, compaction_call
 from repertory.context.cutting import cut
 from repertory.context.decisions import CoverRange, CutCall, Decision, Edit, HoldBack, RemoveResult, StubResult
 from repertory.context.edits import CanEdit, best_summary, compose, expiries, swap
-from repertory.context.folding import MERGED_SHARE, fold_edits, merge_edits, mergeable, owed_to_merge
+from repertory.context.folding import fold_edits
 from repertory.context.live import Live
-from repertory.context.plan import Plan
+from repertory.context.merging import Merge, merge_of
+from repertory.context.plan import Cover, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.stubs import once_stub
 from repertory.context.tokens import text_tokens
@@ -37,6 +38,9 @@ _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
 _MARGIN = 1.15  # estimates are not bills
 _BULKY = 800  # tokens of a result that may be shown only once
 _LONG = 1_000  # characters of an argument that may be cut
+_SOON = 0.5  # of the price of a merge; from then on it is prepared
+_MERGE_PIECES = 3  # of one that are made at each call, at least
+_MERGED_LATE = 2_000  # tokens of newer digests before a merge that costs nothing, so that it can be prepared
 _ONCE_WORTH = 3 * LEAST_WORTH  # what is shown once must be short afterwards, or nothing is saved
 
 
@@ -70,19 +74,38 @@ class Thrift:
         self.cliffs = cliffs_of(profile)
         self._head = head
         self._live = live
+        self._merge: Merge | None = None
+        self._merge_of: tuple[Cover, ...] = ()
         self.account.take_up(live.plan, live.before)
 
     def follow(self, live: Live) -> None:
         """Take over the view of a plan that this object decided."""
         self._live = live
-        self.ageing.follow(live.plan)
+        merge = self._merge
+        if merge is not None and merge.is_in(live.plan):
+            self.ageing.follow(live.plan, standing=merge.standing, upto=merge.covers[-1].last + 1)
+        else:
+            self.ageing.follow(live.plan)
         self.account.take_up(live.plan, live.before)
 
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Take in what is new of the record."""
         live = self._live
-        self.ageing.work(snapshot, self.edge(iteration))
+        left = self.ageing.work(snapshot, self.edge(iteration))
+        self._prepare_merge(snapshot, iteration, left)
         self.account.grow(snapshot, live.plan, live.before, self._in_vain)
+
+    def _prepare_merge(self, snapshot: Sequence[Entry], iteration: int, pieces: int) -> None:
+        """Make some pieces of a merge that is soon to come."""
+        plan = self._live.plan
+        if self._merge_of is not plan.covers:
+            self._merge_of = plan.covers
+            fixed = self.account.rates.write <= self.account.rates.read
+            self._merge = merge_of(plan, snapshot, self.ageing, fixed=fixed, like=self._merge)
+        if self._merge is not None and self._merge_share(iteration) >= _SOON:
+            for _ in range(max(_MERGE_PIECES, pieces)):
+                if not self._merge.step():
+                    break
 
     def edge(self, iteration: int) -> int:
         """Where a fold before an iteration's request would end, not included."""
@@ -163,6 +186,15 @@ class Thrift:
         edits = self._covers(now, upto, cost)
         return kind, reason, [*edits, *expiries(live, now.snapshot, now.iteration, upto)]
 
+    def _merge_share(self, iteration: int) -> float:
+        """How much of a merge's price calls have spent on reading what it would clear; 1.0 where it pays."""
+        merge, rates = self._merge, self.account.rates
+        assert merge is not None
+        if rates.write <= rates.read:
+            return merge.newer / _MERGED_LATE
+        price = (rates.write - rates.read) * (self._live.covered - merge.saves)
+        return merge.owed(iteration, rates.read) / max(1.0, self._policy.patience * price)
+
     def _single(self, now: Moment) -> list[Edit]:
         """Edits of single results, where nothing is to be covered: of those that have expired, or of all old ones."""
         if self._policy.summaries:
@@ -187,14 +219,11 @@ class Thrift:
                     swap(live, now.snapshot, summary, users=True),
                     *fold_edits(self.ageing, live, now.snapshot, rest, upto),
                 ]
-        covers = mergeable(live)
-        if covers:
-            price = rewrite * (live.covered - (1 - MERGED_SHARE) * sum(cover.tokens for cover in covers))
-            owed = owed_to_merge(covers, now.iteration, rates.read, now.snapshot)
-            if owed >= self._policy.patience * price and ((cost + price) * _MARGIN <= account.bank or now.cold):
-                as_of = self.ageing.known_by(now.snapshot[upto - 1])
-                merged = merge_edits(covers, now.snapshot, self.ageing.vocabulary, as_of)
-                return [*merged, *fold_edits(self.ageing, live, now.snapshot, first, upto)]
+        merge = self._merge
+        if merge is not None and (now.cold or self._merge_share(now.iteration) >= 1.0):
+            price = rewrite * (live.covered - merge.saves)
+            if now.cold or (cost + price) * _MARGIN <= account.bank:
+                return [*merge.edits(now.snapshot), *fold_edits(self.ageing, live, now.snapshot, first, upto)]
         return list(fold_edits(self.ageing, live, now.snapshot, first, upto))
 
     # --- while there is nothing to pay a fold from --------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +23,13 @@ _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "numb
 _OTHERS = 1.5  # hashes, long numbers, addresses
 _SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
 _REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
-_CHUNK = 2_000  # characters read at a time
-_MOST_READ = 48_000  # characters of one text that are read, two thirds of them from its beginning
-_BATCH = 200  # names looked at at a time
+CHUNK = 2_000
+"""Characters that are read at a time."""
+MOST_READ = 48_000
+"""Characters of one text that are read, two thirds of them from its beginning."""
+BATCH = 200
+"""Names that are looked at at a time."""
+_REMEMBERED = 100_000  # names; after so many new ones, those that have not come up since are forgotten
 LEAST_WORTH = 0.001
 """Names worth less are dropped: by the measurements, what a name of 25 plain characters, seen once, is worth."""
 
@@ -50,21 +54,26 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple({name, *(part for part in (*tails, *_MARK.split(name)) if len(part) > 2)})
 
 
-def count_names(text: str) -> Iterator[Counter[str]]:
-    """Count the names of a long text piece by piece; the same counter is handed out as it grows."""
-    if len(text) > _MOST_READ:
-        text = text[: _MOST_READ * 2 // 3] + "\n" + text[-_MOST_READ // 3 :]
-    found: Counter[str] = Counter()
+def count_names(text: str) -> Iterator[dict[str, int]]:
+    """Count the names of a long text piece by piece; the last that is handed out holds them all."""
+    if len(text) > MOST_READ:
+        text = text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
+    tokens: Counter[str] = Counter()
     start = 0
     while start < len(text):
-        end = text.find("\n", start + _CHUNK)
-        end = end if 0 <= end < start + 4 * _CHUNK else start + _CHUNK
-        for raw, count in Counter(_TOKEN.findall(text, start, end)).items():
-            name, weight = _named(raw)
-            if weight:
-                found[name] += count
+        end = text.find("\n", start + CHUNK)
+        end = end if 0 <= end < start + 4 * CHUNK else start + CHUNK
+        tokens.update(_TOKEN.findall(text, start, end))
         start = end
-        yield found
+        yield {}
+    found: dict[str, int] = {}
+    for number, (token, count) in enumerate(tokens.items(), 1):
+        name, weight = _named(token)
+        if weight:
+            found[name] = found.get(name, 0) + count
+        if not number % (2 * BATCH):
+            yield found
+    yield found
 
 
 def values_of(value: Any) -> str:
@@ -79,55 +88,68 @@ def values_of(value: Any) -> str:
 
 
 class Vocabulary:
-    """In which results a name stood, and when the agent first used it."""
+    """In which results a name stood, and when the agent first used it; of the last hundred thousand names at least."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = {}  # the iterations of the first four results
+        self._seen_before: dict[str, list[int]] = {}  # the same of names that have not come up for long
         self._used: dict[str, int] = {}
+        self._used_before: dict[str, int] = {}
 
     def saw(self, names: Iterable[str], iteration: int) -> Iterator[None]:
         """A result showed these names. Takes them in piece by piece."""
-        seen = self._seen
         for number, name in enumerate(names, 1):
-            if not number % _BATCH:
+            if not number % BATCH:
                 yield
-            self._note(seen, name, iteration)
+            self._note(name, iteration)
             if "/" in name:
-                self._note(seen, name.rpartition("/")[2], iteration)
+                self._note(name.rpartition("/")[2], iteration)
+        if len(self._seen) > _REMEMBERED:
+            self._seen, self._seen_before = {}, self._seen
 
-    @staticmethod
-    def _note(seen: dict[str, list[int]], name: str, iteration: int) -> None:
-        before = seen.get(name)
-        if before is None:
-            seen[name] = [iteration]
-        elif len(before) < len(_SPREAD) - 1:
-            before.append(iteration)
+    def _note(self, name: str, iteration: int) -> None:
+        seen = self._seen.get(name)
+        if seen is None:
+            seen = self._seen[name] = self._seen_before.pop(name, [])
+        if len(seen) < len(_SPREAD) - 1:
+            seen.append(iteration)
 
     def use(self, text: str, iteration: int) -> None:
         """The agent said this."""
+        used, before = self._used, self._used_before
         for name in names_of(text):
             for part in parts_of(name):
-                self._used.setdefault(part, iteration)
+                if part not in used:
+                    used[part] = before.get(part, iteration)
+        if len(used) > _REMEMBERED:
+            self._used, self._used_before = {}, used
+
+    def is_used(self, name: str, as_of: int) -> bool:
+        """Whether the agent had used a name by then."""
+        since = self._used.get(name, self._used_before.get(name))
+        return since is not None and since <= as_of
 
     def used_in(self, line: str, as_of: int) -> list[str]:
         """The names in a line that the agent had used by then."""
-        used = self._used
-        return [name for name in _names_in_line(line) if used.get(name, as_of + 1) <= as_of]
+        return [name for name in _names_in_line(line) if self.is_used(name, as_of)]
 
     def is_known(self, name: str, as_of: int) -> bool:
         """Whether a result had shown a name by then."""
-        return name in self._seen and self._seen[name][0] <= as_of
+        return any(at <= as_of for at in self._results_with(name)[:1])
 
     def worth(self, name: str, count: int, as_of: int) -> float:
         """How likely a name is to be needed again, for each character that keeping it takes; 1.0 where it was used."""
-        if self._used.get(name, as_of + 1) <= as_of:
+        if self.is_used(name, as_of):
             return 1.0
         weight = _named(name)[1]
         if not weight:
             return 0.0
-        seen = self._seen.get(name)
-        spread = 0 if seen is None else len(seen) if seen[-1] <= as_of else sum(at <= as_of for at in seen)
+        seen = self._results_with(name)
+        spread = len(seen) if not seen or seen[-1] <= as_of else sum(at <= as_of for at in seen)
         return weight * _SPREAD[spread or 1] * _REPEAT[min(count, 4)]
+
+    def _results_with(self, name: str) -> Sequence[int]:
+        return self._seen.get(name) or self._seen_before.get(name) or ()
 
     def choose(
         self, found: Mapping[str, int], standing: Container[str], *, as_of: int, least: float = LEAST_WORTH
@@ -151,7 +173,7 @@ class Vocabulary:
         fresh: set[str] = set()
         for number, (found_name, count) in enumerate(found.items(), 1):
             name = found_name
-            if not number % _BATCH:
+            if not number % BATCH:
                 yield chosen
             if name in standing or name in fresh:
                 continue
