@@ -67,7 +67,8 @@ def wanted_compaction(
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
     ahead = account.bank - cost >= -_RISK * account.spent and cost <= _SOON * account.requests * saves
-    paid = cost * _MARGIN <= account.bank or (account.requests >= _SETTLED and ahead)
+    borrowed = live.policy.borrow and account.requests >= _SETTLED and ahead
+    paid = cost * _MARGIN <= account.bank or borrowed
     due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
     if not (urgent or due):
         return None

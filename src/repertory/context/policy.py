@@ -160,6 +160,9 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
         expiration: Whether results expire at all, whatever their policies say.
         patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
+        borrow: Whether an edit that soon earns back its price may go ahead of what was saved so far: once a run is
+            settled, by a few per cent of what it has cost. False keeps it from being dearer than an unedited one at any
+            moment; a run that saves nothing by the way then stays unedited.
         show_once: Whether thrifty rhythm may show a bulky result in full only once, and long arguments of a call
             never, for as long as it has not saved enough to pay for edits of the past.
         results: For the results of all tools of this agent or run; the strongest layer.
@@ -179,6 +182,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_user_input: bool = True
     expiration: bool = True
     patience: float = 1.0
+    borrow: bool = True
     show_once: bool = True
     results: ResultPolicy = ResultPolicy()
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])

@@ -38,6 +38,9 @@ _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
 _MARGIN = 1.15  # estimates are not bills
 _BULKY = 800  # tokens of a result that may be shown only once
 _LONG = 1_000  # characters of an argument that may be cut
+_SETTLED = 40  # requests; before, a fold must be paid from what was saved
+_SOON_BACK = 0.05  # of the requests so far: within them a fold ahead of the savings must pay back
+_RISK = 0.04  # of what the run would have cost unedited: so far ahead of the savings it may go
 _SOON = 0.5  # of the price of a merge; from then on it is prepared
 _MERGE_PIECES = 3  # of one that are made at each call, at least
 _MERGED_LATE = 2_000  # tokens of newer digests before a merge that costs nothing, so that it can be prepared
@@ -179,12 +182,19 @@ class Thrift:
         if saves <= 0 or (not now.pressed and old < max(_LEAST_CLEARED, _LEAST_SHARE * live.tokens * free)):
             edits = self._single(now) if free else []
             return ("cold" if cached else "free", "single results are shortened at no cost", edits) if edits else None
-        pays = account.owed + saves >= self._policy.patience * cost and cost * _MARGIN <= max(0.0, account.bank)
+        paid = cost * _MARGIN <= max(0.0, account.bank) or self._may_borrow(cost, saves)
+        pays = paid and account.owed + saves >= self._policy.patience * cost
         if not (pays or free or now.pressed):
             return None
         kind, reason = _reason(free=free, cached=cached, pays=pays)
         edits = self._covers(now, upto, cost)
         return kind, reason, [*edits, *expiries(live, now.snapshot, now.iteration, upto)]
+
+    def _may_borrow(self, cost: float, saves: float) -> bool:
+        """Whether a fold may be paid ahead of any savings: little of what the run has cost, and soon earned back."""
+        account = self.account
+        settled = account.requests >= _SETTLED and cost <= _SOON_BACK * account.requests * saves
+        return self._policy.borrow and settled and account.bank - cost >= -_RISK * account.spent
 
     def _merge_share(self, iteration: int) -> float:
         """How much of a merge's price calls have spent on reading what it would clear; 1.0 where it pays."""
