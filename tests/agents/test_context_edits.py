@@ -219,3 +219,30 @@ async def test_a_binding_model_takes_an_expansion_because_its_reasoning_is_dropp
     ]
     assert thinks == [0, 1, 2, 3, 0, 1]
     assert reader.sees(5, log_of(1))
+
+
+async def test_a_pin_on_what_is_shown_as_it_is_costs_no_reasoning() -> None:
+    """Nothing that was sent changes, so a binding model keeps all of its thinking; also after a restart."""
+    reader = Reader(5, stop_at=4)
+    async with (
+        open_journal() as journal,
+        open_messages_server(reader.model, thinks=True) as server,
+        aclosing(AnthropicModel("claude-sonnet-5-5", base_url=server.url, api_key="none")) as model,
+    ):
+        async with rp.open_supervisor(model=model, journal=journal, drain_timeout=0.01) as supervisor:
+            run = await supervisor.spawn(clerk(rp.ContextPolicy()), "Read.")
+            await reader.arrived.wait()
+            await run.pin(FIRST)
+            await run.pin(0)
+        reader.go()
+        async with rp.open_supervisor(model=model, journal=journal) as supervisor:
+            again = await supervisor.resume(run.id, agent=clerk(rp.ContextPolicy()))
+            assert await again.wait_result() == "Done."
+            edits = [decision.kind for decision in await journal.read_decisions(run.id)]
+        assert {exchange.status for exchange in server.exchanges} <= {200, 499}
+    thinks = [
+        sum(isinstance(block, Thinking) for message in request.messages for block in message.content)
+        for request in reader.model.requests
+    ]
+    assert thinks == [0, 1, 2, 3, 3, 4]
+    assert edits == ["pin", "pin"]

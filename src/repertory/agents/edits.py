@@ -10,10 +10,13 @@ import msgspec
 from repertory.agents.events import ContextEdited
 from repertory.agents.live import LiveRun
 from repertory.context import (
+    EMPTY,
     ContextPolicy,
     CoverRange,
     Decision,
     DropThinking,
+    Expanded,
+    ExpandEntry,
     PinEntry,
     Plan,
     UnpinEntry,
@@ -68,12 +71,14 @@ class PlanEdits:
         self._binding = binding
         self._held: dict[int, int] = {}  # position: the last iteration for which it is held
         self._looked = 0  # entries that were looked at for retrievals
-        self._unbound = False  # somebody edited the past since the last request
+        self._changed_from: int | None = None  # the first entry shown otherwise than in the last request; None for none
 
     def open(self, decisions: Iterable[Decision], *, called_in: int) -> None:
         """Take up the holds where the record left them; ``called_in`` is the iteration of the last model call."""
         self._held.clear()
         self._looked = len(self._live.ledger.snapshot())
+        self._changed_from = None
+        plan = EMPTY
         for decision in decisions:
             temporary = decision.kind == "expand" or decision.reason.startswith(_HOLDS)
             for edit in decision.edits:
@@ -81,8 +86,9 @@ class PlanEdits:
                     self._held[edit.position] = decision.iteration + HOLD
                 elif isinstance(edit, PinEntry | UnpinEntry):
                     self._held.pop(edit.position, None)
-            asked_for = decision.kind in ("expand", "pin") and decision.iteration > called_in
-            self._unbound = self._unbound or asked_for
+            before, plan = plan, apply(plan, decision)
+            if decision.kind in ("expand", "pin") and decision.iteration > called_in:
+                self._note_change(before, plan, decision)
 
     def take(self, decision: Decision) -> DecisionMade:
         """Put a decision into the plan; the record that comes back must go into the journal."""
@@ -136,8 +142,7 @@ class PlanEdits:
             # Pinned for a while: an old result would be the first to be shortened again.
             decision = msgspec.structs.replace(decision, edits=(PinEntry(position=position), *decision.edits))
             self._held[position] = live.iteration + 1 + HOLD
-        self._unbound = True
-        await self._runtime.journal.write([self.take(self._price(decision))])
+        await self._runtime.journal.write([self._take_asked(decision)])
 
     async def pin(self, position: int, *, on: bool) -> None:
         """See ``Run.pin`` and ``Run.unpin``."""
@@ -146,8 +151,20 @@ class PlanEdits:
         snapshot = live.ledger.snapshot()
         decision = pin(snapshot, position, iteration=live.iteration + 1, on=on)
         self._held.pop(position, None)
-        self._unbound = True
-        await self._runtime.journal.write([self.take(decision)])
+        await self._runtime.journal.write([self._take_asked(decision)])
+
+    def _take_asked(self, decision: Decision) -> DecisionMade:
+        before = self._live.plan
+        changed = self._note_change(before, apply(before, decision), decision)
+        return self.take(self._price(decision) if changed else decision)
+
+    def _note_change(self, before: Plan, after: Plan, decision: Decision) -> bool:
+        """Remember from which entry on a decision shows the past otherwise; whether it does."""
+        positions = {edit.position for edit in decision.edits if isinstance(edit, ExpandEntry | PinEntry | UnpinEntry)}
+        changed = [at for at in positions if _shown_as(before, at) != _shown_as(after, at)]
+        if changed:
+            self._changed_from = min([*changed, *([] if self._changed_from is None else [self._changed_from])])
+        return bool(changed)
 
     def _need_policy(self) -> None:
         if self._policy is None:
@@ -184,21 +201,25 @@ class PlanEdits:
         over = [position for position, last in self._held.items() if last < iteration]
         if over:
             made.append(self._release(over, iteration))
-        if self._unbound and self._binding and _has_thinking(snapshot, live.plan):
-            # Reasoning is bound to the history before it; with another history the server would refuse it.
-            drop = DropThinking(position=len(snapshot))
-            reason = "what was asked for changed the past that the reasoning is bound to"
-            made.append(
-                self.take(
-                    Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(drop,))
-                )
-            )
-        self._unbound = False
+        made.extend(self._unbind(snapshot, iteration))
         return made
 
     def release(self, iteration: int) -> list[DecisionMade]:
         """Hold nothing any longer, because the prompt does not fit; empty where nothing was held."""
-        return [self._release(list(self._held), iteration)] if self._held else []
+        if not self._held:
+            return []
+        made = [self._release(list(self._held), iteration)]
+        return [*made, *self._unbind(self._live.ledger.snapshot(), iteration)]
+
+    def _unbind(self, snapshot: Sequence[Entry], iteration: int) -> list[DecisionMade]:
+        """Drop the reasoning behind a place where the past has changed: the server would refuse it."""
+        changed, self._changed_from = self._changed_from, None
+        if changed is None or not self._binding or not _has_thinking(snapshot, self._live.plan, behind=changed):
+            return []
+        end = len(snapshot)
+        reason = "what was asked for changed the past that the reasoning is bound to"
+        edits = (DropThinking(position=end),)
+        return [self.take(Decision(kind="expand", reason=reason, iteration=iteration, position=end, edits=edits))]
 
     def _release(self, positions: Sequence[int], iteration: int) -> DecisionMade:
         for position in positions:
@@ -206,18 +227,29 @@ class PlanEdits:
         return self._quietly("the hold is over", positions, iteration, on=False)
 
     def _quietly(self, reason: str, positions: Sequence[int], iteration: int, *, on: bool) -> DecisionMade:
-        """A hold changes nothing that is shown, so it is journalled and nobody is told."""
+        """A hold changes hardly anything that is shown, so it is journalled and nobody is told."""
         edits = tuple(PinEntry(position=p) if on else UnpinEntry(position=p) for p in positions)
         length = len(self._live.ledger.snapshot())
         decision = Decision(kind="pin", reason=reason, iteration=iteration, position=length, edits=edits)
-        self._live.plan = apply(self._live.plan, decision)
+        before, self._live.plan = self._live.plan, apply(self._live.plan, decision)
+        self._note_change(before, self._live.plan, decision)
         return self._record(decision)
 
 
-def _has_thinking(snapshot: Sequence[Entry], plan: Plan) -> bool:
+def _shown_as(plan: Plan, position: int) -> object:
+    """How an entry is shown, in a form that can be compared between two plans."""
+    cover = plan.cover_of(position)
+    if cover is not None and position not in plan.kept(cover):
+        return "covered"
+    shown = plan.shown.get(position)
+    verbatim = shown is None or (isinstance(shown, Expanded) and shown.content is None)
+    return "verbatim" if verbatim else shown
+
+
+def _has_thinking(snapshot: Sequence[Entry], plan: Plan, *, behind: int) -> bool:
     return any(
         isinstance(block, Thinking | RedactedThinking)
-        for entry in snapshot[max(plan.start, plan.thinking_from) :]
+        for entry in snapshot[max(plan.start, plan.thinking_from, behind + 1) :]
         for block in entry.content
     )
 

@@ -90,7 +90,8 @@ def priced(
     calibration = calibration or Calibration()
     before = head_tokens + measure(snapshot, plan)
     after = head_tokens + measure(snapshot, apply(plan, decision))
-    first = min((edit.position for edit in decision.edits if isinstance(edit, ExpandEntry)), default=len(snapshot))
+    asked = (ExpandEntry, PinEntry, UnpinEntry)
+    first = min((edit.position for edit in decision.edits if isinstance(edit, asked)), default=len(snapshot))
     untouched = head_tokens
     if first >= plan.start:
         shown = sum(shown_tokens(entry, plan) for entry in snapshot[plan.start : first])
