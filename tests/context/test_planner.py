@@ -181,6 +181,18 @@ def test_what_matters_more_keeps_more_of_its_names() -> None:
     assert found[0.1] < found[1.0] < found[10.0]
 
 
+@pytest.mark.parametrize(("importance", "whole"), [(0.0, 0), (0.5, 2), (1.0, 4), (2.0, 8)])
+def test_in_strict_rhythm_what_matters_more_becomes_a_stub_later(importance: float, whole: int) -> None:
+    """Importance multiplies the window; what no model has seen yet is shown all the same."""
+    policy = ContextPolicy(
+        rhythm="strict", window=4, summarize_every=0, results=ResultPolicy(importance=importance, cite_over=0)
+    )
+    story = long_story(12)
+    plan = plan_next(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=13).plan
+    shown = [entry.iteration for entry in story.entries if entry.tool and plan.representation(entry) == "verbatim"]
+    assert shown == list(range(13 - max(whole, 1), 13))
+
+
 def test_a_result_that_no_model_has_seen_is_never_compacted_for_money() -> None:
     """All results of the newest turn stay whole, however many and however little is to be kept."""
     story = long_story(5)

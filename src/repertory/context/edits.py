@@ -94,7 +94,7 @@ class CanEdit:
             rules = expired.get(entry.position) or live.rules(entry.tool)
             if entry.position not in expired:
                 if self._strict:
-                    if entry.position >= self.keep_from:
+                    if self._iteration - entry.iteration <= live.policy.window * rules.importance:
                         continue
                     rules = msgspec.structs.replace(rules, compact_length=min(_STRICT_STUB, rules.compact_length))
                 elif count - 1 - at < self._keep * rules.importance:

@@ -65,7 +65,10 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
             ``summary`` and, if wanted, ``facts``.
         compactor: Name of the plug-in that compacts this tool's results; "" detects it from the content.
         pin: Keep the results in view verbatim for the whole run.
-        importance: Below 1 they are compacted sooner, above 1 later; it multiplies how many are kept.
+        importance: Weight of these results against others, 1 for the usual. In strict rhythm it multiplies ``window``
+            for them: below 1 they become stubs sooner, above 1 later (a summary does not wait for them; ``pin``
+            does that). In thrifty rhythm it says how many of their names a digest keeps. When the prompt must be made
+            to fit, it multiplies ``keep_recent``.
     """
 
     cap_tokens: int = 48_000
