@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio.testing
+from context_scenes import clerk
 
 import repertory as rp
-from repertory.testing import FunctionModel, ScriptedModel
+from repertory.context import register_compactor
+from repertory.context.compactors import COMPACTORS
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 
 async def test_a_run_is_logged_once_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
@@ -47,3 +52,45 @@ async def test_a_crash_is_logged_with_its_error(
     assert len(crashes) == 1
     assert crashes[0].exc_info
     assert "a bug" in str(crashes[0].exc_info[1])
+
+
+class Broken:
+    """An application's compactor with a bug."""
+
+    name = "broken"
+
+    def matches(self, text: str, data: Any) -> bool:
+        """Everything."""
+        return True
+
+    def compact(self, text: str, data: Any, length: int) -> str:
+        """A bug."""
+        raise KeyError("no such field")
+
+
+@pytest.fixture
+def broken() -> Iterator[None]:
+    """Registers it for one test."""
+    before = dict(COMPACTORS)
+    register_compactor(Broken())
+    yield
+    COMPACTORS.clear()
+    COMPACTORS.update(before)
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("strict_chars", [0, 1_000])
+async def test_a_compactor_that_raises_is_logged_once_and_the_run_goes_on(
+    caplog: pytest.LogCaptureFixture, strict_chars: int
+) -> None:
+    """Whether it is asked on arrival or when the result is compacted; the next one says what the result was."""
+    context = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=strict_chars)
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 7)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(context), "Read.")
+        assert await run.wait_result() == "Done."
+        assert {entry.representation for entry in run.view()} > {"stub"}
+    (record,) = [record for record in caplog.records if record.message == "compactor.failed"]
+    assert (vars(record)["run"], vars(record)["compactor"]) == (run.id, "broken")
+    assert record.exc_info
+    assert "no such field" in str(record.exc_info[1])

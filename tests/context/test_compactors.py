@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.context import compact, register_compactor
-from repertory.context.compactors import COMPACTORS
+from repertory.context.compactors import COMPACTORS, on_compactor_failure
 
 
 def js(value: object) -> str:
@@ -85,9 +86,20 @@ def test_what_no_compactor_knows_keeps_its_beginning() -> None:
 
 
 def test_the_policy_or_the_tool_names_the_compactor() -> None:
-    """A name beats recognition."""
-    assert "lines; begins" in compact(LISTING, 300, name="file")
-    assert "log of" in compact("a\nb\n", 300, tool="log")
+    """Of several that match, the one that is named speaks: by the policy first, then by the tool."""
+    assert "40 rows" in compact(ROWS, 300)
+    assert compact(ROWS, 300, tool="json").startswith("list: 40 items")
+    assert "40 rows" in compact(ROWS, 300, tool="json", name="rows")
+
+
+@pytest.mark.parametrize("by", ["name", "tool"])
+@pytest.mark.parametrize("name", list(COMPACTORS))
+def test_a_compactor_that_is_named_but_does_not_match_says_nothing(name: str, by: str) -> None:
+    """A tool called ``search`` may answer in prose: nothing raises, and nothing false is said of it."""
+    for text in (SEARCH, SCHEMA, ROWS, JSON, PAGE, FILE, LISTING, LOG, CSV, "The sea is calm."):
+        data = msgspec.json.decode(text) if text[0] in "{[" else None
+        if not COMPACTORS[name].matches(text, data):
+            assert compact(text, 300, **{by: name}) == compact(text, 300)
 
 
 @pytest.fixture
@@ -121,6 +133,44 @@ def test_an_application_adds_its_own() -> None:
     assert len(compact('{"tide": 3}', 40)) <= 40
     register_compactor(Tide())
     assert next(iter(COMPACTORS)) == "tide"
+
+
+class Broken:
+    """Raises where it is told to."""
+
+    def __init__(self, at: str) -> None:
+        self.name = "broken"
+        self._at = at
+
+    def matches(self, text: str, data: Any) -> bool:
+        """Whatever it is."""
+        if self._at == "matches":
+            raise KeyError("no such field")
+        return True
+
+    def compact(self, text: str, data: Any, length: int) -> Any:
+        """A bug."""
+        if self._at == "compact":
+            raise KeyError("no such field")
+        return None
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("at", ["matches", "compact", "nothing"])
+@pytest.mark.parametrize("name", ["broken", ""])
+def test_a_compactor_that_fails_is_told_and_the_next_one_speaks(at: str, name: str) -> None:
+    """Also one that returns no text; whoever wants to know is told which and why."""
+    expected = compact(SEARCH, 300)
+    register_compactor(Broken(at))
+    told: list[tuple[str, type[Exception]]] = []
+
+    def inside() -> str:
+        on_compactor_failure(lambda compactor, error: told.append((compactor, type(error))))
+        return compact(SEARCH, 300, name=name)
+
+    assert copy_context().run(inside) == expected
+    assert told == [("broken", TypeError if at == "nothing" else KeyError)]
+    assert compact("Calm.", 300, tool="broken") == "Calm."  # nobody listens here
 
 
 @given(

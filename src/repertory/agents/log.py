@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,18 @@ def log_crash(run_id: str, error: BaseException | None) -> None:
 def log_listener_error(run_id: str, kind: str, error: Exception) -> None:
     """Log that an application's lifecycle listener raised."""
     _logger().warning("listener.failed", run=run_id, kind=kind, exc_info=error)
+
+
+def compactor_log(run_id: str) -> Callable[[str, Exception], None]:
+    """Make what logs that a compactor raised: once for each, as it is asked about every result."""
+    told: set[str] = set()
+
+    def log(compactor: str, error: Exception) -> None:
+        if compactor not in told:
+            told.add(compactor)
+            _logger().warning("compactor.failed", run=run_id, compactor=compactor, exc_info=error)
+
+    return log
 
 
 def log_dead_letter(letter: object) -> None:

@@ -10,8 +10,10 @@ from repertory.actors import ActorContext
 from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun
+from repertory.agents.log import compactor_log
 from repertory.agents.recovery import OpenCall, open_calls, with_unique_ids
 from repertory.agents.view import ContextView
+from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (
     ContextError,
     JournalError,
@@ -55,6 +57,7 @@ class Loop:
         What the run itself got wrong, or its model, or a limit, ends the run as failed. Anything else is a
         crash of the actor, for its supervisor to judge.
         """
+        on_compactor_failure(compactor_log(self._live.run_id))
         try:
             result = await self._iterate_until_answered()
         except JournalError:

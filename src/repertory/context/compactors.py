@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,13 @@ _FIRST_FIELDS = 5
 _LOOKED_AT = 4_000  # characters that decide what kind a text is
 
 
+def _nobody(name: str, error: Exception) -> None:
+    """Tell nobody that a compactor raised."""
+
+
+_on_failure: ContextVar[Callable[[str, Exception], None]] = ContextVar("on_compactor_failure", default=_nobody)
+
+
 class Compactor(Protocol):
     """Makes a few lines out of one kind of result."""
 
@@ -26,7 +34,7 @@ class Compactor(Protocol):
         ...
 
     def matches(self, text: str, data: Any) -> bool:
-        """Whether a result is of this kind.
+        """Whether a result is of this kind; asked even where the compactor is named.
 
         Args:
             text: The whole result.
@@ -56,23 +64,45 @@ class _Plain(msgspec.Struct, frozen=True):
 def compact(text: str, length: int, *, tool: str = "", name: str = "") -> str:
     """Say what a result was.
 
+    The first compactor that matches speaks: the one that is named, the one that has the tool's name, then every
+    other. One that raises does not; see ``on_compactor_failure``.
+
     Args:
         text: The result.
         length: Characters that the answer may take.
-        tool: The tool's name; a compactor of that name is taken first.
+        tool: The tool's name.
         name: Name of the compactor; "" finds one by the content.
 
     Returns:
         Its few lines, never longer than ``length``; the beginning of the text where no compactor fits.
     """
+    said = said_of(text, length, tool=tool, name=name)
+    return beginning(text, length) if said is None else said
+
+
+def said_of(text: str, length: int, *, tool: str = "", name: str = "") -> str | None:
+    """What a compactor says of a result, as ``compact`` does; None where none fits."""
     data = _json(text)
-    wanted = COMPACTORS.get(name) or COMPACTORS.get(tool)
-    if wanted is not None:
-        return first_chars(wanted.compact(text, data, length), length)
-    for compactor in COMPACTORS.values():
-        if compactor.matches(text, data):
-            return first_chars(compactor.compact(text, data, length), length)
+    for known in dict.fromkeys((name, tool, *COMPACTORS)):
+        compactor = COMPACTORS.get(known)
+        if compactor is None:
+            continue
+        try:
+            if compactor.matches(text, data):
+                return first_chars(compactor.compact(text, data, length), length)
+        except Exception as error:  # noqa: BLE001 - an application's code, and its result is better said badly than lost
+            _on_failure.get()(known, error)
+    return None
+
+
+def beginning(text: str, length: int) -> str:
+    """What stands for a text of no known kind: its first words, which leave room for names."""
     return first_chars(" ".join(text[: 4 * length].split()), length // 2)
+
+
+def on_compactor_failure(tell: Callable[[str, Exception], None]) -> None:
+    """From now on, in this task and those that it starts, tell a function which compactor raised what."""
+    _on_failure.set(tell)
 
 
 def register_compactor(compactor: Compactor) -> None:
