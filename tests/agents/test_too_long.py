@@ -7,13 +7,18 @@ from contextlib import aclosing
 import msgspec
 import pytest
 from context_scenes import clerk
+from hypothesis import given
+from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.errors import ContextOverflow, PromptTooLong, RunFailed
+from repertory.agents.refusals import ServerLimit
+from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
+from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse
-from repertory.testing import MessagesServer, call, open_messages_server
+from repertory.memory import open_journal
+from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server
 from repertory.testing.faults import prompt_too_long
 
 NAME = "claude-haiku-4-5"
@@ -37,12 +42,13 @@ def refused(server: MessagesServer) -> list[int]:
 
 
 def check_that_nothing_was_sent_twice(server: MessagesServer) -> None:
-    """Each request is another one, and the one after a refusal is smaller."""
-    bodies = [canonical_json(exchange.body["messages"]) for exchange in server.exchanges]
+    """Each request is another one, and the one after a refusal is smaller; counting a prompt is not sending it."""
+    sent = [exchange for exchange in server.exchanges if "count_tokens" not in exchange.path]
+    bodies = [canonical_json(exchange.body["messages"]) for exchange in sent]
     assert len(set(bodies)) == len(bodies)
-    for index in refused(server):
-        if index + 1 < len(bodies):
-            assert len(bodies[index + 1]) < len(bodies[index])
+    for exchange, body, then in zip(sent, bodies, bodies[1:], strict=False):
+        if exchange.status != 200:
+            assert len(then) < len(body)
 
 
 async def test_a_refused_prompt_is_sent_again_smaller_and_the_run_goes_on() -> None:
@@ -122,3 +128,89 @@ async def test_strict_rhythm_recovers_to_thirty_kilobytes_and_keeps_what_is_rece
     assert len(before) > 50_000
     assert len(after) < 30_000
     assert all(f"day {day}, hour 30" in after for day in (27, 28, 29))
+
+
+class Narrow(FunctionModel):
+    """A model whose server takes less than its profile says, and may say how much."""
+
+    def __init__(self, window: int, *, says: bool, days: int, fails_at: int = 0) -> None:
+        super().__init__(self._read, name=NAME)
+        self.refused = 0
+        self._window, self._says, self._days, self._fails_at, self._day = window, says, days, fails_at, 0
+
+    def _read(self, request: ModelRequest) -> ModelResponse | str | Exception:
+        tokens = estimate_tokens(request)
+        if tokens > self._window:
+            self.refused += 1
+            words = f"prompt is too long: {tokens} tokens > {self._window} maximum" if self._says else "too long"
+            return PromptTooLong(words)
+        if self._fails_at == len(self.requests):
+            return ModelUnavailable("gone for now")
+        self._day += 1
+        return call("read_log", day=self._day) if self._day <= self._days else "Done."
+
+
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
+@pytest.mark.parametrize(("says", "most"), [(True, 1), (False, 3)])
+async def test_what_a_refusal_teaches_holds_for_the_rest_of_the_run(rhythm: str, says: bool, most: int) -> None:
+    """The server is not asked at every growth whether it takes more by now; also not after a restart."""
+    policy = rp.ContextPolicy(rhythm=rhythm, window=50, strict_chars=0, patience=1_000)  # type: ignore[arg-type]
+    model = Narrow(3_000, says=says, days=40, fails_at=30)
+    async with open_journal() as journal:
+        async with rp.open_supervisor(model=model, journal=journal) as supervisor:
+            run = await supervisor.spawn(clerk(policy), "Read.")
+            with pytest.raises(RunFailed):
+                await run.wait_result()
+        assert 1 <= model.refused <= most
+        async with rp.open_supervisor(model=model, journal=journal) as supervisor:
+            again = await supervisor.resume(run.id, agent=clerk(policy))
+            assert await again.wait_result() == "Done."
+    assert 1 <= model.refused <= most
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "size"),
+    [
+        ("prompt is too long: 210024 tokens > 200000 maximum", 200_000, 210_024),
+        ("input length and `max_tokens` exceed context limit: 199000 + 2000 > 200000, decrease", 198_000, 199_000),
+        (
+            "This model's maximum context length is 200000 tokens. However, you requested 205000 tokens (203000 in the "
+            "messages, 2000 in the completion).",
+            198_000,
+            203_000,
+        ),
+        ("request (210,000 tokens) exceeds the available context size (200,000 tokens), try", 198_000, 210_000),
+        ("The input (210000 tokens) is longer than the model's context length (200000 tokens).", 198_000, 210_000),
+        ("request exceeds the available context size. try increasing it [exceed_context_size_error]", 157_500, 0),
+        ("too long", 157_500, 0),
+        ("prompt is too long: 9000 tokens > 8000 maximum", 157_500, 0),
+        ("maximum context length is 300000 tokens", 157_500, 0),
+    ],
+)
+def test_a_limit_is_read_from_what_servers_say(words: str, limit: int, size: int) -> None:
+    """In the wordings of several servers; where they say nothing, or nothing that can be, it is three quarters."""
+    learned = ServerLimit(2_000)
+    assert learned.refused(210_000, words) == size
+    assert learned.tokens == limit
+
+
+def test_an_unnamed_limit_is_not_below_what_was_accepted() -> None:
+    """What was answered once is taken again."""
+    learned = ServerLimit(2_000)
+    learned.accepted(95_000)
+    learned.refused(100_000, "too long")
+    assert learned.tokens == 95_000
+    learned.refused(94_000, "too long after all")
+    assert learned.tokens == 70_500
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.text(alphabet="0123456789 +>tokensmaxcextlghiw", max_size=60))))
+def test_whatever_a_server_says_the_next_prompt_is_smaller(refusals: list[tuple[int, str]]) -> None:
+    """A limit is never at or above what was refused, and never rises."""
+    learned, before = ServerLimit(2_000), 10**7
+    for tokens, words in refusals:
+        said = learned.refused(tokens, words)
+        assert learned.tokens is not None
+        assert learned.tokens < (said or tokens)
+        assert learned.tokens <= before
+        before = learned.tokens

@@ -30,6 +30,10 @@ class PromptCounter:
         self._bounds += [prices.above for prices in profile.prices[1:]]
         self._iteration = 0
 
+    def learn(self, limit: int) -> None:
+        """Take what the server was found to accept for a bound as well."""
+        self._bounds.append(limit)
+
     def doubtful(self, estimate: int, calibration: Calibration) -> int | None:
         """The bound that a prompt of this estimate is expected to respect and may not; None where there is none."""
         expected, doubt = calibration.real_tokens(estimate), calibration.doubt(estimate)

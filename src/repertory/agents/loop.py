@@ -180,8 +180,11 @@ class Loop:
                 response = await self._model.complete(shown.request, on_event=self._on_stream)
             except (PromptTooLong, ThinkingMismatch) as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
-                too_long = isinstance(error, PromptTooLong)
-                if not (self._view.shrink(shown) if too_long else self._view.drop_mismatched(error, iteration)):
+                if isinstance(error, PromptTooLong):
+                    again = self._view.shrink(shown, error)
+                else:
+                    again = self._view.drop_mismatched(error, iteration)
+                if not again:
                     raise
                 continue  # a smaller request, or another one: a refused one is never sent again unchanged
             except ModelError as error:

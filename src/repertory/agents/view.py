@@ -18,6 +18,7 @@ from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefu
 from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
+from repertory.agents.refusals import NOT_SENT, ServerLimit
 from repertory.agents.summaries import Summaries
 from repertory.context import (
     EMPTY,
@@ -84,16 +85,14 @@ class ContextView:
         self._model = model
         self._ref = ref
         self._policy = layered_policy(live)
+        self._max_tokens = max_tokens
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         self._new_projector = partial(
             Projector, profile=model.profile, system=system, tools=schemas, max_tokens=max_tokens
         )
         self._projector = self._new_projector(options=agent.options)
-        self._planner = (
-            Planner(policy=self._policy, profile=model.profile, head_tokens=self._head, max_tokens=max_tokens)
-            if self._policy is not None
-            else None
-        )
+        self._server_limit = ServerLimit(max_tokens)
+        self._planner = self._new_planner()
         self.edits = PlanEdits(
             runtime, live, self._policy, binding=model.profile.target == "binding", price=self._priced
         )
@@ -141,6 +140,8 @@ class ContextView:
                     record_estimate=self._record_estimate(snapshot.upto(row.called.position)),
                 )
                 called_in = row.called.iteration
+            elif row.replied is not None:
+                self._learn(row.replied.error or "", view_estimate=row.called.prompt_estimate)
         self.edits.open(decisions, called_in=called_in)
         self.edits_ready.set()
 
@@ -223,7 +224,7 @@ class ContextView:
         self._calibration = self._calibration.observe(estimate=shown.view_estimate, real=counted.tokens)
         if counted.tokens <= counted.bound:
             return True
-        words = f"not sent: the server counts {counted.tokens:,} tokens, more than {counted.bound:,}"
+        words = f"{NOT_SENT}: the server counts {counted.tokens:,} tokens, more than {counted.bound:,}"
         self.failed(shown, PromptTooLong(words), duration=0.0)
         return False
 
@@ -316,6 +317,7 @@ class ContextView:
         )
 
     def _count(self, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
+        self._server_limit.accepted(usage.prompt_tokens)
         self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
         self._live.meter.count_call(
             self._model.profile, usage, view_estimate=view_estimate, record_estimate=record_estimate
@@ -336,8 +338,10 @@ class ContextView:
             ]
         )
 
-    def shrink(self, shown: Shown) -> bool:
+    def shrink(self, shown: Shown, error: PromptTooLong) -> bool:
         """Ask the planner for a strictly smaller request than one that was refused as too long.
+
+        What the server says of its limit holds for the rest of the run.
 
         Returns:
             Whether there is any sense in trying: not after several refusals in a row, nor in a plain loop.
@@ -345,11 +349,33 @@ class ContextView:
         self._refusals += 1
         if self._planner is None or self._refusals > _MOST_REFUSALS:
             return False
+        self._learn(f"{PromptTooLong.__name__}: {error}", view_estimate=shown.view_estimate)
         refused = self._calibration.real_tokens(shown.view_estimate)
         self._shrink_to = self._shrink_at_most = int(refused * _SMALLER)
         if self._policy is not None and self._policy.rhythm == "strict":
             self._shrink_to = min(self._shrink_to, _STRICT_TARGET)
         return True
+
+    def _learn(self, words: str, *, view_estimate: int) -> None:
+        """Learn from the record of a refusal how long a prompt may be; its words begin with the error's name."""
+        kind, _, said = words.partition(": ")
+        if kind != PromptTooLong.__name__ or said.startswith(NOT_SENT):
+            return
+        size = self._server_limit.refused(self._calibration.real_tokens(view_estimate), said)
+        self._calibration = self._calibration.observe(estimate=view_estimate, real=size)
+        assert self._server_limit.tokens is not None
+        self._counter.learn(self._server_limit.tokens)
+        self._planner = self._new_planner()
+
+    def _new_planner(self) -> Planner | None:
+        """A planner that knows how long a prompt may be as far as the profile and the server have said it."""
+        if self._policy is None:
+            return None
+        profile, learned = self._model.profile, self._server_limit.tokens
+        if learned is not None:
+            window = learned + min(self._max_tokens, learned)  # of which the planner leaves as much for the answer
+            profile = msgspec.structs.replace(profile, context_window=min(window, profile.context_window))
+        return Planner(policy=self._policy, profile=profile, head_tokens=self._head, max_tokens=self._max_tokens)
 
     def drop_mismatched(self, error: ModelError, iteration: int) -> bool:
         """From now on have the server drop the thinking that it refused; kept with the run, also after a restart.
