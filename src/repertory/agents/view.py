@@ -371,11 +371,13 @@ class ContextView:
         """A planner that knows how long a prompt may be as far as the profile and the server have said it."""
         if self._policy is None:
             return None
-        profile, learned = self._model.profile, self._server_limit.tokens
-        if learned is not None:
-            window = learned + min(self._max_tokens, learned)  # of which the planner leaves as much for the answer
-            profile = msgspec.structs.replace(profile, context_window=min(window, profile.context_window))
-        return Planner(policy=self._policy, profile=profile, head_tokens=self._head, max_tokens=self._max_tokens)
+        return Planner(
+            policy=self._policy,
+            profile=self._model.profile,
+            head_tokens=self._head,
+            max_tokens=self._max_tokens,
+            accepted_tokens=self._server_limit.tokens,
+        )
 
     def drop_mismatched(self, error: ModelError, iteration: int) -> bool:
         """From now on have the server drop the thinking that it refused; kept with the run, also after a restart.

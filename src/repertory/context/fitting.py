@@ -29,6 +29,7 @@ def make_fit(
     head: int,
     calibration: Calibration,
     limit: int,
+    bound: str = "",
 ) -> list[Edit]:
     """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
 
@@ -39,6 +40,7 @@ def make_fit(
         head: Estimate of system text and tools.
         calibration: Makes tokens of estimates.
         limit: Tokens that the prompt may have.
+        bound: What sets that limit, for the error.
 
     Raises:
         ContextOverflow: Even at its smallest it does not fit.
@@ -57,28 +59,45 @@ def make_fit(
         lambda: [*compose(able(0, fold=True), snapshot, users=False), *_shorten(live)],
     ]
     fitting: list[Edit] | None = None
-    smallest = calibration.real_tokens(head + live.tokens)
+    smallest, least = calibration.real_tokens(head + live.tokens), live
     for step in steps:
         edits = step()
         if not edits:
             continue
-        size = calibration.real_tokens(head + _tokens_after(live, snapshot, edits))
-        smallest = min(smallest, size)
+        after = _after(live, snapshot, edits)
+        size = calibration.real_tokens(head + after.tokens)
+        if size < smallest:
+            smallest, least = size, after
         if size <= limit * _HEADROOM:
             return edits
         if size <= limit and fitting is None:
             fitting = edits
     if fitting is None:
         raise ContextOverflow(
-            f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent; shorten the task, the "
-            "instructions or what is pinned, or use a model with a larger window"
+            f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent{bound and f' ({bound})'}; it "
+            f"has {_parts(least, head, smallest)}; make the largest of these smaller, or raise the limit"
         )
     return fitting
 
 
-def _tokens_after(live: Live, snapshot: Sequence[Entry], edits: list[Edit]) -> int:
+def _after(live: Live, snapshot: Sequence[Entry], edits: list[Edit]) -> Live:
     decision = Decision(kind="", reason="", iteration=0, position=len(snapshot), edits=tuple(edits))
-    return Live(apply(live.plan, decision), live.policy, snapshot, like=live).tokens
+    return Live(apply(live.plan, decision), live.policy, snapshot, like=live)
+
+
+def _parts(view: Live, head: int, tokens: int) -> str:
+    """What a prompt of so many tokens consists of, for a person who has to make it smaller."""
+    stays = view.restated(view.position)
+    newest = view.tokens - view.before(view.last_turn)
+    newest -= view.spoken_tokens(view.position) - view.spoken_tokens(view.last_turn)
+    parts = {
+        "of instructions and tools": head,
+        "of the task, users' words and what is pinned": stays,
+        "of the newest turn": newest,
+        "of older turns and what stands for them": view.tokens - stays - newest,
+    }
+    share = tokens / max(1, head + view.tokens)
+    return ", ".join(f"{round(part * share):,} {name}" for name, part in parts.items())
 
 
 def _shorten(live: Live) -> list[Edit]:

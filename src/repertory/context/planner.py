@@ -54,7 +54,13 @@ class Planner:
     """Plans one run, call after call; the same answers as ``plan_next`` at a cost that follows what is new."""
 
     def __init__(
-        self, *, policy: ContextPolicy, profile: ModelProfile, head_tokens: int = 0, max_tokens: int = 8192
+        self,
+        *,
+        policy: ContextPolicy,
+        profile: ModelProfile,
+        head_tokens: int = 0,
+        max_tokens: int = 8192,
+        accepted_tokens: int | None = None,
     ) -> None:
         """Prepare for a run.
 
@@ -63,12 +69,18 @@ class Planner:
             profile: The model's.
             head_tokens: Estimate of system text and tools.
             max_tokens: What is left free of the window for the answer.
+            accepted_tokens: The longest prompt that the server was found to take; None for what the profile says.
         """
         self._policy = policy
         self._profile = profile
         self._head = head_tokens
         room = profile.context_window - min(max_tokens, profile.context_window // 2)
-        self._limit = min(room, policy.budget_tokens or room)
+        bounds = [
+            (room, f"the window of {profile.name} less {profile.context_window - room:,} for the answer"),
+            (policy.budget_tokens, "the policy's budget_tokens"),
+            (accepted_tokens, "the server refused longer ones"),
+        ]
+        self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
         self._live: Live | None = None
         self._thrift: Thrift | None = None
 
@@ -220,7 +232,15 @@ class Planner:
         self, state: _State, summaries: Sequence[SummaryStored], limit: int, kind: str, reason: str
     ) -> tuple[Decision, Live]:
         live = state.live
-        edits = make_fit(live, state.snapshot, summaries, head=self._head, calibration=state.calibration, limit=limit)
+        edits = make_fit(
+            live,
+            state.snapshot,
+            summaries,
+            head=self._head,
+            calibration=state.calibration,
+            limit=limit,
+            bound=self._bound if limit == self._limit else "the server refused a longer one",
+        )
         return state.decision(kind, reason, self._legal(live, edits))
 
     def _legal(self, live: Live, edits: Sequence[Edit]) -> tuple[Edit, ...]:

@@ -1,0 +1,62 @@
+"""A prompt that cannot be made to fit: the error says by whose limit, and which part is too large."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from context_histories import Story, profile
+
+from repertory.context import ContextPolicy, Planner
+from repertory.errors import ContextOverflow
+
+LONG = "word " * 4_000  # 5,000 tokens
+
+
+def overflow(story: Story, policy: ContextPolicy, *, head: int = 10, window: int = 4_000, **options: int) -> str:
+    """What the error says."""
+    planner = Planner(policy=policy, profile=profile(window=window), head_tokens=head, max_tokens=1_000)
+    with pytest.raises(ContextOverflow) as caught:
+        planner.next(story.snapshot(), iteration=2, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("budget", "options", "words"),
+    [
+        (2_000, {}, r"2,000 may be sent (the policy's budget_tokens)"),
+        (None, {}, r"3,000 may be sent (the window of model less 1,000 for the answer)"),
+        (3_500, {}, r"3,000 may be sent (the window of model less 1,000 for the answer)"),
+        (None, {"shrink_to": 900}, r"900 may be sent (the server refused a longer one)"),
+    ],
+)
+def test_the_error_names_whose_limit_it_is(budget: int | None, options: dict[str, int], words: str) -> None:
+    """The budget, the window or the server: each is raised in another place."""
+    story = Story(LONG)
+    story.turn("ok")
+    said = overflow(story, ContextPolicy(budget_tokens=budget), **options)
+    assert words.replace("model", profile().name) in said
+
+
+def test_a_limit_that_the_server_taught_is_named_as_such() -> None:
+    """It is below what the profile says of the window."""
+    story = Story(LONG)
+    story.turn("ok")
+    planner = Planner(policy=ContextPolicy(), profile=profile(window=100_000), accepted_tokens=1_500)
+    with pytest.raises(ContextOverflow, match=r"1,500 may be sent \(the server refused longer ones\)"):
+        planner.next(story.snapshot(), iteration=2)
+
+
+@pytest.mark.parametrize(("large", "part"), [("head", 0), ("task", 1), ("user", 1), ("turn", 2)])
+def test_the_error_says_which_part_is_too_large(large: str, part: int) -> None:
+    """The instructions and tools, what always stays, the newest turn: its tokens stand out, and the parts add up."""
+    story = Story(LONG if large == "task" else "Read.")
+    story.turn("ok")
+    story.turn("ok", text=LONG if large == "turn" else "go on")
+    if large == "user":
+        story.say(LONG)
+    said = overflow(story, ContextPolicy(budget_tokens=2_000), head=5_000 if large == "head" else 10)
+    total, *parts = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:tokens at|of )", said))
+    assert sum(parts) == pytest.approx(total, abs=4)
+    assert parts[part] > 4_800
+    assert sum(number > 1_000 for number in parts) == 1
