@@ -21,12 +21,15 @@ def results(request: object) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("tools", [[], context_tools()])
 @pytest.mark.parametrize("context", [None, STRICT, rp.ContextPolicy()])
-async def test_a_result_that_stands_in_view_is_pointed_at(context: rp.ContextPolicy | None) -> None:
-    """The log is in the request once, and the pointer says where and how to get it."""
+async def test_a_result_that_stands_in_view_is_pointed_at(
+    context: rp.ContextPolicy | None, tools: list[rp.Tool]
+) -> None:
+    """The log is in the request once, and the pointer says where and, to an agent that can, how to get it."""
     model = ScriptedModel([call("read_log", day=1), call("read_log", day=1), "Done."])
     async with rp.open_supervisor(model=model) as supervisor:
-        run = await supervisor.spawn(clerk(context), "Read.")
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_log, *tools], context=context), "Read.")
         await run.wait_result()
         assert run.statistics().dedup_hits == 1
     first, second = results(model.requests[2])
@@ -34,7 +37,7 @@ async def test_a_result_that_stands_in_view_is_pointed_at(context: rp.ContextPol
     assert "already called in iteration 1" in second
     assert "stands above" in second
     assert len(second) < 400
-    assert ("retrieve_content" in second) == (context is not None)
+    assert ("retrieve_content" in second) == (context is not None and bool(tools))
 
 
 async def test_a_result_that_was_shortened_is_repeated() -> None:

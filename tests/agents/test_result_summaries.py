@@ -39,10 +39,10 @@ async def shown_after(answer: object, *, results: rp.ResultPolicy = SUMMARY) -> 
 
 
 async def test_a_compacted_result_shows_the_summary_that_a_model_wrote_for_the_goal() -> None:
-    """The head line still says how to get the whole; the model was given goal, tool and result, and was asked once."""
+    """The head line still says what it stands for; the model was given goal, tool and result, and was asked once."""
     shown, small, run = await shown_after(GOOD)
     head, *body = shown.splitlines()
-    assert "retrieve_content" in head
+    assert head == "[shortened: read_log, iteration 1, 2,149 characters]"
     assert body == ["Ships called at berths 0 to 6.", "- ship 130 at berth 2"]
     asked = text_of(small.requests[0].messages[0].content)
     assert "Which berths are busy?" in asked

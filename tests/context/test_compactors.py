@@ -52,6 +52,7 @@ CSV = "id,city,price\n1,Kiel,3\n2,Brest,4\n3,Genua,5\n"
         ("search", SEARCH, ["9 search results", "Tides 0 https://sea.example/0", "more"]),
         ("schema", SCHEMA, ["customer: 12 fields (field_0", "field_4, …)", "key id", "relations order, region"]),
         ("rows", ROWS, ["40 rows; columns id, city, meta", "city=Town 0"]),
+        ("rows", js([{"name": "buoy", "url": None}, {"name": "pier", "url": "/p"}]), ["2 rows; columns name, url"]),
         ("rows", CSV, ["table of 3 rows", "id,city,price", "2,Brest,4"]),
         ("json", JSON, ["server.host: db-7.example", "server.ports: 2 items, first 5432", "none: 0 items"]),
         ("page", PAGE, ["page: Tide tables", "High at noon", "North", "https://sea.example/x"]),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from repertory.context import ResultRules, cite, shape_result, stub_of
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
-from repertory.context.stubs import removal_of
+from repertory.context.stubs import once_stub, removal_of
 from repertory.llm.messages import Text
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
@@ -124,6 +124,92 @@ def test_a_result_can_be_shown_as_its_citation_only() -> None:
     assert len(shaped.content) < 600
 
 
+@pytest.mark.parametrize("cited", [False, True], ids=["capped", "cited"])
+def test_where_a_result_came_from_stays_visible_when_it_is_not_shown_whole(cited: bool) -> None:
+    """Its address first, then what its tool says about it, in one line; what the runtime notes for itself does not."""
+    rules = ResultRules(cap_chars=300, cite_on_arrival=cited)
+    facts = {"status": 200, "title": "Tides\nof the sea", "deduplicated_from": "c1", "pages": [1, 2]}
+    shaped = shape_result(PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", params=facts)
+    assert "https://sea.example; status: 200; title: Tides of the sea; pages: [1,2]" in str(shaped.content)
+    assert "deduplicated" not in str(shaped.content)
+    long = shape_result(PROSE, rules=rules, content_id="c-5", params={"note": "word " * 500})
+    assert len(str(long.content)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "compactor", "text", "said"),
+    [
+        ("list", "", "\n".join(f"docs/page_{n}.txt" for n in range(300)), "300 entries: 300 .txt"),
+        ("query", "", ROWS, "300 rows; columns id, name, url"),
+        ("query", "json", ROWS, "list: 300 items"),
+        ("json", "", PROSE, "The moon pulls the sea."),
+    ],
+)
+@pytest.mark.parametrize("rules", [{"cap_chars": 500}, {"cite_on_arrival": True}], ids=["capped", "cited"])
+def test_a_stub_of_a_result_that_was_cut_says_what_the_whole_was(
+    rules: dict[str, int], tool: str, compactor: str, text: str, said: str
+) -> None:
+    """The words are made on arrival, when the whole is at hand; a smaller stub has whole lines of them."""
+    made = ResultRules(**rules, compactor=compactor)  # type: ignore[arg-type]
+    shaped = shape_result(text, rules=made, content_id="c-77aa77aa77", tool=tool)
+    entry = Story().turn(str(shaped.content), tool=tool)[1]
+    entry = msgspec.structs.replace(
+        entry, content_id="c-77aa77aa77", original_length=shaped.original_length, gist=shaped.gist
+    )
+    for length in (400, 120):
+        head, body, *_ = stub_of(entry, msgspec.structs.replace(made, compact_length=length)).split("\n")
+        assert f"{len(text):,} characters" in head
+        assert body.startswith(said)
+    once = once_stub(entry, (), msgspec.structs.replace(made, compactor=compactor or "any"))
+    assert once.split("\n")[1].startswith(said)
+    first = stub_of(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200))
+    assert text.startswith(first.partition("\n")[2])
+
+
+@pytest.mark.parametrize("rules", [{"cap_chars": 600}, {"cite_on_arrival": True}], ids=["capped", "cited"])
+def test_the_names_in_a_stub_are_the_results_own(rules: dict[str, int]) -> None:
+    """Not those of the note around it: the tool, its parameter, the citation."""
+    text = "the depth_gauge reads nothing of note here today. " * 100
+    shaped = shape_result(text, rules=ResultRules(**rules), content_id="c-77aa77aa77", tool="fetch_page")  # type: ignore[arg-type]
+    entry = Story().turn(str(shaped.content), tool="fetch_page")[1]
+    entry = msgspec.structs.replace(entry, content_id="c-77aa77aa77", original_length=shaped.original_length)
+    body = stub_of(entry, ResultRules(compact_length=120)).split("\n", 1)[1]
+    assert "depth_gauge" in body
+    assert not [name for name in ("retrieve_content", "content_id", "c-77aa77aa77", "fetch_page") if name in body]
+
+
+def test_a_stub_says_where_the_result_came_from_in_one_line() -> None:
+    """Under its head: the address first, then the facts; a retrieval names its source itself."""
+    entry = Story().turn(PROSE)[1]
+    entry = msgspec.structs.replace(entry, url="https://sea.example", metadata={"status": 200, "kind": "tide"})
+    assert stub_of(entry, ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
+    assert once_stub(entry, (), ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
+    entry = msgspec.structs.replace(entry, metadata={"retrieval": True, "positions": [1, 2, 3]})
+    assert "positions" not in stub_of(entry, ResultRules())
+
+
+def test_what_was_shown_once_keeps_what_the_policy_asks_for() -> None:
+    """The beginning with names; the beginning alone; what a plug-in says that the policy names."""
+    entry = Story().turn(ROWS)[1]
+    plain = once_stub(entry, ["row_key"], ResultRules(compact_length=60)).split("\n")[1:]
+    assert ROWS.startswith(plain[0])
+    assert plain[1:] == ["row_key"]
+    alone = once_stub(entry, ["row_key"], ResultRules(compact_length=60, compact_mode="first_chars")).split("\n")[1:]
+    assert alone == plain[:1]
+    named = once_stub(entry, ["row_key"], ResultRules(compactor="json")).split("\n")[1:]
+    assert named[0].startswith("list: 300 items")
+    assert named[1:] == ["row_key"]
+
+
+def test_a_head_line_is_short() -> None:
+    """It stands over every stub."""
+    entry = msgspec.structs.replace(Story().turn(PROSE)[1], content_id="c-77aa77aa77", tool="read_log")
+    head = stub_of(entry, ResultRules()).split("\n")[0]
+    expected = 'retrieve_content(content_id="c-77aa77aa77") shows the whole]'
+    assert head == f"[shortened: read_log, iteration 1, {len(PROSE):,} characters; {expected}"
+    assert stub_of(entry, ResultRules(retrieval=False)).split("\n")[0] == head.partition(";")[0] + "]"
+
+
 def test_what_is_pinned_is_never_cut() -> None:
     """A pinned result is verbatim on arrival too; its whole is stored all the same."""
     shaped = shape_result(PROSE, rules=ResultRules(cap_chars=100, pin=True, cite_on_arrival=True), content_id="c-1")
@@ -169,7 +255,7 @@ def test_a_stub_can_be_the_first_characters() -> None:
     stub = stub_of(entry, ResultRules(compact_mode="first_chars", compact_length=100))
     assert "c-3" in stub.splitlines()[0]
     assert stub.splitlines()[1].startswith("The moon pulls")
-    assert "c-3" in removal_of(entry)
+    assert "c-3" in removal_of(entry, ResultRules())
 
 
 def test_a_stub_counts_the_pictures_it_hides() -> None:

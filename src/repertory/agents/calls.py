@@ -274,7 +274,8 @@ class Caller:
             whole = plan.representation(entry) in ("verbatim", "shaped", "expanded")
             if not whole or (entry.iteration < recent and entry.position not in plan.pins):
                 return ""
-        cited = f"; {how_to_get(entry.content_id)}" if entry.content_id else ""
+        named = self._policy is not None and self._policy.retrieval
+        cited = how_to_get(entry.content_id, retrieval=named) if entry.content_id else ""
         return (
             f"[already called in iteration {iteration} with the same arguments; that result ({len(repeated):,} "
             f"characters, call {call_id}) stands above, unchanged{cited}]"

@@ -10,6 +10,7 @@ import msgspec
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Decision, Edit, StubResult, text_tokens
+from repertory.context.stubs import facts_of
 from repertory.llm.messages import text_of
 from repertory.memory.entries import Entry
 from repertory.summarizer import SummarizeResult
@@ -63,7 +64,8 @@ class Gists:
         edits: list[Edit] = []
         for edit in decision.edits:
             if isinstance(edit, StubResult) and (gist := self._gist_for(snapshot[edit.position])):
-                text = f"{edit.text.partition(chr(10))[0]}\n{gist}"
+                head, facts = edit.text.partition("\n")[0], facts_of(snapshot[edit.position])
+                text = "\n".join(part for part in (head, facts, gist) if part)
                 tokens = text_tokens(text) + 15
                 if tokens < edit.was_tokens:
                     more += tokens - edit.tokens

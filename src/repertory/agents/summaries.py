@@ -70,6 +70,7 @@ class Summaries:
                 previous=text_of(newest.content) if newest else "",
                 previous_upto=newest.last + 1 if newest else 0,
                 tokens=policy.summary_tokens,
+                retrieval=policy.retrieval,
                 iteration=iteration,
                 reply_to=self._ref,
             )

@@ -148,15 +148,21 @@ def _rows(data: Any) -> list[dict[str, Any]]:
 
 def _is_search(_: str, data: Any) -> bool:
     rows = _rows(data)
-    return bool(rows) and all(row.keys() & {"url", "link", "href"} for row in rows)
+    return bool(rows) and all(isinstance(_address(row), str) and row.keys() & _TELLING for row in rows)
+
+
+_TELLING = {"title", "snippet", "description", "text", "content"}
+
+
+def _address(row: dict[str, Any]) -> Any:
+    return row.get("url") or row.get("link") or row.get("href")
 
 
 def _search(_: str, data: Any, length: int) -> str:
     lines: list[str] = []
     for row in _rows(data):
-        url = row.get("url") or row.get("link") or row.get("href")
         words = row.get("snippet") or row.get("description") or row.get("text") or row.get("content") or ""
-        lines.append(f"- {clip(str(row.get('title') or ''), 100)} {url} {clip(str(words), min(_SNIPPET, length // 4))}")
+        lines.append(f"- {clip(str(row.get('title') or ''), 100)} {_address(row)} {clip(str(words), min(_SNIPPET, length // 4))}")
     return _fit([f"{len(lines)} search results", *lines], length)
 
 

@@ -27,6 +27,7 @@ def digest(
     previous: str = "",
     kept: Iterable[int] = (),
     used: Iterable[str] = (),
+    retrieval: bool = True,
 ) -> str:
     """Make the text that stands for some entries.
 
@@ -36,9 +37,10 @@ def digest(
         previous: What stood for everything before them, if this text is to replace that too.
         kept: Positions that stay in view verbatim, so that the text need not repeat them.
         used: Names that are kept first.
+        retrieval: Whether to name the tool that shows the originals.
     """
     room = tokens * _CHARS_PER_TOKEN
-    head = _head(entries, previous)
+    head = digest_head(_span(entries, previous), retrieval=retrieval)
     room -= len(head) + 1
     out = [head]
     if previous:
@@ -72,15 +74,16 @@ def names_used(entries: Iterable[Entry]) -> set[str]:
     return found
 
 
-def _head(entries: Sequence[Entry], previous: str) -> str:
+def digest_head(span: str, *, retrieval: bool) -> str:
+    """The first line of a digest: what it stands for, and where the agent has a tool for that, how to get at it."""
+    return f"[digest of {span}; context_retrieve shows the originals]" if retrieval else f"[digest of {span}]"
+
+
+def _span(entries: Sequence[Entry], previous: str) -> str:
     iterations = [entry.iteration for entry in entries if entry.iteration]
     if previous and iterations:
-        span = f"iterations 1–{iterations[-1]}"
-    elif iterations:
-        span = f"iterations {iterations[0]}–{iterations[-1]}"
-    else:
-        span = "the beginning"
-    return f"[digest of {span}; context_retrieve shows the originals]"
+        return f"iterations 1–{iterations[-1]}"
+    return f"iterations {iterations[0]}–{iterations[-1]}" if iterations else "the beginning"
 
 
 def _merged(previous: str, room: int, used: Iterable[str]) -> str:

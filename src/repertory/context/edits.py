@@ -134,14 +134,14 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
         edits.append(swap(live, snapshot, able.summary, users=users))
     elif able.fold:
         edits.append(_fold(live, snapshot, able.fold, used, users=users))
-    edits += [_removal(entry) for entry in able.gone]
+    edits += [_removal(entry, live.rules(entry.tool)) for entry in able.gone]
     stubs = (_stub(entry, rules, used) for entry, rules in able.old)
     edits += [stub for stub in stubs if stub.tokens < stub.was_tokens]
     return edits
 
 
-def _removal(entry: Entry) -> RemoveResult:
-    text = removal_of(entry)
+def _removal(entry: Entry, rules: ResultRules) -> RemoveResult:
+    text = removal_of(entry, rules)
     call_id = entry.tool_call_id or ""
     tokens = text_tokens(text)
     return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=entry.tokens)
@@ -159,7 +159,7 @@ def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) 
         return []
     used = names_used(snapshot[live.plan.start :])
     edits = [
-        _removal(entry) if rules.expiration_mode == "remove" else _stub(entry, rules, used) for entry, rules in expired
+        _removal(entry, rules) if rules.expiration_mode == "remove" else _stub(entry, rules, used) for entry, rules in expired
     ]
     return [edit for edit in edits if edit.tokens < edit.was_tokens]
 
@@ -199,6 +199,7 @@ def _fold(live: Live, snapshot: Sequence[Entry], upto: int, used: set[str], *, u
         previous="\n".join(texts) if merge else "",
         kept=kept,
         used=used,
+        retrieval=policy.retrieval,
     )
     return _cover(
         live,

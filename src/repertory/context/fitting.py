@@ -109,7 +109,7 @@ def _shorten(live: Live) -> list[Edit]:
         found = cut(text_of(entry.content), _CUT_CHARS)
         if found is None:
             continue
-        text = f"{found.text}\n[shortened because the context is full; {whole_of(entry)}]"
+        text = f"{found.text}\n[shortened because the context is full{whole_of(entry, live.rules(entry.tool))}]"
         edits.append(
             StubResult(position=entry.position, text=text, tokens=text_tokens(text) + 15, was_tokens=entry.tokens)
         )

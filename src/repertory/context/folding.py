@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from repertory.context.ageing import Ageing
 from repertory.context.decisions import CoverRange
+from repertory.context.digest import digest_head
 from repertory.context.live import Live, is_spoken
 from repertory.context.tokens import text_tokens
 from repertory.llm.messages import Text
@@ -24,7 +25,8 @@ def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int
         while last + 1 < upto and not (spoken(snapshot[last + 1]) and not spoken(snapshot[last])):
             last += 1
         lines = [line for line in ageing.lines(first, last + 1) if line]
-        content = digest_content(lines, snapshot[first].iteration, snapshot[last].iteration)
+        span = snapshot[first].iteration, snapshot[last].iteration
+        content = digest_content(lines, *span, retrieval=live.policy.retrieval)
         edits.append(
             CoverRange(
                 first=first,
@@ -41,9 +43,9 @@ def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int
     return edits
 
 
-def digest_content(lines: Sequence[str], first: int, last: int) -> tuple[Text, ...]:
+def digest_content(lines: Sequence[str], first: int, last: int, *, retrieval: bool) -> tuple[Text, ...]:
     """A digest of some lines under its head, which names the iterations; nothing where there is no line."""
     if not lines:
         return ()
     span = f"iterations {max(1, first)}–{last}" if last else "the beginning"
-    return (Text("\n".join([f"[digest of {span}; context_retrieve shows the originals]", *lines])),)
+    return (Text("\n".join([digest_head(span, retrieval=retrieval), *lines])),)

@@ -69,6 +69,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
             for them: below 1 they become stubs sooner, above 1 later (a summary does not wait for them; ``pin``
             does that). In thrifty rhythm it says how many of their names a digest keeps. When the prompt must be made
             to fit, it multiplies ``keep_recent``.
+        retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
     """
 
     cap_tokens: int = 48_000
@@ -84,13 +85,14 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     compactor: str = ""
     pin: bool = False
     importance: float = 1.0
+    retrieval: bool = True
 
 
 class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What one layer says about a tool's results. None leaves the matter to the layer below.
 
     The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, the
-    built-in ``ResultRules``. The fields are those of ``ResultRules``.
+    built-in ``ResultRules``. The fields are those of ``ResultRules``, without what holds for an agent as a whole.
 
     Raises:
         ConfigurationError: A value makes no sense; the message names the field.
@@ -162,6 +164,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
         keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
         expiration: Whether results expire at all, whatever their policies say.
+        retrieval: Whether the texts that stand for something name the tool that shows it whole. For an agent without
+            ``context_tools()`` they never do.
         patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
         borrow: Whether an edit that soon earns back its price may go ahead of what was saved so far: once a run is
             settled, by a few per cent of what it has cost. False keeps it from being dearer than an unedited one at any
@@ -184,6 +188,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     budget_tokens: int | None = None
     keep_user_input: bool = True
     expiration: bool = True
+    retrieval: bool = True
     patience: float = 1.0
     borrow: bool = True
     show_once: bool = True
@@ -207,7 +212,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             said["cap_chars"] = self.strict_chars
         if not self.expiration:
             said["expiration_mode"] = "none"
-        return ResultRules(**said)
+        return ResultRules(**said, retrieval=self.retrieval)
 
     def with_layers(
         self, *, tools: Mapping[str, ResultPolicy] | None = None, run: ResultPolicy | None = None

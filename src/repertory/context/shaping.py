@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
+from repertory.context.compactors import said_of
 from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
 from repertory.context.policy import ResultRules
-from repertory.llm.messages import Image, RawBlock, Text, text_of
+from repertory.llm.messages import Image, RawBlock, Text, canonical_json, text_of
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""
 
 _CHARS_PER_TOKEN = 4
-_PARAMS_CHARS = 300
+_FACTS_CHARS = 200
+_OWN_FACTS = {"retrieval", "covered", "paged", "deduplicated_from"}  # what the runtime notes for itself
+# What is written around a result's own words; see ``_capped``, ``Citation.text`` and ``EarlierCall.note``.
+_REPEATED = re.compile(r"\A\[already called in iteration \d+ with the same arguments; this is that result\]\n")
+_AROUND = re.compile(r"\A\[citation [^\n]*\]\n|\n\[[^\n]*\]\Z")
+_GAP = re.compile(r"\n?\[… [\d,]+ characters left out[^\n]*…\]\n?")
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +38,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
         lines: Lines of the whole.
         url: Where it came from; "" where it has no address.
         params: Small facts about it.
+        retrieval: Whether the text names the tool that shows the whole.
     """
 
     content_id: str
@@ -41,6 +49,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     url: str = ""
     params: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    retrieval: bool = True
 
     @property
     def text(self) -> str:
@@ -48,15 +57,11 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
         head = [
             f"citation {self.content_id}",
             self.source,
-            self.url,
             f"{self.length:,} characters, {self.lines:,} lines",
+            facts_line(self.url, self.params),
         ]
-        out = [f"[{' | '.join(part for part in head if part)}]"]
-        if self.params:
-            out.append(clip("; ".join(f"{name}: {value}" for name, value in self.params.items()), _PARAMS_CHARS))
-        out.append(self.excerpt)
-        out.append(f"[{self.location}; {how_to_get(self.content_id)}]")
-        return "\n".join(out)
+        how = how_to_get(self.content_id, retrieval=self.retrieval)
+        return f"[{' | '.join(part for part in head if part)}]\n{self.excerpt}\n[{self.location}{how}]"
 
 
 class Shaped(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,17 +72,44 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
         content_id: Under which the whole must be stored; None where the ledger holds all that is needed.
         original_length: Characters of the whole where ``content`` is not all of it; 0 where it is.
         citation: For the payload and for listings; None where nothing is stored.
+        gist: What a compactor says of the whole where ``content`` is not all of it; "" where none fits.
     """
 
     content: Content
     content_id: str | None = None
     original_length: int = 0
     citation: Citation | None = None
+    gist: str = ""
 
 
-def how_to_get(content_id: str) -> str:
-    """How the model gets at a stored content."""
-    return f'retrieve_content(content_id="{content_id}") shows the whole, given lines, or what matches a search'
+def how_to_get(content_id: str, *, retrieval: bool) -> str:
+    """How the model gets at a stored content, to end a note with; nothing where it has no tool for that."""
+    return f'; retrieve_content(content_id="{content_id}") shows the whole' if retrieval else ""
+
+
+def facts_line(url: str, facts: Mapping[str, Any]) -> str:
+    """Where a result came from and what its tool says about it, in one line; what was retrieved says that itself."""
+    if facts.get("retrieval"):
+        return ""
+    told = {name: value for name, value in facts.items() if name not in _OWN_FACTS}
+    parts = [
+        f"{name}: {value if isinstance(value, str) else canonical_json(value).decode()}" for name, value in told.items()
+    ]
+    return clip("; ".join([url, *parts] if url else parts), _FACTS_CHARS)
+
+
+def own_words(text: str, *, cut: bool) -> tuple[str, str]:
+    """The beginning and the end of what a result's tool said, without what was written around and between them.
+
+    Args:
+        text: What is shown of the result.
+        cut: Whether that is not all of it.
+    """
+    text = _REPEATED.sub("", text)
+    if not cut:
+        return text, ""
+    head, *tail = _GAP.split(_AROUND.sub("", text), maxsplit=1)
+    return head, tail[0] if tail else ""
 
 
 def shape_result(
@@ -92,7 +124,7 @@ def shape_result(
     """Decide what the model first sees of a result.
 
     It is whole up to the cap; head and tail beyond, cut where the text stays readable, and it ends with what was
-    left out and how to get it. Images and blocks of other types stay.
+    left out, its address and small facts, and how to get the whole. Images and blocks of other types stay.
 
     Args:
         content: The whole result.
@@ -100,7 +132,7 @@ def shape_result(
         content_id: The id to store the whole under, should that be needed.
         tool: The tool's name.
         url: Where the result came from; "" where it has no address.
-        params: Small facts that stay visible when the result is cited.
+        params: Small facts that stay visible when the result is not shown whole.
     """
     text = text_of(content)
     length = len(text)
@@ -111,14 +143,29 @@ def shape_result(
     cited = bool(rules.cite_over) and length > rules.cite_over
     if not over and not cited:
         return Shaped(content=content)
-    citation = cite(text, content_id=content_id, source=tool, excerpt_chars=rules.excerpt_chars, url=url, params=params)
+    citation = cite(
+        text,
+        content_id=content_id,
+        source=tool,
+        excerpt_chars=rules.excerpt_chars,
+        url=url,
+        params=params,
+        retrieval=rules.retrieval,
+    )
     if cited and rules.cite_on_arrival and not rules.pin:
-        shown: Content = _with_text(content, citation.text)
+        shown = citation.text
     elif over:
-        shown = _with_text(content, _capped(text, cap, content_id))
+        shown = _capped(text, cap, citation)
     else:
         return Shaped(content=content, content_id=content_id, citation=citation)
-    return Shaped(content=shown, content_id=content_id, original_length=length, citation=citation)
+    gist = said_of(text, rules.compact_length, tool=tool, name=rules.compactor)
+    return Shaped(
+        content=_with_text(content, shown),
+        content_id=content_id,
+        original_length=length,
+        citation=citation,
+        gist=gist or "",
+    )
 
 
 def cite(
@@ -129,6 +176,7 @@ def cite(
     excerpt_chars: int = 500,
     url: str = "",
     params: Mapping[str, Any] | None = None,
+    retrieval: bool = True,
 ) -> Citation:
     """Make the citation of a stored text."""
     excerpt = first_chars(text, excerpt_chars)
@@ -147,14 +195,17 @@ def cite(
         lines=lines,
         url=url,
         params=dict(params or {}),
+        retrieval=retrieval,
     )
 
 
-def _capped(text: str, cap: int, content_id: str) -> str:
+def _capped(text: str, cap: int, citation: Citation) -> str:
     found = cut(text, cap, kind=kind_of_text(text))
     assert found is not None
-    shown = len(text) - found.omitted
-    return f"{found.text}\n[{shown:,} of {len(text):,} characters shown; {how_to_get(content_id)}]"
+    sizes = f"{len(text) - found.omitted:,} of {len(text):,} characters shown"
+    facts = facts_line(citation.url, citation.params)
+    note = f"{sizes}; {facts}" if facts else sizes
+    return f"{found.text}\n[{note}{how_to_get(citation.content_id, retrieval=citation.retrieval)}]"
 
 
 def _with_text(content: Content, text: str) -> Content:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repertory.context.compactors import compact
+from repertory.context.compactors import beginning, compact
 from repertory.context.cutting import first_chars
 from repertory.context.names import best_names, trouble_lines
 from repertory.context.policy import ResultRules
-from repertory.context.shaping import how_to_get
+from repertory.context.shaping import facts_line, how_to_get, own_words
 from repertory.llm.messages import Image, ToolResult, text_of
 from repertory.memory.entries import Entry
 
@@ -16,49 +16,84 @@ from repertory.memory.entries import Entry
 def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> str:
     """Make the text that stands for a result from now on.
 
-    It says what it stands for and how to get the whole; then, within ``compact_length`` characters, what a plug-in
-    makes of the content, lines that report trouble, and the names most likely to be needed again.
+    It says what it stands for and how to get the whole, and where it came from; then, within ``compact_length``
+    characters, what a plug-in makes of the content, lines that report trouble, and the names most likely to be needed
+    again.
 
     Args:
         entry: The result.
         rules: What holds for the tool's results.
         used: Names that the agent has used before; they are kept first.
     """
-    text = text_of(entry.content)
-    head = (
-        f"[shortened: {entry.tool or 'result'}, iteration {entry.iteration}, {_size(entry, text)}; {whole_of(entry)}]"
-    )
     if rules.compact_mode == "first_chars":
-        return f"{head}\n{first_chars(text, rules.compact_length)}".rstrip()
-    gist = compact(text, rules.compact_length, tool=entry.tool or "", name=rules.compactor)
+        return _under("shortened", entry, rules, first_chars(_own(entry)[0], rules.compact_length))
+    text = "\n".join(_own(entry))
+    gist = _gist(entry, rules)
     trouble = [line for line in trouble_lines(text, most=2) if line not in gist] if _failed(entry) else []
     body = "\n".join([gist, *trouble]) if trouble else gist
     room = rules.compact_length - len(body)
     names = best_names([text], room, without=body, also=used) if room > 20 else []
-    return "\n".join(part for part in (head, body, " ".join(names)) if part)
+    return _under("shortened", entry, rules, body, " ".join(names))
 
 
-def once_stub(entry: Entry, names: Iterable[str], length: int) -> str:
-    """What remains of a result that was shown once: how to get the whole, its beginning, the names worth keeping."""
-    text = text_of(entry.content)
+def once_stub(entry: Entry, names: Iterable[str], rules: ResultRules) -> str:
+    """What remains of a result that was shown once.
+
+    It says how to get the whole, and where that came from; then what a plug-in that the policy names makes of it, or
+    its beginning, and the names worth keeping, unless the policy asks for the first characters alone.
+    """
+    gist = _gist(entry, rules) if rules.compactor else first_chars(_own(entry)[0], rules.compact_length)
+    if rules.compact_mode == "first_chars":
+        return _under("shown once", entry, rules, first_chars(_own(entry)[0], rules.compact_length))
+    return _under("shown once", entry, rules, gist, " ".join(name for name in names if name not in gist))
+
+
+def superseded_stub(entry: Entry, newer: Entry, names: Iterable[str] = ()) -> str:
+    """What remains of a result whose call was made again: where the newer one is, and names that it does not hold."""
     head = (
-        f"[shown once: {entry.tool or 'result'}, iteration {entry.iteration}, {_size(entry, text)}; {whole_of(entry)}]"
+        f"[superseded: {entry.tool or 'result'}, iteration {entry.iteration}; called again with the same arguments in "
+        f"iteration {newer.iteration}]"
     )
-    gist = first_chars(text, length)
-    rest = " ".join(name for name in names if name not in gist)
-    return "\n".join(part for part in (head, gist.strip(), rest) if part)
+    return "\n".join(part for part in (head, " ".join(names)) if part)
 
 
-def removal_of(entry: Entry) -> str:
+def removal_of(entry: Entry, rules: ResultRules) -> str:
     """Make the line that stays when a result is removed."""
-    return f"[expired: {entry.tool or 'result'}, iteration {entry.iteration}; {whole_of(entry)}]"
+    return f"[expired: {entry.tool or 'result'}, iteration {entry.iteration}{whole_of(entry, rules)}]"
 
 
-def whole_of(entry: Entry) -> str:
-    """How the model gets at the whole of a result."""
+def whole_of(entry: Entry, rules: ResultRules) -> str:
+    """How the model gets at the whole of a result, to end a note with; nothing where it has no tool for that."""
     if entry.content_id is not None:
-        return how_to_get(entry.content_id)
-    return f"context_retrieve(iteration={entry.iteration}) shows the whole"
+        return how_to_get(entry.content_id, retrieval=rules.retrieval)
+    return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""
+
+
+def facts_of(entry: Entry) -> str:
+    """Where a result came from and what its tool says about it, in one line."""
+    return facts_line(entry.url, entry.metadata)
+
+
+def _under(what: str, entry: Entry, rules: ResultRules, *parts: str) -> str:
+    """A stub: its head line, the facts, and the rest."""
+    size = _size(entry, text_of(entry.content))
+    head = f"[{what}: {entry.tool or 'result'}, iteration {entry.iteration}, {size}{whole_of(entry, rules)}]"
+    return "\n".join(part for part in (head, facts_of(entry), *(part.strip() for part in parts)) if part)
+
+
+def _own(entry: Entry) -> tuple[str, str]:
+    return own_words(text_of(entry.content), cut=bool(entry.original_length))
+
+
+def _gist(entry: Entry, rules: ResultRules) -> str:
+    """What a compactor says of the whole result: of one that was cut on arrival, what it said then."""
+    head, _ = _own(entry)
+    if not entry.original_length:
+        return compact(head, rules.compact_length, tool=entry.tool or "", name=rules.compactor)
+    if len(entry.gist) <= rules.compact_length:
+        return entry.gist or beginning(head, rules.compact_length)
+    lines = entry.gist[: rules.compact_length + 1].rpartition("\n")[0]
+    return lines or first_chars(entry.gist, rules.compact_length)
 
 
 def _size(entry: Entry, text: str) -> str:

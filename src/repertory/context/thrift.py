@@ -262,7 +262,7 @@ class Thrift:
         self.ageing.finish(snapshot)
         ageing = self.ageing
         names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
-        text = once_stub(entry, names, rules.compact_length)
+        text = once_stub(entry, names, rules)
         tokens = text_tokens(text) + 15
         if tokens >= entry.tokens // 2:
             return None

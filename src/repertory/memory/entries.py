@@ -32,6 +32,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         content_id: The citation under which the content store holds the whole, where ``content`` is not all
             of it (or where it is large enough to be cited); None otherwise.
         original_length: Characters of the whole result, before it was shaped on arrival; 0 where it was not.
+        gist: What stands for the whole of a result that was cut, once it is shortened further; "" where that is to be
+            made from ``content``.
+        url: Where a result came from; "" where it has no address.
         step_id: Which step of the run wrote it, for traces; "" where nobody asked.
         metadata: The application's own, kept and never read.
     """
@@ -44,6 +47,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     content_id: str | None = None
     original_length: int = 0
+    gist: str = ""
+    url: str = ""
     step_id: str = ""
     metadata: Json = msgspec.field(default_factory=dict)
 

@@ -175,6 +175,8 @@ def _entry(draft: Draft, position: int, now: float, tokens: int) -> Entry:
         tool_call_id=draft.tool_call_id,
         content_id=draft.content_id,
         original_length=draft.original_length,
+        gist=draft.gist,
+        url=draft.url,
         step_id=draft.step_id,
         metadata=draft.metadata,
         position=position,

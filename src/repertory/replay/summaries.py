@@ -34,5 +34,5 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
         for index, message in enumerate(request.messages)
     ]
     previous = "\n".join(words_of(block) for block in request.messages[0].content if is_summary(block))
-    text = digest(entries, tokens=_TOKENS, previous=previous, used=names_used(entries))
+    text = digest(entries, tokens=_TOKENS, previous=previous, used=names_used(entries), retrieval=False)
     return RawBlock({"type": "compaction", "content": text, "signature": seal(last)})

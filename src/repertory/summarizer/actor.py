@@ -279,6 +279,7 @@ class SummarizerActor:
             previous=job.previous,
             tokens=job.tokens if tokens is None else tokens,
             log=partial(self._log, job, attempt),
+            retrieval=job.retrieval,
             request=job.request,
         )
 

@@ -23,6 +23,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
         previous: A summary of the beginning of the range, to be merged; "" for none.
         previous_upto: The first entry that ``previous`` does not cover.
         tokens: Bound on the summary.
+        retrieval: Whether the agent has tools that show the originals.
         strategy: Who writes it; None for the summarizer's own.
         request: The request that showed exactly the entries before ``upto``, already sent and answered, for the
             provider to summarize: then it is asked once, and nobody else takes its place. None for any other summary.
@@ -37,6 +38,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     previous: str = ""
     previous_upto: int = 0
     tokens: int = 500
+    retrieval: bool = True
     strategy: Strategy | None = None
     request: ModelRequest | None = None
     iteration: int = 0

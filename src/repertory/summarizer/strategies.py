@@ -28,6 +28,7 @@ class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
         previous: A summary of everything before them, to be merged; "" for none.
         tokens: Bound on the summary, at four characters a token.
         log: Records model calls.
+        retrieval: Whether the agent has tools that show the originals.
         request: The request that showed the entries; None where the summary need not be the provider's.
     """
 
@@ -35,6 +36,7 @@ class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
     previous: str
     tokens: int
     log: CallLog
+    retrieval: bool = True
     request: ModelRequest | None = None
 
 
@@ -73,7 +75,13 @@ class ExtractiveStrategy:
     async def summarize(self, task: SummaryTask) -> SummaryText:
         """Write what the user asked, what was said and called, what failed, and the names that came up."""
         return SummaryText(
-            digest(task.entries, tokens=task.tokens, previous=task.previous, used=names_used(task.entries))
+            digest(
+                task.entries,
+                tokens=task.tokens,
+                previous=task.previous,
+                used=names_used(task.entries),
+                retrieval=task.retrieval,
+            )
         )
 
 
