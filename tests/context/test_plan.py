@@ -90,6 +90,29 @@ def test_summaries_follow_one_another_or_replace_what_they_include() -> None:
     assert plan.cover_of(9) is None
 
 
+def test_a_summary_may_take_the_place_of_those_in_front() -> None:
+    """Newer ones behind it stay, and what follows them may be covered with the same decision."""
+    plan = apply(EMPTY, decide(cover(0, 4), cover(5, 8), cover(9, 10)))
+    merged = apply(plan, decide(cover(0, 8), cover(11, 12)))
+    assert [(c.first, c.last) for c in merged.covers] == [(0, 8), (9, 10), (11, 12)]
+    assert merged.covers[1] is plan.covers[2]
+
+
+def test_what_was_asked_for_stays_as_asked_for_under_a_summary() -> None:
+    """A part that is held in view is still that part when its surroundings are covered; let go, it goes with them."""
+    story = long_story(8)
+    part = ExpandEntry(position=2, content=(Text("lines 3–5"),), tokens=9, was_tokens=9)
+    held = apply(EMPTY, decide(PinEntry(position=2), part))
+    covered = apply(held, decide(cover(0, 6, kept=(0,))))
+    shown = project(story.snapshot(), covered, profile=profile()).messages[0].content
+    assert [block.text for block in shown if isinstance(block, Text)][1:3] == [
+        "[result of read, iteration 1, as it was asked for]",
+        "lines 3–5",
+    ]
+    gone = apply(apply(covered, decide(UnpinEntry(position=2))), decide(cover(0, 8, kept=(0,))))
+    assert gone.representation(story.entries[2]) == "covered"
+
+
 @pytest.mark.parametrize(
     "edit",
     [cover(6, 9), cover(3, 9), cover(0, 2), StubResult(position=1, text="", tokens=0, was_tokens=0), REMOVAL],

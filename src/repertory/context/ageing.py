@@ -14,7 +14,7 @@ from itertools import takewhile
 from repertory.context.digest import call_line
 from repertory.context.live import is_spoken
 from repertory.context.names import clip, trouble_lines
-from repertory.context.plan import Cover, Plan
+from repertory.context.plan import Cover, Plan, shared_covers
 from repertory.context.policy import ContextPolicy, ResultRules
 from repertory.context.vocabulary import (
     BATCH,
@@ -217,11 +217,7 @@ class Ageing:
         old, self._plan = self._plan, plan
         if plan.covers is old.covers and plan.pins == old.pins:
             return
-        same = 0
-        for one, other in zip(old.covers, plan.covers, strict=False):
-            if one is not other:
-                break
-            same += 1
+        same = shared_covers(old.covers, plan.covers)
         gone = [line for line in self.lines(self.start, plan.start) if line]
         new = [line for cover in plan.covers[same:] for line in lines_of(cover)]
         kept = same == len(old.covers) and plan.pins == old.pins and new == gone

@@ -19,7 +19,7 @@ _PIECE = 4_000  # characters shortened at a time
 
 class Merge:
     """The merge of the digests at the end of the covers: the newest lines stay, of older ones the names that the agent
-    has used.
+    has used, in one digest behind what users said meanwhile.
 
     What it says follows from the digests and the record alone, so it can be made ahead, piece by piece.
 
@@ -49,6 +49,7 @@ class Merge:
                 self._groups.append([])
             self._groups[-1].append(cover)
         self._kept: list[list[str]] = [[] for _ in self._groups]
+        self._whole_from = 0  # the first group of which only whole lines stay
         self._pieces = self._shorten(before)
         self._edits: list[CoverRange] | None = None
 
@@ -67,7 +68,12 @@ class Merge:
         while self.step():
             pass
         self._edits = []
-        for group, lines in zip(self._groups, self._kept, strict=True):
+        old = self._whole_from
+        older = [cover for group in self._groups[:old] for cover in group]
+        lines_of_older = [line for lines in self._kept[:old][::-1] for line in lines]
+        groups = [*([older] if older else []), *self._groups[old:]]
+        kept = [*([lines_of_older] if older else []), *self._kept[old:]]
+        for group, lines in zip(groups, kept, strict=True):
             first, last = group[0].first, group[-1].last
             span = snapshot[first].iteration, snapshot[last].iteration
             content = digest_content(lines[::-1], *span, retrieval=self._retrieval)
@@ -99,14 +105,16 @@ class Merge:
         for cover in before:
             self.standing.put(*lines_of(cover))
         room, whole, read = self._room, self._room // 2, 0  # half of the room is for lines that stay as they are
-        for group, kept in zip(reversed(self._groups), reversed(self._kept), strict=True):
-            for cover in reversed(group):
+        for at in reversed(range(len(self._groups))):
+            kept = self._kept[at]
+            for cover in reversed(self._groups[at]):
                 for line in reversed(lines_of(cover)):
                     read += len(line)
                     if len(line) < whole:
                         whole -= len(line) + 1
                     else:
                         whole = 0
+                        self._whole_from = max(self._whole_from, at + 1)
                         line = " ".join(self._vocabulary.used_in(line, self._as_of))  # noqa: PLW2901
                     if line and len(line) < room:
                         kept.append(line)

@@ -153,14 +153,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How many of the first covers, with what is kept of what they cover, are shown as in another plan."""
         if self.pins != other.pins or self._below(self.start) != other._below(other.start):
             return 0
-        if self.covers is other.covers:
-            return len(self.covers)
-        same = 0
-        for one, another in zip(self.covers, other.covers, strict=False):
-            if one is not another:
-                break
-            same += 1
-        return same
+        return shared_covers(self.covers, other.covers)
 
     def _below(self, position: int) -> dict[int, Shown]:
         return {at: shown for at, shown in self.shown.items() if at < position}
@@ -185,6 +178,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY = Plan()
 
 
+def shared_covers(covers: tuple[Cover, ...], others: tuple[Cover, ...]) -> int:
+    """How many of the first covers are the same objects."""
+    count = min(len(covers), len(others))
+    if covers[:count] == others[:count]:  # most often; identical objects are not looked into
+        return count
+    return next((at for at in range(count) if covers[at] is not others[at]), count)
+
+
 def apply(plan: Plan, decision: Decision) -> Plan:
     """Make the plan that a decision asks for.
 
@@ -202,6 +203,8 @@ def apply(plan: Plan, decision: Decision) -> Plan:
         covers = _cover(covers, ranges)
         start = covers[-1].last + 1
         for position in [p for p in shown if p < start]:
+            if position in pins and isinstance(shown[position], Expanded):
+                continue  # it stays in view, as it was asked for
             gone = shown.pop(position)
             if isinstance(gone, Removed):
                 removed.discard(gone.call_id)
@@ -268,8 +271,8 @@ def _in_view(edit: StubResult | RemoveResult | CutCall, start: int, pins: set[in
 
 def _cover(covers: tuple[Cover, ...], edits: list[CoverRange]) -> tuple[Cover, ...]:
     """Put new covers in the place of those that they include, or behind the last."""
-    out: list[Cover] = []
-    at = 0
+    added = not covers or edits[0].first > covers[-1].last  # most often
+    out, at = (list(covers), len(covers)) if added else (list[Cover](), 0)
     for edit in edits:
         while at < len(covers) and covers[at].last < edit.first:
             out.append(covers[at])

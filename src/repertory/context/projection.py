@@ -236,12 +236,13 @@ class View:
         """A covered entry that stays in view: its call, or its answer, is gone, so it becomes plain blocks."""
         shown = self.plan.shown.get(entry.position)
         content: Sequence[Block] = entry.content
+        how = "kept in full"
         if isinstance(shown, Expanded) and shown.content is not None:
-            content = [_with_content(block, shown.content) for block in content]
+            content, how = [_with_content(block, shown.content) for block in content], "as it was asked for"
         out: list[Block] = []
         for block in content:
             if isinstance(block, ToolResult):
-                out.append(Text(f"[result of {entry.tool or 'a tool'}, iteration {entry.iteration}, kept in full]"))
+                out.append(Text(f"[result of {entry.tool or 'a tool'}, iteration {entry.iteration}, {how}]"))
                 inner = (Text(block.content),) if isinstance(block.content, str) else block.content
                 out.extend(part for part in inner if not _blank(part))
             elif isinstance(block, ToolUse):
