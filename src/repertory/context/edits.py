@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from repertory.context.decisions import CoverRange, DropThinking, Edit, RemoveResult, StubResult
 from repertory.context.digest import digest, names_used
 from repertory.context.live import Live
+from repertory.context.plan import Removed, Stub
 from repertory.context.policy import ResultRules
-from repertory.context.stubs import removal_of, stub_of
-from repertory.context.tokens import text_tokens
+from repertory.context.stubs import removal_of, stub_of, superseded_stub
+from repertory.context.tokens import shown_tokens, text_tokens
+from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, text_of
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored
@@ -20,6 +22,7 @@ _STUB_HEAD = 45  # tokens of a stub's first line and of the block around it
 _LEAST_SAVED = 40  # tokens; a stub that saves less is not made
 _STRICT_STUB = 120  # characters that strict rhythm leaves of a result outside its window
 _LEAST_FOLDED = 300  # tokens; a digest of less would hardly be shorter
+_WITH_HEAD = ("extractive", "provider")  # strategies whose summaries say themselves what they are
 _MOST_COVERS = 8  # then the program's own digests are merged
 
 
@@ -33,6 +36,7 @@ class CanEdit:
         gone: Results that are to be removed.
         summary: The summary to swap in; None where none fits.
         fold: Where the program's own digest is to end, not included; 0 where none is due.
+        covered_to: Where what is old ends that the summary or the digest stands for.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class CanEdit:
         if self._strict:
             self.keep_from = live.cut_at_turn(iteration - policy.window)
         else:
-            seen = [entry.position for entry in live.results if entry.position < live.last_turn]
+            seen = [
+                e.position for e in live.results if e.position < live.last_turn and e.position not in live.superseded
+            ]
             recent = seen[-self._keep :] if self._keep else []
             self.keep_from = live.cut_before(min([*recent, live.last_turn]))
         self.summary = best_summary(live, summaries, self.keep_from) if policy.summaries else None
@@ -72,14 +78,12 @@ class CanEdit:
             worth = replaced > _LEAST_FOLDED
             if worth and (fold or (policy.summaries and live.turns_before(self.keep_from) > patience)):
                 self.fold = self.keep_from
-        self._covered_to = self.summary.last + 1 if self.summary else self.fold
+        self.covered_to = self.summary.last + 1 if self.summary else self.fold
         expired = {entry.position: rules for entry, rules in live.expired(iteration)}
         self.gone = [
             entry
-            for entry in live.results
-            if entry.position >= self._covered_to
-            and entry.position in expired
-            and expired[entry.position].expiration_mode == "remove"
+            for entry, rules in live.expired(iteration)
+            if entry.position >= self.covered_to and rules.expiration_mode == "remove"
         ]
         self.old = self._compactable(expired) if policy.stubs else []
 
@@ -89,10 +93,10 @@ class CanEdit:
         found: list[tuple[Entry, ResultRules]] = []
         count = len(live.results)
         for at, entry in enumerate(live.results):
-            if entry.position < self._covered_to or entry.position in gone or entry.position > live.last_turn:
+            if entry.position < self.covered_to or entry.position in gone or entry.position > live.last_turn:
                 continue
             rules = expired.get(entry.position) or live.rules(entry.tool)
-            if entry.position not in expired:
+            if entry.position not in expired and entry.position not in live.superseded:
                 if self._strict:
                     if self._iteration - entry.iteration <= live.policy.window * rules.importance:
                         continue
@@ -134,21 +138,49 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
         edits.append(swap(live, snapshot, able.summary, users=users))
     elif able.fold:
         edits.append(_fold(live, snapshot, able.fold, used, users=users))
-    edits += [_removal(entry, live.rules(entry.tool)) for entry in able.gone]
-    stubs = (_stub(entry, rules, used) for entry, rules in able.old)
+    edits += [_removal(live, entry) for entry in able.gone]
+    newer = {stub.position: stub for stub in supersede(live, snapshot, able.covered_to)} if able.old else {}
+    stubs = (newer.get(entry.position) or _stub(entry, rules, used) for entry, rules in able.old)
     edits += [stub for stub in stubs if stub.tokens < stub.was_tokens]
     return edits
 
 
-def _removal(entry: Entry, rules: ResultRules) -> RemoveResult:
-    text = removal_of(entry, rules)
-    call_id = entry.tool_call_id or ""
-    tokens = text_tokens(text)
-    return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=entry.tokens)
+def supersede(
+    live: Live,
+    snapshot: Sequence[Entry],
+    first: int,
+    *,
+    names: Callable[[Entry, Entry], Iterable[str]] = lambda *_: (),
+) -> list[StubResult]:
+    """Shorten the results from a position on whose call was made again since.
+
+    Args:
+        live: The view.
+        snapshot: The ledger.
+        first: The position.
+        names: Gives the names to keep of a result that another one supersedes.
+    """
+    edits: list[StubResult] = []
+    for entry in live.results:
+        newer = live.superseded.get(entry.position)
+        whole = newer is not None and not isinstance(live.plan.shown.get(newer), Stub | Removed)
+        if newer is not None and whole and first <= entry.position < live.last_turn:
+            text = superseded_stub(entry, snapshot[newer], names(entry, snapshot[newer]))
+            edits.append(_stubbed(entry, text))
+    return [edit for edit in edits if edit.was_tokens - edit.tokens >= _LEAST_SAVED]
+
+
+def _removal(live: Live, entry: Entry) -> RemoveResult:
+    text = removal_of(entry, live.rules(entry.tool))
+    was, call_id = shown_tokens(entry, live.plan), entry.tool_call_id or ""
+    return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=text_tokens(text), was_tokens=was)
 
 
 def _stub(entry: Entry, rules: ResultRules, used: set[str]) -> StubResult:
-    text = stub_of(entry, rules, used=used)
+    return _stubbed(entry, stub_of(entry, rules, used=used))
+
+
+def _stubbed(entry: Entry, text: str) -> StubResult:
     return StubResult(position=entry.position, text=text, tokens=text_tokens(text) + 15, was_tokens=entry.tokens)
 
 
@@ -159,7 +191,8 @@ def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) 
         return []
     used = names_used(snapshot[live.plan.start :])
     edits = [
-        _removal(entry, rules) if rules.expiration_mode == "remove" else _stub(entry, rules, used) for entry, rules in expired
+        _removal(live, entry) if rules.expiration_mode == "remove" else _stub(entry, rules, used)
+        for entry, rules in expired
     ]
     return [edit for edit in edits if edit.tokens < edit.was_tokens]
 
@@ -170,14 +203,19 @@ def drop_thinking(live: Live) -> DropThinking:
 
 
 def swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
-    """Let a summary stand for its range."""
+    """Let a summary stand for its range, under a line that says what it is: it stands among what the user says."""
+    content = summary.content
+    if summary.strategy not in _WITH_HEAD:
+        until = snapshot[summary.last].iteration
+        span = f"iterations {max(1, snapshot[summary.first].iteration)}–{until}" if until else "the beginning"
+        content = (Text(f"[summary of {span}, written from the record; not the user's words]"), *content)
     return _cover(
         live,
         snapshot,
         first=summary.first,
         upto=summary.last + 1,
-        content=summary.content,
-        tokens=summary.tokens,
+        content=content,
+        tokens=summary.tokens + estimate_tokens(content) - estimate_tokens(summary.content),
         summary_id=summary.summary_id,
         strategy=summary.strategy,
         users=users,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from repertory.context.cutting import cut
 from repertory.context.decisions import Decision, Edit, StubResult
-from repertory.context.edits import CanEdit, compose
+from repertory.context.edits import CanEdit, compose, supersede
 from repertory.context.live import Live
 from repertory.context.plan import apply
 from repertory.context.stubs import whole_of
@@ -51,6 +51,7 @@ def make_fit(
         return CanEdit(live, iteration, summaries, keep_recent=keep_recent, fold=fold)
 
     steps: list[Callable[[], list[Edit]]] = [
+        lambda: list(supersede(live, snapshot, live.plan.start)),
         lambda: compose(able(None, fold=False), snapshot),
         lambda: compose(able(None, fold=True), snapshot),
         lambda: compose(able(_FEW, fold=True), snapshot),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from repertory.context.plan import Expanded, Plan
+from repertory.context.plan import Expanded, Plan, Stub
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
 from repertory.context.tokens import shown_tokens
-from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
+from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.memory.entries import Entry
 
 
@@ -24,7 +24,9 @@ class Live:
         covered: Tokens of the summaries and of what is kept of the entries they cover.
         tokens: Tokens of the whole view.
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
+        stubs: Results of which a stub is shown.
         cuts: Positions at which a summary may end, not included: no call is open there.
+        superseded: Of results whose call was made again since, with the same arguments: the position of the newer one.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
         last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
@@ -48,6 +50,7 @@ class Live:
         self.covered, self._stays = self._ends[-1]
         self.tokens = self.covered
         self.results: list[Entry] = []
+        self.stubs: list[Entry] = []
         self.cuts: list[int] = []
         self.spoken: list[int] = []
         self._cut_turns: list[int] = []
@@ -57,6 +60,10 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
+        self.superseded: dict[int, int] = {}
+        self._calls: dict[str, int] = {}  # hashes of what was called, by the call's id
+        self._known_calls = like._calls if like is not None else {}
+        self._newest: dict[int, int] = {}  # position of the newest result, by what was called
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
 
@@ -71,18 +78,33 @@ class Live:
             for block in entry.content:
                 if isinstance(block, ToolUse):
                     self._open.add(block.id)
+                    self._calls[block.id] = self._known_calls.get(block.id) or _hash_of(block)
                 elif isinstance(block, ToolResult):
                     self._open.discard(block.tool_use_id)
                 elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
                     self.thinking = True
-            if entry.tool_call_id is not None and self._compactable(entry):
-                self.results.append(entry)
+            if entry.tool_call_id is not None:
+                self._note_repeat(entry)
+                if self._compactable(entry):
+                    self.results.append(entry)
+                elif isinstance(self.plan.shown.get(entry.position), Stub):
+                    self.stubs.append(entry)
             if is_spoken(entry, self.policy) or entry.position in self.plan.pins or self.rules(entry.tool).pin:
                 self.spoken.append(entry.position)
             self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
             self._before.append(self.tokens)
         self.position = len(snapshot)
+
+    def _note_repeat(self, entry: Entry) -> None:
+        """Note which result a new one supersedes: not one that failed, or that only points at the first."""
+        call = self._calls.get(entry.tool_call_id or "")
+        failed = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
+        if call is None or failed or entry.metadata.get("deduplicated_from"):
+            return
+        if call in self._newest:
+            self.superseded[self._newest[call]] = entry.position
+        self._newest[call] = entry.position
 
     def _compactable(self, entry: Entry) -> bool:
         if entry.position in self.plan.pins or self.rules(entry.tool).pin:
@@ -124,18 +146,27 @@ class Live:
         return bisect_left(self.cuts, position)
 
     def expired(self, iteration: int) -> list[tuple[Entry, ResultRules]]:
-        """Results whose time is up at an iteration, with what is to become of them.
+        """Results whose time is up at an iteration, with what is to become of them; a stub can still be removed.
 
         Results of one turn expire together, under the most aggressive of their settings.
         """
         if not self.policy.expiration:
             return []
         turns: dict[int, list[Entry]] = {}
-        for entry in self.results:
+        for entry in (*self.results, *self.stubs):
             turns.setdefault(entry.iteration, []).append(entry)
         found: list[tuple[Entry, ResultRules]] = []
         for turn, entries in turns.items():
             rules = most_aggressive([self.rules(entry.tool) for entry in entries])
             if rules.expiration_mode != "none" and iteration - turn > rules.expiration_turns:
-                found.extend((entry, rules) for entry in entries if entry.position < self.last_turn)
+                short = self.plan.shown if rules.expiration_mode == "compact" else {}
+                found.extend((e, rules) for e in entries if e.position < self.last_turn and e.position not in short)
         return found
+
+
+def _hash_of(call: ToolUse) -> int:
+    """The same for calls of one tool with the same arguments, whatever their order."""
+    try:
+        return hash((call.name, canonical_json(call.input)))
+    except UnicodeEncodeError:  # a lone surrogate
+        return hash((call.name, repr(call.input)))

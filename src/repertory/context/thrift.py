@@ -18,7 +18,7 @@ from repertory.context.ageing import Ageing
 from repertory.context.compaction import compactable, compaction_call
 from repertory.context.cutting import cut
 from repertory.context.decisions import CoverRange, CutCall, Decision, Edit, HoldBack, RemoveResult, StubResult
-from repertory.context.edits import CanEdit, best_summary, compose, expiries, swap
+from repertory.context.edits import CanEdit, best_summary, compose, expiries, supersede, swap
 from repertory.context.folding import fold_edits
 from repertory.context.live import Live
 from repertory.context.merging import Merge, merge_of
@@ -188,7 +188,24 @@ class Thrift:
             return None
         kind, reason = _reason(free=free, cached=cached, pays=pays)
         edits = self._covers(now, upto, cost)
-        return kind, reason, [*edits, *expiries(live, now.snapshot, now.iteration, upto)]
+        edits += expiries(live, now.snapshot, now.iteration, upto)
+        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+        # What is behind the fold is written anew with it, so nothing else need pay for these.
+        edits += (stub for stub in self._superseded(now, upto) if stub.position not in taken)
+        return kind, reason, edits
+
+    def _superseded(self, now: Moment, first: int) -> list[StubResult]:
+        """The stubs of results whose call was made again, with the names that the newer one does not hold."""
+        if not (self._policy.stubs and self._live.superseded):
+            return []
+        self.ageing.finish(now.snapshot)
+
+        def names(entry: Entry, newer: Entry) -> list[str]:
+            ageing, there = self.ageing, self.ageing.names(newer)
+            gone = {name: count for name, count in ageing.names(entry).items() if name not in there}
+            return ageing.vocabulary.choose(gone, ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
+
+        return supersede(self._live, now.snapshot, first, names=names)
 
     def _may_borrow(self, cost: float, saves: float) -> bool:
         """Whether a fold may be paid ahead of any savings: little of what the run has cost, and soon earned back."""

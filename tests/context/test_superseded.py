@@ -1,0 +1,96 @@
+"""Superseded reads: when a call is made again, what it gave before is compacted first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from context_histories import Story, planned, profile
+
+from repertory.context import ContextPolicy, Plan, Planner, StubResult
+from repertory.context.plan import Stub
+
+OLD = "lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
+NEW = "lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150
+STRICT = ContextPolicy(rhythm="strict", window=5, strict_chars=0)
+
+
+def read_twice(**second: Any) -> Story:
+    """The same file is read at the start and two turns later; then other files follow."""
+    story = Story()
+    story.turn(OLD, arguments={"path": "a", "line": 1})
+    story.turn("something else\n" * 60)
+    story.turn(NEW, **{"arguments": {"line": 1, "path": "a"}, **second})
+    return story
+
+
+def last_plan(story: Story, policy: ContextPolicy, **model: Any) -> Plan:
+    """The plan of the newest request."""
+    *_, (_, outcome) = planned(story, policy, profile(**model))
+    return outcome.plan
+
+
+def test_in_strict_rhythm_an_older_read_goes_at_once() -> None:
+    """Though it is within the window; it says where the newer one is, whatever the order of the arguments."""
+    plan = last_plan(read_twice(), STRICT)
+    assert [*plan.shown] == [2]
+    stub = plan.shown[2]
+    assert isinstance(stub, Stub)
+    assert stub.text == "[superseded: read, iteration 1; called again with the same arguments in iteration 3]"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"arguments": {"path": "a", "line": 2}}, {"tool": "stat"}, {"errors": [0]}],
+    ids=["other arguments", "another tool", "it failed"],
+)
+def test_what_is_not_the_same_supersedes_nothing(second: dict[str, Any]) -> None:
+    """Negative control: only a newer answer to the same call makes an older one go."""
+    assert not last_plan(read_twice(**second), STRICT).shown
+
+
+def test_a_pointer_to_the_first_result_does_not_supersede_it() -> None:
+    """A repeat that was answered from the first leans on it."""
+    story = read_twice()
+    pointer = story.entries[-1]
+    story.entries[-1] = type(pointer)(
+        **{name: getattr(pointer, name) for name in pointer.__struct_fields__ if name != "metadata"},
+        metadata={"deduplicated_from": "call_1"},
+    )
+    assert not last_plan(story, STRICT).shown
+
+
+def test_an_unread_result_stays() -> None:
+    """What the model has not seen yet is not taken away."""
+    story = Story()
+    story.turn(OLD, NEW, arguments={"path": "a"})
+    assert not last_plan(story, STRICT).shown
+
+
+def test_a_fold_takes_superseded_reads_behind_it_along() -> None:
+    """They are written anew with it anyway; of the old one the names stay that the newer one does not hold."""
+    story = Story()
+    for number in range(40):
+        story.turn("plain words of no use\n" * 250, arguments={"path": number})
+        story.turn(OLD if number % 2 else NEW, arguments={"path": "a"})
+    folds = [
+        outcome.decisions[0]
+        for _, outcome in planned(story, ContextPolicy(), profile())
+        if outcome.decisions and outcome.decisions[0].kind == "pays"
+    ]
+    taken = [
+        edit for fold in folds for edit in fold.edits if isinstance(edit, StubResult) and "superseded" in edit.text
+    ]
+    assert folds
+    assert taken
+    assert all(edit.position >= fold.edge for fold in folds for edit in fold.edits if edit in taken)
+
+
+def test_a_prompt_that_must_shrink_loses_them_first() -> None:
+    """Where that is enough, nothing else is touched."""
+    story = read_twice()
+    whole = Planner(policy=ContextPolicy(), profile=profile()).next(story.snapshot(), iteration=4).prompt_tokens
+    planner = Planner(policy=ContextPolicy(budget_tokens=int(whole * 0.9)), profile=profile())
+    (decision,) = planner.next(story.snapshot(), iteration=4).decisions
+    assert [(type(edit), edit.position) for edit in decision.edits if isinstance(edit, StubResult)] == [(StubResult, 2)]
+    assert len(decision.edits) == 1
