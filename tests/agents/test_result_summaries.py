@@ -9,6 +9,8 @@ import trio
 from context_scenes import STRICT, Reader, clerk, log_of
 
 import repertory as rp
+from repertory.agents import SummaryTaken
+from repertory.cli.figures import read_figures
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
@@ -68,6 +70,76 @@ async def test_whatever_goes_wrong_a_stub_is_shown_and_the_run_does_not_notice(a
     assert "day 1" in shown
     assert "Ships called" not in shown
     assert len(small.requests) >= 2  # it was given a second chance
+
+
+@pytest.mark.parametrize("answer", [ModelUnavailable("overloaded"), "Ships called at berths."])
+async def test_a_summary_that_fails_leaves_a_trace(answer: object, tmp_path: Path) -> None:
+    """An event with the reason, a count that a later process knows too, and an alert; and what it cost is counted."""
+    reader = Reader(2, stop_at=3)
+
+    def answered(request: ModelRequest) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    small = FunctionModel(answered, profile=rp.profile_for("claude-haiku-4-5"))
+    path = tmp_path / "runs.db"
+    async with rp.open_supervisor(
+        path, model=reader.model, summaries=ModelStrategy(small), drain_timeout=0.01, durability="process"
+    ) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", results=SUMMARY)
+        await reader.arrived.wait()
+        while run.statistics().summaries_failed < 2:
+            await trio.lowlevel.checkpoint()
+    again = Reader(2, stop_at=99)
+    async with rp.open_supervisor(path, model=again.model, durability="process") as supervisor:
+        resumed = await supervisor.resume(run.id, agent=clerk())
+        await resumed.wait_result()
+        figures = await read_figures(supervisor.journal, await supervisor.journal.read_run(run.id))
+        events = [kept for _, kept in await supervisor.journal.read_events(run.id)]
+    assert (
+        resumed.statistics().summaries_failed == figures.statistics.summaries_failed == figures.summaries.refused == 2
+    )
+    assert resumed.statistics().cost_seen == pytest.approx(figures.statistics.cost_seen)
+    refused = [kept.body["reason"] for kept in events if kept.type == "SummaryRefused"]
+    assert len(refused) == 2
+    assert refused[0].startswith("the result of read_log in entry 2 has no summary: ")
+    assert ("overloaded" if isinstance(answer, Exception) else "no JSON") in refused[0]
+    assert [kept.body["metric"] for kept in events if kept.type == "Alert"] == ["summary_failures"]
+
+
+async def test_a_summary_that_succeeds_counts_among_those_that_were_asked_for() -> None:
+    """So that one failure in a hundred is not all of them."""
+    reader = Reader(1, stop_at=2)
+    async with rp.open_supervisor(
+        model=reader.model, summaries=ModelStrategy(FunctionModel(lambda request: GOOD))
+    ) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.", results=SUMMARY)
+        await reader.arrived.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        reader.go()
+        await run.wait_result()
+        (taken,) = [event async for event in run.events() if isinstance(event, SummaryTaken)]
+    assert (taken.first, taken.last, taken.strategy) == (2, 2, "result")
+    assert 0 < taken.tokens < taken.replaced_tokens
+
+
+async def test_the_summarizer_is_given_the_whole_of_a_result_that_was_cut() -> None:
+    """Strict rhythm shows 500 characters of it; the summary is of all, and stands in the stub."""
+    reader = Reader(8, stop_at=2)
+    small = FunctionModel(lambda request: '{"summary": "Ships called at berths 0 to 6."}')
+    async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
+        context = rp.ContextPolicy(rhythm="strict", window=2)
+        run = await supervisor.spawn(
+            clerk(context), "Which berths are busy?", results=rp.ResultPolicy(compact_mode="summary")
+        )
+        await reader.arrived.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        reader.go()
+        await run.wait_result()
+    assert log_of(1) not in text_of(reader.model.requests[1].messages[-1].content)
+    assert log_of(1) in text_of(small.requests[0].messages[0].content)
+    assert reader.shown(9)[0].split("\n")[1:] == ["Ships called at berths 0 to 6."]
 
 
 @pytest.mark.parametrize(

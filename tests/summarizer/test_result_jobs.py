@@ -1,4 +1,4 @@
-"""Jobs for single results: in the same queue, under the same bounds, and never answered by a failure."""
+"""Jobs for single results: in the same queue, under the same bounds, and answered either way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_results_of_a_run_are_summarized_in_the_order_in_which_they_came()
 
 
 async def test_a_full_queue_and_a_strategy_without_a_model_refuse() -> None:
-    """Nobody waits, so it is only counted."""
+    """The run goes on with a stub, so it is only counted here."""
     stuck = trio.Event()
 
     async def hang(request: ModelRequest) -> str:

@@ -22,6 +22,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         view_tokens: The newest prompt.
         record_tokens: The prompt that a plain loop would send now.
         summaries: Summaries swapped in.
+        summaries_failed: Summaries, of single results too, that failed or were refused.
         retrievals: Calls of the tools that look something up again.
         retrievals_covered: Those of them that brought back what a summary or digest stood for: what it lacked.
         tool_calls: All tool calls.
@@ -45,6 +46,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dedup_hits: int = 0
     runs: int = 1
     listener_errors: int = 0
+    summaries_failed: int = 0
 
     @property
     def retrieval_rate(self) -> float:
@@ -80,8 +82,8 @@ class Meter:
         self.statistics = RunStatistics()
 
     def reset(self) -> None:
-        """Begin again, to count a record from its beginning."""
-        self.statistics = RunStatistics()
+        """Begin again, to count a record from its beginning; what events alone tell stays."""
+        self.statistics = RunStatistics(summaries_failed=self.statistics.summaries_failed)
 
     def count_call(self, profile: ModelProfile, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
         """Count one of the loop's model calls.

@@ -8,10 +8,12 @@ import anyio
 import msgspec
 
 from repertory.actors import Accepts, ActorContext, Request, handler
+from repertory.agents.events import SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
 from repertory.agents.loop import Loop
+from repertory.context import text_tokens
 from repertory.errors import ContextError
-from repertory.summarizer import ResultSummarized, SummaryFailed, SummaryReady
+from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
@@ -52,7 +54,15 @@ class AgentActor:
     """
 
     receives: Accepts[
-        StopRun | PauseRun | ResumeRun | ExpandShown | PinShown | ResultSummarized | SummaryReady | SummaryFailed
+        StopRun
+        | PauseRun
+        | ResumeRun
+        | ExpandShown
+        | PinShown
+        | ResultSummarized
+        | ResultNotSummarized
+        | SummaryReady
+        | SummaryFailed
     ]
 
     def __init__(self, runtime: Runtime, live: LiveRun) -> None:
@@ -111,6 +121,22 @@ class AgentActor:
         """Keep a result's summary until the result is compacted."""
         self._live.gists[message.position] = message.text
         self._live.meter.add(cost_seen=message.cost)
+        entry = self._live.ledger.snapshot()[message.position]
+        self._runtime.publish(
+            self._live,
+            SummaryTaken,
+            first=message.position,
+            last=message.position,
+            strategy="result",
+            tokens=text_tokens(message.text),
+            replaced_tokens=max(entry.tokens, entry.original_length // 4),
+        )
+
+    @handler
+    def result_not_summarized(self, message: ResultNotSummarized) -> None:
+        """Say so; a stub is shown."""
+        self._live.meter.add(cost_seen=message.cost)
+        self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
 
     @handler
     def summary_ready(self, message: SummaryReady) -> None:

@@ -138,7 +138,10 @@ class ContextEdited(Event, frozen=True, kw_only=True):
 
 
 class SummaryTaken(Event, frozen=True, kw_only=True):
-    """The summarizer finished a summary of entries ``first`` to ``last``; the planner will say when to use it."""
+    """The summarizer finished a summary of entries ``first`` to ``last``; the planner will say when to use it.
+
+    That of a single result has ``strategy="result"``, and waits until the result is compacted.
+    """
 
     first: int
     last: int
@@ -148,7 +151,7 @@ class SummaryTaken(Event, frozen=True, kw_only=True):
 
 
 class SummaryRefused(Event, frozen=True, kw_only=True):
-    """A summary failed or was refused; the run goes on without it."""
+    """A summary, of a stretch or of a single result, failed or was refused; the run goes on without it."""
 
     reason: str
 

@@ -40,13 +40,14 @@ class Gists:
             if entry.tool is None or rules.compact_mode != "summary" or entry.metadata.get("retrieval"):
                 continue
             text = text_of(entry.content)
-            if len(text) <= 2 * rules.compact_length:
+            if (entry.original_length or len(text)) <= 2 * rules.compact_length:
                 continue  # hardly longer than its summary
             self._runtime.summarizer.tell(
                 SummarizeResult(
                     run_id=self._live.run_id,
                     position=entry.position,
                     text=text,
+                    content_id=entry.content_id if entry.original_length else None,
                     tool=entry.tool,
                     goal=self._live.started.task,
                     prompt=rules.compact_prompt,

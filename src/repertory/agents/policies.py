@@ -20,5 +20,5 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     run = msgspec.convert(live.started.results, ResultPolicy) if live.started.results else None
     tools = {tool.name: tool.policy for tool in agent.tools if tool.policy is not None}
     policy = agent.context.with_layers(tools=tools, run=run)
-    has = RETRIEVALS <= {tool.name for tool in agent.tools}
+    has = {tool.name for tool in agent.tools} >= RETRIEVALS
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)

@@ -13,7 +13,7 @@ from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
-from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, SummaryRefused
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
@@ -140,6 +140,8 @@ class Runtime:
                 live.watch.saw(event.type, event.body)
             if event.type == _SAID and event.body["message_id"] not in heard:
                 live.say(Said(event.body["message_id"], event.body["text"]))
+            elif event.type == SummaryRefused.__name__:
+                live.meter.add(summaries_failed=1)
             elif event.type == RESULT_SUMMARIZED:
                 live.gists[event.body["position"]] = event.body["text"]
         if live.watch is not None:
@@ -190,6 +192,8 @@ class Runtime:
         self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
         if live.watch is not None:
             live.watch.saw(event.__name__, fields)
+        if event is SummaryRefused:
+            live.meter.add(summaries_failed=1)
         log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=iteration, **fields)
         if keep:
             body: Json = msgspec.to_builtins(fields)

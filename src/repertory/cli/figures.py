@@ -150,6 +150,7 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
             retrievals=sum(tool.retrievals for tool in tools.values()),
             retrievals_covered=sum(bool(entry.metadata.get("covered")) for entry in entries),
             dedup_hits=sum(tool.deduplicated for tool in tools.values()),
+            summaries_failed=kinds["SummaryRefused"],
         ),
         iterations=iterations,
         purposes=_purposes(calls),

@@ -13,6 +13,7 @@ from repertory.summarizer.actor import SummarizerActor
 from repertory.summarizer.messages import (
     GetStatistics,
     GetSummary,
+    ResultNotSummarized,
     ResultSummarized,
     Summarize,
     SummarizeResult,
@@ -38,6 +39,7 @@ __all__ = [
     "GetSummary",
     "ModelStrategy",
     "ProviderStrategy",
+    "ResultNotSummarized",
     "ResultSummarized",
     "ResultTask",
     "ResultWriter",

@@ -23,6 +23,7 @@ from repertory.memory.records import EventLogged, ModelCalled, ModelReplied, Sum
 from repertory.summarizer.messages import (
     GetStatistics,
     GetSummary,
+    ResultNotSummarized,
     ResultSummarized,
     Summarize,
     SummarizeResult,
@@ -112,8 +113,11 @@ class SummarizerActor:
     def summarize_result(self, job: SummarizeResult, ctx: ActorContext) -> None:
         """Queue a request behind the others and begin what can be begun."""
         self._count(asked=1)
-        if not isinstance(self._strategy, ResultWriter) or len(self._queue) >= self._queue_limit:
-            self._count(refused=1)  # nobody waits: a stub is shown instead
+        if not isinstance(self._strategy, ResultWriter):
+            self._count(refused=1)  # without a model a stub is what was asked for
+            return
+        if len(self._queue) >= self._queue_limit:
+            self._give_up(job, f"{self._queue_limit} requests are waiting already")
             return
         self._queue.append(job)
         self._begin(ctx)
@@ -235,7 +239,8 @@ class SummarizerActor:
     async def _make_result(self, job: SummarizeResult) -> None:
         """Have the strategy summarize a result, and tell the run once that is durable."""
         assert isinstance(self._strategy, ResultWriter)
-        cost = 0.0
+        stored = await self._journal.read_content(job.content_id) if job.content_id else None
+        cost, why = 0.0, ""
 
         def log(attempt: int, request: ModelRequest, profile: ModelProfile) -> Callable[..., None]:
             replied = self._log(job, attempt, request, profile)
@@ -249,7 +254,7 @@ class SummarizerActor:
 
         for attempt in range(self._attempts):
             task = ResultTask(
-                text=job.text,
+                text=stored.body if stored is not None and stored.body else job.text,
                 tool=job.tool,
                 goal=job.goal,
                 prompt=job.prompt,
@@ -259,7 +264,8 @@ class SummarizerActor:
             try:
                 with anyio.fail_after(self._attempt_timeout):
                     text = await self._strategy.summarize_result(task)
-            except Exception:  # noqa: BLE001 - a strategy may be an application's; counted, and a stub is shown
+            except Exception as error:  # noqa: BLE001 - a strategy may be an application's; a stub is shown
+                why = f"{type(error).__name__}: {error}"
                 self._count(failures=1)
                 continue
             body: Json = {"position": job.position, "text": text}
@@ -271,7 +277,14 @@ class SummarizerActor:
             done = ResultSummarized(run_id=job.run_id, position=job.position, text=text, cost=cost)
             self._tell(job.reply_to, done)
             return
+        self._give_up(job, why, cost=cost)
+
+    def _give_up(self, job: SummarizeResult, why: str, *, cost: float = 0.0) -> None:
+        """Say that a stub is to be shown."""
         self._count(refused=1)
+        reason = f"the result of {job.tool or 'a tool'} in entry {job.position} has no summary: {why}"
+        failed = ResultNotSummarized(run_id=job.run_id, position=job.position, reason=reason, cost=cost)
+        self._tell(job.reply_to, failed)
 
     def _task(self, job: Summarize, attempt: int, *, tokens: int | None = None) -> SummaryTask:
         return SummaryTask(
@@ -346,7 +359,11 @@ class SummarizerActor:
             self._count(refused=1)
         self._tell(job.reply_to, msgspec.structs.replace(answer, cost=self._spent.pop(job.run_id, 0.0)))
 
-    def _tell(self, asker: ActorRef[Any] | None, answer: SummaryReady | SummaryFailed | ResultSummarized) -> None:
+    def _tell(
+        self,
+        asker: ActorRef[Any] | None,
+        answer: SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized,
+    ) -> None:
         if asker is not None:
             try:
                 asker.tell(answer)

@@ -46,11 +46,12 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Summarize one result. Answered by ``ResultSummarized`` once that is durable; not at all where it fails.
+    """Summarize one result. Answered by ``ResultSummarized`` once that is durable, or by ``ResultNotSummarized``.
 
     Attributes:
         position: The result's entry.
         text: What the model was shown of it.
+        content_id: Under which the whole is stored, to be summarized instead; None where ``text`` is all of it.
         tool: Whose result it is.
         goal: What the agent was asked to do.
         prompt: Instructions; "" for the built-in ones.
@@ -62,6 +63,7 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     position: int
     text: str
+    content_id: str | None = None
     tool: str = ""
     goal: str = ""
     prompt: str = ""
@@ -80,6 +82,20 @@ class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     position: int
     text: str
+    cost: float = 0.0
+
+
+class ResultNotSummarized(msgspec.Struct, frozen=True, kw_only=True):
+    """There will be no summary of this result.
+
+    Attributes:
+        reason: Why, for a person to read.
+        cost: US dollars that the attempts cost.
+    """
+
+    run_id: str
+    position: int
+    reason: str
     cost: float = 0.0
 
 

@@ -151,7 +151,7 @@ class ModelStrategy:
         room = int((profile.context_window // 2) * profile.chars_per_token) - len(task.previous)
         parts = [_entry_text(entry) for entry in task.entries]
         per_entry = max(200, room // max(1, len(parts)))
-        record = "\n\n".join(_middle_out(part, min(_ENTRY_CHARS, per_entry)) for part in parts if part)
+        record = "\n\n".join(middle_out(part, min(_ENTRY_CHARS, per_entry)) for part in parts if part)
         words: list[str] = []
         if task.previous:
             words.append(f"<earlier_summary>\n{task.previous}\n</earlier_summary>")
@@ -182,7 +182,8 @@ def _entry_text(entry: Entry) -> str:
     return f"[{entry.iteration}] {who}: " + "\n".join(lines) if lines else ""
 
 
-def _middle_out(text: str, limit: int) -> str:
+def middle_out(text: str, limit: int) -> str:
+    """A text without its middle, where it is too long."""
     if len(text) <= limit:
         return text
     return f"{text[: limit * 2 // 3]}\n[…]\n{text[-(limit // 3) :]}"
