@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
-from context_scenes import STRICT, Reader, clerk, read_log
+from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
 from repertory.context import MessageEvent
 from repertory.errors import ConfigurationError
-from repertory.testing import ScriptedModel, call
+from repertory.llm.messages import ToolUse
+from repertory.llm.model import ModelRequest
+from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.tools import context_tools
 
 
 async def test_a_listener_hears_what_becomes_of_each_message_in_order() -> None:
@@ -31,6 +35,9 @@ async def test_a_listener_hears_what_becomes_of_each_message_in_order() -> None:
     added, compacted, expanded = of_first
     assert compacted.tokens_saved > 400
     assert compacted.turn == 4
+    assert compacted.reason == "older than the window of 2 iterations"
+    assert {(event.tool, event.tool_call_id) for event in of_first} == {("read_log", entries[2].tool_call_id)}
+    assert heard[0].tool is None
     assert expanded.tokens_saved == -compacted.tokens_saved
     assert expanded.reason == "once more"
     assert expanded.cost_now > 0
@@ -46,8 +53,42 @@ async def test_expirations_are_told_apart(mode: str, kinds: set[str]) -> None:
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(clerk(), "Read.", results=results, on_lifecycle=heard.append)
         await run.wait_result()
-    of_first = [event.kind for event in heard if event.position == 2]
-    assert of_first == ["added", "expired", *kinds]
+    of_first = [event for event in heard if event.position == 2]
+    assert [event.kind for event in of_first] == ["added", "expired", *kinds]
+    assert {event.reason for event in of_first[1:]} == {"expired after 1 iteration"}
+
+
+async def test_in_thrifty_rhythm_an_expiration_says_why_now() -> None:
+    """There it waits for a moment that costs nothing or pays, so the reason has both."""
+    heard: list[MessageEvent] = []
+    results = rp.ResultPolicy(expiration_turns=2, expiration_mode="remove")
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 6)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        agent = clerk(rp.ContextPolicy(window=50))
+        await (await supervisor.spawn(agent, "Read.", results=results, on_lifecycle=heard.append)).wait_result()
+    (expired, removed) = [event for event in heard if event.position == 2][1:]
+    assert (expired.kind, removed.kind) == ("expired", "removed")
+    assert removed.reason.startswith("expired after 2 iterations; ")
+
+
+async def test_results_of_one_turn_expire_together_and_the_events_say_so() -> None:
+    """One tool's expiration takes along what another tool said in the same turn, although that one never expires."""
+
+    @rp.tool(effect="pure", policy=rp.ResultPolicy(expiration_mode="remove", expiration_turns=1))
+    def look(day: int) -> str:
+        """Look at a day."""
+        return log_of(day)
+
+    heard: list[MessageEvent] = []
+    keep = rp.ResultPolicy(expiration_mode="none")
+    agent = rp.Agent("a", tools=[look, read_log], context=rp.ContextPolicy(window=50, tools={"read_log": keep}))
+    both = [call("look", day=1), call("read_log", day=2)]
+    steps = [both, *(call("read_log", day=day) for day in range(3, 6)), "Done."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        await (await supervisor.spawn(agent, "Read.", on_lifecycle=heard.append)).wait_result()
+    gone = {(event.kind, event.tool) for event in heard if event.kind not in ("added",)}
+    assert gone == {("expired", "look"), ("removed", "look"), ("expired", "read_log"), ("removed", "read_log")}
+    assert {event.position for event in heard if event.kind == "removed"} == {2, 3}
 
 
 async def test_a_summary_is_heard_of_as_a_range() -> None:
@@ -62,6 +103,39 @@ async def test_a_summary_is_heard_of_as_a_range() -> None:
     assert covered
     assert covered[0].position == 0
     assert covered[0].last > 2
+    assert re.fullmatch(r"a summary stands for iterations 1 to \d", covered[0].reason)
+
+
+@pytest.mark.parametrize("by", ["position", "content", "hint"])
+async def test_what_the_agent_gets_back_is_heard_of_as_expanded(by: str) -> None:
+    """The entry that was short in view, once, with its call; a hint at it brings nothing back."""
+    heard: list[MessageEvent] = []
+    agent = rp.Agent("clerk", tools=[read_log, *context_tools()], context=STRICT, on_lifecycle=heard.append)
+
+    async def answer(request: ModelRequest) -> ToolUse | str:
+        count = len(model.requests)
+        if count == 6 and by != "content":
+            return call("context_retrieve", position=2, hint=by == "hint")
+        if count == 6:
+            (content_id, *_) = re.findall(r"content_id=\W*(c-\w+)", str(request.messages))
+            return call("retrieve_content", content_id=content_id)
+        return call("read_log", day=count) if count < 9 else "Done."
+
+    model = FunctionModel(answer)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Read.")
+        await run.wait_result()
+        entries = await supervisor.journal.read_entries(run.id)
+        covered = run.statistics().retrievals_covered
+    expanded = [event for event in heard if event.kind == "expanded"]
+    assert covered == 0
+    if by == "hint":
+        assert expanded == []
+        return
+    (event,) = expanded
+    assert (event.position, event.last, event.turn, event.tokens_saved) == (2, 2, 7, 0)
+    assert (event.tool, event.tool_call_id) == ("read_log", entries[2].tool_call_id)
+    assert event.reason == "the agent retrieved it"
 
 
 async def test_an_agents_own_listener_hears_each_of_its_runs() -> None:

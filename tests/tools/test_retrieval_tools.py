@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.errors import ToolRetry
-from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse
+from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.memory import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.memory.contents import ContentStore
 from repertory.memory.journal import SearchHit
@@ -131,6 +131,9 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
     [
         ({"iteration": 1}, [1, 2]),
         ({"iteration": 0}, [0]),
+        ({"position": 4}, [4]),
+        ({"position": 0}, [0]),
+        ({"position": 4, "iteration": 1}, None),
         ({"tool_name": "search"}, [2, 6]),
         ({"tool_name": "search", "limit": 1}, [6]),
         ({"tool_name": "search", "iteration": 1}, [2]),
@@ -139,10 +142,61 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
         ({"topic": "fish", "limit": 1}, [6]),
     ],
 )
-async def test_filters_narrow_each_other_down(run: Run, arguments: dict[str, Any], positions: list[int]) -> None:
-    """By iteration, call, tool and topic; always in the order of the record."""
+async def test_filters_narrow_each_other_down(run: Run, arguments: dict[str, Any], positions: list[int] | None) -> None:
+    """By iteration, position, call, tool and topic; always in the order of the record."""
     output = await run.call(RETRIEVE, **arguments)
-    assert output.metadata["positions"] == positions
+    assert output.metadata.get("positions") == positions
+
+
+@pytest.mark.parametrize("one", [{"tool_call_id": "call-2"}, {"position": 4}, {"iteration": 2}, {"tool_name": "fetch"}])
+async def test_some_lines_of_one_message(run: Run, one: dict[str, Any]) -> None:
+    """Counted in the whole, of which the record has only the beginning; of a call's two messages, its result."""
+    output = await run.call(RETRIEVE, **one, start_line=100, end_line=101)
+    assert output.text.startswith("1 message found\n\n--- position 4 · iteration 2 · action-result · fetch · call-2 · ")
+    assert output.text.endswith("lines 100-101 of 101\nThe heron stands.\nThe kestrel hovers.\n")
+    assert output.metadata["positions"] == [4]
+    end = await run.call(RETRIEVE, **one, start_line=101)
+    assert end.text.endswith("lines 101-101 of 101\nThe kestrel hovers.\n")
+    begin = await run.call(RETRIEVE, **one, end_line=1)
+    assert begin.text.endswith("lines 1-1 of 101\nThe heron stands.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"position": 4, "start_line": 102}, "the message at position 4 has 101 lines; 102 to 101 are none"),
+        ({"position": 4, "start_line": 9, "end_line": 3}, "has 101 lines; 9 to 3 are none"),
+        (
+            {"tool_name": "search", "end_line": 3},
+            "lines are those of one message, and 2 results fit; give its position",
+        ),
+        ({"position": 4, "start_line": 0}, "start_line"),
+    ],
+)
+async def test_lines_that_cannot_be_shown_are_the_models_to_repair(
+    run: Run, arguments: dict[str, Any], words: str
+) -> None:
+    """The answer says what there is."""
+    output = await run.call(RETRIEVE, **arguments)
+    assert output.is_error
+    assert words in output.text
+
+
+async def test_a_hint_says_what_is_there_and_shows_no_content(run: Run) -> None:
+    """Position, lines, length and what it is about, for a few tokens; nothing counts as brought back."""
+    output = await run.call(RETRIEVE, iteration=2, hint=True)
+    assert output.metadata == {"retrieval": True, "found": 2, "hinted": [3, 4], "page": 1, "pages": 1}
+    head, call, result = output.text.split("\n\n")
+    assert head == "2 messages found"
+    assert call.startswith("--- position 3 · iteration 2 · assistant · 1 lines · ")
+    assert re.match(r"--- position 4 · .* · 101 lines · 1,820 characters\nThe heron stands\. The heron", result)
+    assert len(output.text) < 500
+    assert "kestrel hovers" not in output.text
+
+
+def test_what_every_request_pays_for_the_tool_is_little() -> None:
+    """Its description goes along with each of them."""
+    assert len(canonical_json(RETRIEVE.schema)) < 1_700
 
 
 async def test_a_limited_answer_says_how_many_there_are(run: Run) -> None:

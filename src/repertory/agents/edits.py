@@ -27,6 +27,7 @@ from repertory.context import (
     pin,
 )
 from repertory.context.ageing import OWN
+from repertory.context.events import retrieved
 from repertory.errors import ContextError
 from repertory.llm.messages import RedactedThinking, Thinking
 from repertory.memory.entries import Entry
@@ -189,12 +190,11 @@ class PlanEdits:
         if self._policy is None:
             return []
         live, made = self._live, list[DecisionMade]()
-        fetched = [
-            entry.position
-            for entry in snapshot[self._looked :]
-            if entry.metadata.get("retrieval") and entry.position not in live.plan.pins
-        ]
+        brought = [entry for entry in snapshot[self._looked :] if _brings_back(entry)]
         self._looked = len(snapshot)
+        if brought:
+            live.tell(retrieved(self._were_short(brought, snapshot), iteration))
+        fetched = [entry.position for entry in brought if entry.position not in live.plan.pins]
         if fetched:
             self._held.update((position, iteration + HOLD) for position in fetched)
             made.append(self._quietly(f"{_HOLDS}: it was just retrieved", fetched, iteration, on=True))
@@ -203,6 +203,17 @@ class PlanEdits:
             made.append(self._release(over, iteration))
         made.extend(self._unbind(snapshot, iteration))
         return made
+
+    def _were_short(self, brought: Sequence[Entry], snapshot: Sequence[Entry]) -> list[Entry]:
+        """The entries that were brought back although more or less of them was missing in view."""
+        positions = {at for entry in brought for at in entry.metadata.get("positions") or ()}
+        contents = {entry.metadata.get("content_id") for entry in brought} - {None}
+        return [
+            entry
+            for entry in snapshot
+            if (entry.position in positions or entry.content_id in contents)
+            and self._live.plan.representation(entry) not in ("verbatim", "expanded")
+        ]
 
     def release(self, iteration: int) -> list[DecisionMade]:
         """Hold nothing any longer, because the prompt does not fit; empty where nothing was held."""
@@ -234,6 +245,11 @@ class PlanEdits:
         before, self._live.plan = self._live.plan, apply(self._live.plan, decision)
         self._note_change(before, self._live.plan, decision)
         return self._record(decision)
+
+
+def _brings_back(entry: Entry) -> bool:
+    """Whether an entry is what the agent retrieved; a hint at it brings nothing back."""
+    return bool(entry.metadata.get("retrieval")) and "hinted" not in entry.metadata
 
 
 def _shown_as(plan: Plan, position: int) -> object:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from repertory.context.decisions import CoverRange, Decision, ExpandEntry, RemoveResult, StubResult
-from repertory.context.policy import ContextPolicy
+from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
 from repertory.memory.entries import Entry
 
 LifecycleKind: TypeAlias = Literal["added", "compacted", "expired", "removed", "covered", "expanded"]
@@ -19,11 +19,15 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: What became of it. A result that expires and is compacted or removed for that is both, in order.
+            ``expanded`` is also said of what the agent itself got back with a tool.
         turn: The iteration whose request shows it first.
         position: The entry; for ``covered`` the first of the range.
         last: The last entry of the range; the same as ``position`` for a single one.
         reason: Why.
-        tokens_saved: What it costs less in each later prompt; negative for what is added or expanded.
+        tool: The tool whose result it is; None for anything else, and for a range.
+        tool_call_id: The call that it answers; None likewise.
+        tokens_saved: What it costs less in each later prompt; negative for what is added or expanded. 0 for what the
+            agent got back: the answer to its call is an entry of its own.
         cost_now: US dollars that the whole decision costs once.
         saving_per_call: US dollars that the whole decision saves at each later call.
         run_id: The run, for listeners that hear several; "" where nobody said.
@@ -34,6 +38,8 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     last: int
     reason: str = ""
+    tool: str | None = None
+    tool_call_id: str | None = None
     tokens_saved: int = 0
     cost_now: float = 0.0
     saving_per_call: float = 0.0
@@ -44,7 +50,29 @@ def added(entries: Iterable[Entry]) -> list[MessageEvent]:
     """The events of entries that were appended."""
     return [
         MessageEvent(
-            kind="added", turn=entry.iteration, position=entry.position, last=entry.position, tokens_saved=-entry.tokens
+            kind="added",
+            turn=entry.iteration,
+            position=entry.position,
+            last=entry.position,
+            tool=entry.tool,
+            tool_call_id=entry.tool_call_id,
+            tokens_saved=-entry.tokens,
+        )
+        for entry in entries
+    ]
+
+
+def retrieved(entries: Iterable[Entry], iteration: int) -> list[MessageEvent]:
+    """The events of entries that the agent got back with a tool; ``iteration`` is that of the request to show it."""
+    return [
+        MessageEvent(
+            kind="expanded",
+            turn=iteration,
+            position=entry.position,
+            last=entry.position,
+            reason="the agent retrieved it",
+            tool=entry.tool,
+            tool_call_id=entry.tool_call_id,
         )
         for entry in entries
     ]
@@ -73,12 +101,13 @@ def events_of(
                 kinds = ["expanded"]
             case _:
                 continue
-        if (
-            policy is not None
-            and kinds[0] in ("compacted", "removed")
-            and _expired(decision, snapshot[position], policy)
-        ):
+        entry = None if isinstance(edit, CoverRange) or position >= len(snapshot) else snapshot[position]
+        rules = None
+        if policy is not None and entry is not None and kinds[0] in ("compacted", "removed"):
+            rules = _expired(decision, entry, snapshot, policy)
+        if rules is not None:
             kinds.insert(0, "expired")
+        reason = _reason(decision, edit, snapshot, policy, rules)
         for kind in kinds:
             out.append(
                 MessageEvent(
@@ -86,7 +115,9 @@ def events_of(
                     turn=decision.iteration,
                     position=position,
                     last=edit.last if isinstance(edit, CoverRange) else position,
-                    reason=decision.reason,
+                    reason=reason,
+                    tool=None if entry is None else entry.tool,
+                    tool_call_id=None if entry is None else entry.tool_call_id,
                     tokens_saved=0 if kind == "expired" else edit.was_tokens - edit.tokens,
                     cost_now=decision.arithmetic.cost_now,
                     saving_per_call=decision.arithmetic.saving_per_call,
@@ -95,9 +126,44 @@ def events_of(
     return out
 
 
-def _expired(decision: Decision, entry: Entry, policy: ContextPolicy) -> bool:
-    rules = policy.rules(entry.tool)
-    return rules.expiration_mode != "none" and decision.iteration - entry.iteration > rules.expiration_turns
+def _expired(decision: Decision, entry: Entry, snapshot: Sequence[Entry], policy: ContextPolicy) -> ResultRules | None:
+    """The rules by which a result expired, those of its turn's results together; None where it did not."""
+    first = last = entry.position
+    while first and snapshot[first - 1].iteration == entry.iteration:
+        first -= 1
+    while last + 1 < len(snapshot) and snapshot[last + 1].iteration == entry.iteration:
+        last += 1
+    turn = [policy.rules(other.tool) for other in snapshot[first : last + 1] if other.tool_call_id is not None]
+    rules = most_aggressive([each for each in turn if not each.pin] or [policy.rules(entry.tool)])
+    age = decision.iteration - entry.iteration
+    return rules if rules.expiration_mode != "none" and age > rules.expiration_turns else None
+
+
+def _reason(
+    decision: Decision,
+    edit: StubResult | RemoveResult | CoverRange | ExpandEntry,
+    snapshot: Sequence[Entry],
+    policy: ContextPolicy | None,
+    expired: ResultRules | None,
+) -> str:
+    """Why this message is shown otherwise; the decision's own reason is about all of its edits together."""
+    strict = decision.kind == "strict"
+    if expired is not None:
+        turns = max(1, expired.expiration_turns)
+        why = f"expired after {turns} iteration{'s' * (turns != 1)}"
+        return why if strict else f"{why}; {decision.reason}"
+    position = edit.first if isinstance(edit, CoverRange) else edit.position
+    if not strict or policy is None or position >= len(snapshot):
+        return decision.reason
+    entry = snapshot[position]
+    if isinstance(edit, CoverRange):
+        until = snapshot[edit.last].iteration
+        what = "summary" if edit.summary_id else "digest"
+        return f"a {what} stands for iterations {max(1, entry.iteration)} to {until}"
+    window = policy.window * policy.rules(entry.tool).importance
+    if decision.iteration - entry.iteration > window:
+        return f"older than the window of {window:g} iteration{'s' * (window != 1)}"
+    return "the same was called again since"
 
 
 def notify(

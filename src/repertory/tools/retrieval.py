@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
 
-from repertory.context import ResultPolicy
+from repertory.context import ResultPolicy, compact
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Image, RawBlock, ToolUse, text_of
 from repertory.memory.entries import Entry
@@ -23,12 +24,14 @@ from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import run_in_thread
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 CONTEXT_RETRIEVE: Final = "context_retrieve"
 RETRIEVE_CONTENT: Final = "retrieve_content"
 RETRIEVALS: Final = frozenset({CONTEXT_RETRIEVE, RETRIEVE_CONTENT})
 
 # A page has its bound already, and storing what comes out of the store would only double it.
+_HINT_CHARS: Final = 200
 _AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
 
 
@@ -42,39 +45,53 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
     async def context_retrieve(
         context: ToolContext,
         *,
-        iteration: Annotated[int, msgspec.Meta(ge=0)] | None = None,
+        iteration: Natural | None = None,
+        position: Natural | None = None,
         tool_call_id: str | None = None,
         tool_name: str | None = None,
         topic: str | None = None,
+        start_line: Positive = 1,
+        end_line: Natural = 0,
+        hint: bool = False,
         limit: Annotated[int, msgspec.Meta(ge=1, le=50)] = 5,
         page: Positive = 1,
     ) -> ToolOutput:
-        """Get earlier messages of this conversation back, whole and exact.
+        """Get earlier messages of this conversation back, word for word: whole, or some lines of one.
 
         Use it when a result above is shortened, left out or summarised and you need its exact words again. Give at
-        least one of iteration, tool_call_id, tool_name and topic; together they narrow each other down.
+        least one of iteration, position, tool_call_id, tool_name and topic; together they narrow each other down.
 
         Args:
             iteration: Everything said and done in this iteration.
+            position: The message at this position.
             tool_call_id: The result of this call.
             tool_name: Results of this tool, the newest first to be kept.
             topic: Messages about these words, the best first to be kept.
+            start_line: First line wanted of a single message.
+            end_line: Last line; 0 for its end.
+            hint: Only tell positions, lengths and the gist.
             limit: How many messages at most.
             page: Which page of a long answer.
         """
         repeated = _check_repeats(context, max_repeats)
-        if iteration is None and not tool_call_id and not tool_name and not topic:
-            raise ToolRetry("give at least one of iteration, tool_call_id, tool_name and topic")
+        if iteration is None and position is None and not tool_call_id and not tool_name and not topic:
+            raise ToolRetry("give at least one of iteration, position, tool_call_id, tool_name and topic")
         entries = _earlier(context)
         matching = [
             entry
             for entry in entries
             if (iteration is None or entry.iteration == iteration)
+            and (position is None or entry.position == position)
             and (not tool_call_id or _is_about_call(entry, tool_call_id))
             and (not tool_name or entry.tool == tool_name)
             # what a retrieval brought back stands in the record once more, where it came from
-            and (entry.tool not in RETRIEVALS or entry.tool == tool_name or bool(tool_call_id))
+            and (entry.tool not in RETRIEVALS or entry.tool == tool_name or bool(tool_call_id) or position is not None)
         ]
+        lines = (start_line, end_line) if start_line > 1 or end_line else None
+        if lines is not None and len(matching) > 1:
+            matching = [entry for entry in matching if entry.tool_call_id is not None]
+            if len(matching) != 1:
+                raise ToolRetry(f"lines are those of one message, and {len(matching)} results fit; give its position")
         if topic:
             hits = await context.need_record().search(topic, limit=max(200, limit))
             rank = {hit.position: place for place, hit in enumerate(hits)}
@@ -84,14 +101,15 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         if not matching:
             return _retrieved(f"{repeated}no earlier message fits. {_contents_of(entries)}", {"found": 0})
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
-        text = "\n\n".join([await _render(entry, context.contents) for entry in chosen])
+        show = _hint_of if hint else partial(_render, lines=lines)
+        text = "\n\n".join([await show(entry, context.contents) for entry in chosen])
         start, end, pages = take_page(text, page)
         head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
         if len(chosen) < len(matching):
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
         facts = {
             "found": len(matching),
-            "positions": [entry.position for entry in chosen],
+            "hinted" if hint else "positions": [entry.position for entry in chosen],
             "page": page,
             "pages": pages,
         }
@@ -193,18 +211,45 @@ def _contents_of(entries: Sequence[Entry]) -> str:
     return f"There are iterations {entries[0].iteration} to {entries[-1].iteration}; results by tool: {named}."
 
 
-async def _render(entry: Entry, contents: ContentReader | None) -> str:
-    """One message, whole."""
-    body, note = "\n".join(_words(entry)), ""
+async def _render(entry: Entry, contents: ContentReader | None, *, lines: tuple[int, int] | None = None) -> str:
+    """One message, or some of its lines, from 1; 0 for the last."""
+    body, note = await _body(entry, contents)
+    length = f"{len(body):,} characters{note}"
+    if lines is not None:
+        each = body.splitlines(keepends=True)
+        first, last = lines[0], min(lines[1] or len(each), len(each))
+        if first > last:
+            wanted = f"{first} to {lines[1] or last}"
+            raise ToolRetry(f"the message at position {entry.position} has {len(each)} lines; {wanted} are none")
+        body, length = "".join(each[first - 1 : last]), f"lines {first}-{last} of {len(each)}{note}"
+    return f"{_head(entry, length)}\n{body}"
+
+
+async def _hint_of(entry: Entry, contents: ContentReader | None) -> str:
+    """What a message is about, and how long it is."""
+    body, note = await _body(entry, contents)
+    return (
+        f"{_head(entry, f'{len(body.splitlines())} lines', f'{len(body):,} characters{note}')}\n"
+        f"{compact(body, _HINT_CHARS, tool=entry.tool or '')}"
+    )
+
+
+async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str]:
+    """The whole of a message, and what is missing of it."""
+    body = "\n".join(_words(entry))
     if entry.content_id is not None:
         stored = None if contents is None else await contents.read_content(entry.content_id)
         if stored is not None and stored.body:
-            body = stored.body
-        elif entry.original_length > len(body):
-            note = f", all that is left of {entry.original_length:,}"
+            return stored.body, ""
+        if entry.original_length > len(body):
+            return body, f", all that is left of {entry.original_length:,}"
+    return body, ""
+
+
+def _head(entry: Entry, *lengths: str) -> str:
     marks = [f"position {entry.position}", f"iteration {entry.iteration}", entry.kind]
     marks += [mark for mark in (entry.tool, entry.tool_call_id, entry.content_id) if mark]
-    return f"--- {' · '.join(marks)} · {len(body):,} characters{note}\n{body}"
+    return f"--- {' · '.join([*marks, *lengths])}"
 
 
 def _words(entry: Entry) -> list[str]:
