@@ -193,3 +193,8 @@ def test_a_compactor_that_fails_is_told_and_the_next_one_speaks(at: str, name: s
 def test_any_text_is_compacted_within_its_room(text: str, length: int) -> None:
     """No result, however odd, makes a compactor fail or go over its room."""
     assert len(compact(text, length)) <= length
+
+
+def test_json_that_is_too_deep_is_text() -> None:
+    """No compactor takes it, and nothing breaks."""
+    assert compact("[" * 100_000, 40) == "[" * 20

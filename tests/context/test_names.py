@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from repertory.context.names import MOST_SCANNED, best_names, clip, kind_of_name, names_in, trouble_lines
+from repertory.context.names import (
+    LINE_NUMBER,
+    MOST_SCANNED,
+    TOKEN,
+    best_names,
+    clip,
+    kind_of_name,
+    names_in,
+    trouble_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +70,14 @@ def test_lines_of_trouble_are_the_first_and_the_last() -> None:
     text = "\n".join(f"error {n}" for n in range(9)) + "\nfine\nerror 8"
     assert trouble_lines(text, most=3) == ["error 0", "error 7", "error 8"]
     assert clip("a  b\nc" * 50, 10) == "a b ca b…"
+
+
+@pytest.mark.parametrize(
+    "row", ["/", ".", "-", "~", "@", ":", "/.", "a/", "a.", "a::", "A1", "é", " ", "\n", " \n", "1\n"]
+)
+def test_a_row_of_marks_is_passed_over_once(row: str) -> None:
+    """A pattern that tried such a row at each of its characters would not come to an end here."""
+    text = row * 1_000_000
+    assert len(TOKEN.findall(text)) <= 1_000_000
+    assert names_in(text[: MOST_SCANNED // 2] + "\n" + text) is not None
+    assert LINE_NUMBER.sub("", text).count("1") <= text.count("1")

@@ -161,7 +161,7 @@ def test_the_arguments_of_a_call_come_in_pieces() -> None:
     assert call_in_pieces("").content[1] == ToolUse("t", "f", {})
 
 
-@pytest.mark.parametrize("pieces", [['{"a"'], ["[1]"]])
+@pytest.mark.parametrize("pieces", [['{"a"'], ["[1]"], ['{"a":' * 50_000]], ids=["half", "a list", "too deep"])
 def test_arguments_that_are_no_json_object_spoil_the_answer(pieces: list[str]) -> None:
     """A call must not be made with arguments that nobody meant."""
     with pytest.raises(ModelResponseInvalid, match="arguments"):

@@ -63,6 +63,7 @@ def test_what_was_meant_is_taken(sent: dict[str, Any], read: dict[str, Any]) -> 
         ({"path": "a", "limit": "many"}, "Expected `int`, got `str` - at `$.limit`"),
         ({"path": "a", "tags": ["x", 1]}, "Expected `str`, got `int` - at `$.tags[1]`"),
         ({"path": "a", "tags": "[x"}, "Expected `array | null`, got `str` - at `$.tags`"),
+        ({"path": "a", "tags": "[" * 99_999}, "Expected `array | null`, got `str` - at `$.tags`"),
         ({"path": "a", "place": {"zip": 1}}, "missing required field `city` - at `$.place`"),
         ({"path": "a", "pfad": 1}, "unknown field `pfad`"),
         ("path", "Expected `object`, got `str`"),

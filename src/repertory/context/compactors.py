@@ -117,7 +117,7 @@ def _json(text: str) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
 
 
@@ -162,7 +162,9 @@ def _search(_: str, data: Any, length: int) -> str:
     lines: list[str] = []
     for row in _rows(data):
         words = row.get("snippet") or row.get("description") or row.get("text") or row.get("content") or ""
-        lines.append(f"- {clip(str(row.get('title') or ''), 100)} {_address(row)} {clip(str(words), min(_SNIPPET, length // 4))}")
+        lines.append(
+            f"- {clip(str(row.get('title') or ''), 100)} {_address(row)} {clip(str(words), min(_SNIPPET, length // 4))}"
+        )
     return _fit([f"{len(lines)} search results", *lines], length)
 
 

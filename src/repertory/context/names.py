@@ -12,8 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-_TOKEN = re.compile(r"https?://[^\s\"'<>)\]\\]+|[\w@~./\-]*\w(?:::?[A-Za-z_]\w*)*")
-_LINE_NUMBER = re.compile(r"(?m)^\s*\d+\s*[→|:\t]")
+TOKEN = re.compile(
+    r"[\w@~./\-](?:(?<=h)ttps?://[^\s\"'<>)\]\\]+"
+    r"|(?<![@~./\-][@~./\-])[\w@~./\-]*(?<=\w)(?:::?[A-Za-z_]\w*)*)"
+)
+"""What may be a name. It begins with a set, so that what is between tokens is passed over fast; a row of marks is tried
+once, at its first."""
+LINE_NUMBER = re.compile(r"(?m)^[ \t]*\d+[ \t]*[→|:\t]")
 _INNER = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\w\.\w")
 _HEX = re.compile(r"(?=[0-9a-f]*\d)[0-9a-f]{7,40}")
 _DEFINES = re.compile(
@@ -67,9 +72,9 @@ def names_in(text: str) -> Mapping[str, float]:
     if len(text) > MOST_SCANNED:
         text = text[: MOST_SCANNED * 2 // 3] + "\n" + text[-MOST_SCANNED // 3 :]
     found: dict[str, float] = {}
-    for line in _LINE_NUMBER.sub("", text).split("\n"):
+    for line in LINE_NUMBER.sub("", text).split("\n"):
         boost = 0.0
-        for raw in _TOKEN.findall(line):
+        for raw in TOKEN.findall(line):
             token = raw.rstrip("./-~@:")
             kind = kind_of_name(token)
             if kind is None:

@@ -11,13 +11,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from repertory.context.names import kind_of_name
+from repertory.context.names import TOKEN, kind_of_name
 
-# It begins with a set, so that what is between tokens is passed over fast; a row of marks is tried once, at its first.
-_TOKEN = re.compile(
-    r"[\w@~./\-](?:(?<=h)ttps?://[^\s\"'<>)\]\\]+"
-    r"|(?<![@~./\-][@~./\-])[\w@~./\-]*(?<=\w)(?:::?[A-Za-z_]\w*)*)"
-)
 _MARK = re.compile(r"[/.:@\-]+")
 _WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
 _OTHERS = 1.5  # hashes, long numbers, addresses
@@ -44,7 +39,7 @@ def _named(raw: str) -> tuple[str, float]:
 
 def names_of(text: str) -> list[str]:
     """The names in a text, each once, in order."""
-    return [name for name, weight in map(_named, dict.fromkeys(_TOKEN.findall(text))) if weight]
+    return [name for name, weight in map(_named, dict.fromkeys(TOKEN.findall(text))) if weight]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -63,7 +58,7 @@ def count_names(text: str) -> Iterator[dict[str, int]]:
     while start < len(text):
         end = text.find("\n", start + CHUNK)
         end = end if 0 <= end < start + 4 * CHUNK else start + CHUNK
-        tokens.update(_TOKEN.findall(text, start, end))
+        tokens.update(TOKEN.findall(text, start, end))
         start = end
         yield {}
     found: dict[str, int] = {}

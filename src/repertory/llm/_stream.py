@@ -195,7 +195,7 @@ def _arguments(text: str) -> Json:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ModelResponseInvalid(f"a tool call's arguments are not JSON ({error}): {text[:200]!r}") from error
     if not isinstance(value, dict):
         raise ModelResponseInvalid(f"a tool call's arguments are not a JSON object: {text[:200]!r}")

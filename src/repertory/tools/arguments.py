@@ -47,7 +47,7 @@ def _mend(arguments: Any, schema: Json) -> Any:
         if value is None and name not in schema["required"] and "null" not in kinds:
             continue
         if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and kinds <= {"array", "object", "null"}:
-            with contextlib.suppress(msgspec.DecodeError):  # then it is reported as the text it is
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):  # then it is reported as the text it is
                 value = msgspec.json.decode(value)  # noqa: PLW2901
         mended[name] = value
     return mended
