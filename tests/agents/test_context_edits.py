@@ -65,6 +65,9 @@ async def test_the_whole_of_what_was_cut_on_arrival_comes_out_of_the_content_sto
         await reader.arrived.wait()
         entry = run.view()[FIRST]
         assert (entry.representation, entry.can_expand, entry.original_length) == ("shaped", True, len(log_of(1)))
+        assert entry.items is None  # the record has not all the lines that expand counts
+        with pytest.raises(ContextError, match="has lines 1–60"):
+            await run.expand(FIRST, items=(61, 61))
         await run.expand(FIRST)
         reader.go()
         await run.wait_result()

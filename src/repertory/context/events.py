@@ -11,6 +11,8 @@ from repertory.context.decisions import CoverRange, Decision, ExpandEntry, Remov
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
 from repertory.memory.entries import Entry
 
+_SUPERSEDED = "[superseded: "  # how the stub begins of a result whose call was made again
+
 LifecycleKind: TypeAlias = Literal["added", "compacted", "expired", "removed", "covered", "expanded"]
 
 
@@ -147,23 +149,21 @@ def _reason(
     expired: ResultRules | None,
 ) -> str:
     """Why this message is shown otherwise; the decision's own reason is about all of its edits together."""
-    strict = decision.kind == "strict"
+    position = edit.first if isinstance(edit, CoverRange) else edit.position
+    strict = decision.kind == "strict" and policy is not None and position < len(snapshot)
+    why = ""
     if expired is not None:
         turns = max(1, expired.expiration_turns)
         why = f"expired after {turns} iteration{'s' * (turns != 1)}"
-        return why if strict else f"{why}; {decision.reason}"
-    position = edit.first if isinstance(edit, CoverRange) else edit.position
-    if not strict or policy is None or position >= len(snapshot):
-        return decision.reason
-    entry = snapshot[position]
-    if isinstance(edit, CoverRange):
-        until = snapshot[edit.last].iteration
-        what = "summary" if edit.summary_id else "digest"
-        return f"a {what} stands for iterations {max(1, entry.iteration)} to {until}"
-    window = policy.window * policy.rules(entry.tool).importance
-    if decision.iteration - entry.iteration > window:
-        return f"older than the window of {window:g} iteration{'s' * (window != 1)}"
-    return "the same was called again since"
+    elif isinstance(edit, StubResult) and edit.text.startswith(_SUPERSEDED):
+        why = "the same was called again since"
+    elif strict and isinstance(edit, CoverRange):
+        first, until = max(1, snapshot[position].iteration), snapshot[edit.last].iteration
+        why = f"a {'summary' if edit.summary_id else 'digest'} stands for iterations {first} to {until}"
+    elif strict and policy is not None:
+        window = policy.window * policy.rules(snapshot[position].tool).importance
+        why = f"older than the window of {window:g} iteration{'s' * (window != 1)}"
+    return why if strict else "; ".join(part for part in (why, decision.reason) if part)
 
 
 def notify(

@@ -26,8 +26,8 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
         pinned: Whether it stays in view as it is.
         can_expand: Whether there is more to it than is shown.
         hint: What is in it, in one line.
-        items: Lines of the entry as it stands in the record; what ``Run.expand(items=…)`` counts, where nothing was
-            cut on arrival.
+        items: Lines of the whole, which ``Run.expand(items=…)`` counts; None where the record has only what was left
+            when it was cut on arrival: its whole is in the content store.
         original_length: Characters of the whole.
         tokens: Estimate of what it costs in the prompt now; 0 where a summary stands for it.
         tokens_saved: Estimate of what showing it as it stands in the record would cost more.
@@ -43,7 +43,7 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     can_expand: bool = False
     hint: str = ""
-    items: int = 0
+    items: int | None = 0
     original_length: int = 0
     tokens: int = 0
     tokens_saved: int = 0
@@ -70,7 +70,7 @@ def _listed(entry: Entry, plan: Plan) -> ViewEntry:
         pinned=entry.position in plan.pins,
         can_expand=short or (representation == "shaped" and entry.content_id is not None),
         hint=_hint(entry, plan, text),
-        items=len(text.splitlines()),
+        items=None if entry.original_length and entry.content_id is not None else len(text.splitlines()),
         original_length=entry.original_length or len(text),
         tokens=shown,
         tokens_saved=max(0, entry.tokens - shown) if short else 0,

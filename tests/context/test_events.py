@@ -1,0 +1,69 @@
+"""Lifecycle events: each names its message, its tool and call, and why just this one is shown otherwise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from context_histories import Story, long_story, planned, profile
+
+from repertory.context import ContextPolicy, MessageEvent, ResultPolicy, events_of
+
+
+def events(story: Story, policy: ContextPolicy, **model: Any) -> list[MessageEvent]:
+    """What is said of all the decisions of a run."""
+    return [
+        event
+        for snapshot, outcome in planned(story, policy, profile(**model))
+        for decision in outcome.decisions
+        for event in events_of(decision, snapshot, policy)
+    ]
+
+
+def strict(**options: Any) -> ContextPolicy:
+    """A policy in strict rhythm."""
+    return ContextPolicy(rhythm="strict", strict_chars=0, **options)
+
+
+def test_in_strict_rhythm_a_stub_says_which_window_it_has_left() -> None:
+    """The window as its importance makes it, not the sentence about all policies."""
+    for importance, words in ((1.0, "window of 2 iterations"), (0.5, "window of 1 iteration"), (1.5, "3 iterations")):
+        heard = events(long_story(6), strict(window=2, results=ResultPolicy(importance=importance)))
+        assert heard
+        assert all(event.reason.startswith("older than the ") and event.reason.endswith(words) for event in heard)
+        assert {event.kind for event in heard} == {"compacted"}
+        assert all((event.tool, event.tool_call_id) == ("read", f"call_{event.position // 2}") for event in heard)
+
+
+def test_in_strict_rhythm_a_digest_says_what_it_stands_for() -> None:
+    """It is about a range, so it names no tool."""
+    heard = [event for event in events(long_story(40), strict(window=2, summarize_every=2)) if event.kind == "covered"]
+    assert heard
+    for event in heard:
+        assert re.fullmatch(r"a digest stands for iterations \d+ to \d+", event.reason)
+        assert (event.tool, event.tool_call_id) == (None, None)
+
+
+@pytest.mark.parametrize("rhythm", ["strict", "thrifty"])
+def test_a_result_whose_call_was_made_again_says_so(rhythm: Any) -> None:
+    """In thrifty rhythm with the reason for which it happens just now."""
+    story = Story()
+    story.turn("something old\n" * 200, arguments={"path": "a"})
+    story.turn("something new\n" * 200, arguments={"path": "a"})
+    story.turn("something else\n" * 60)
+    policy = ContextPolicy(
+        rhythm=rhythm, strict_chars=0, window=5, budget_tokens=1_700 if rhythm == "thrifty" else None
+    )
+    (event,) = [event for event in events(story, policy) if event.position == 2]
+    why, _, rest = event.reason.partition("; ")
+    assert why == "the same was called again since"
+    assert rest.startswith("the prompt must not exceed") == (rhythm == "thrifty")
+
+
+def test_without_a_record_the_events_have_the_decisions_reason() -> None:
+    """Nothing is guessed."""
+    story = long_story(6)
+    for _, outcome in planned(story, strict(window=2), profile()):
+        for decision in outcome.decisions:
+            assert {event.reason for event in events_of(decision)} == {decision.reason}
