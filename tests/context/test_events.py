@@ -53,7 +53,7 @@ def test_a_result_whose_call_was_made_again_says_so(rhythm: Any) -> None:
     story.turn("something new\n" * 200, arguments={"path": "a"})
     story.turn("something else\n" * 60)
     policy = ContextPolicy(
-        rhythm=rhythm, strict_chars=0, window=5, budget_tokens=1_700 if rhythm == "thrifty" else None
+        rhythm=rhythm, strict_chars=0, window=5, budget_tokens=1_900 if rhythm == "thrifty" else None
     )
     (event,) = [event for event in events(story, policy) if event.position == 2]
     why, _, rest = event.reason.partition("; ")
