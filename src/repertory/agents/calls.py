@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,23 @@ from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import OpenCall, interrupted_result
-from repertory.context import Shaped, shape_result
+from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import ToolAbort
-from repertory.llm.messages import ToolResult, ToolUse, text_of
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory import Draft, Entry, Snapshot
 from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
-from repertory.tools import Tool, ToolCallCache, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
+from repertory.tools import (
+    EarlierCall,
+    Tool,
+    ToolCallCache,
+    ToolContext,
+    ToolOutput,
+    arguments_digest,
+    execute,
+    unknown_tool,
+)
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
@@ -48,7 +57,7 @@ class Caller:
             own.append(delegate_tool(runtime, live, ctx))
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
-        self._cache = ToolCallCache()
+        self._cache = ToolCallCache(max_calls=_known_calls(self._policy))
         self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
 
     def count_earlier(self, snapshot: Snapshot) -> None:
@@ -65,6 +74,8 @@ class Caller:
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
 
+        Equal ones that may be answered from one another come one after the other.
+
         Raises:
             ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
         """
@@ -73,20 +84,31 @@ class Caller:
         limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
         aborts: list[ToolAbort] = []
 
-        async def one(call: OpenCall) -> None:
-            async with limiter:
-                try:
-                    await self._one(call, iteration)
-                except ToolAbort as error:
-                    aborts.append(error)
-                except Unfinished:
-                    pass  # the supervisor closes; the call stays open for the process that resumes the run
+        async def each(equal: Sequence[OpenCall]) -> None:
+            for call in equal:
+                async with limiter:
+                    try:
+                        await self._one(call, iteration)
+                    except ToolAbort as error:
+                        aborts.append(error)
+                    except Unfinished:
+                        pass  # the supervisor closes; the call stays open for the process that resumes the run
 
         async with anyio.create_task_group() as group:
-            for call in calls:
-                group.start_soon(one, call)
+            for equal in self._equal(calls):
+                group.start_soon(each, equal)
         if aborts:
             raise aborts[0]
+
+    def _equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
+        """Calls in groups of which the first may answer the others."""
+        groups: dict[str, list[OpenCall]] = {}
+        for call in calls:
+            tool = self.tools.get(call.use.name)
+            same = tool is not None and tool.repeatable and _known_calls(self._policy) > 0
+            key = arguments_digest(call.use.name, call.use.input) if same else call.use.id
+            groups.setdefault(key, []).append(call)
+        return groups.values()
 
     async def _one(self, call: OpenCall, iteration: int) -> None:
         use = call.use
@@ -98,20 +120,37 @@ class Caller:
             self._ended(use, "interrupted", characters=0, shown=0)
             return
         if tool is None:
-            await self._append(use, None, unknown_tool(use.name, self.tools), iteration)
+            await self._append(use, unknown_tool(use.name, self.tools), iteration)
             return
         digest = arguments_digest(use.name, use.input)
         earlier = self._cache.find(tool, digest)
-        if earlier is not None:
-            repeated = self._result_of(earlier.call_id)
-            if repeated is not None:
-                self._live.meter.add(dedup_hits=1)
-                output = ToolOutput(
-                    self._pointer(earlier.call_id, earlier.iteration, repeated) or f"{earlier.note}\n{repeated}"
-                )
-                await self._append(use, tool, output, iteration, deduplicated_from=earlier.call_id)
-                return
-        await self._make(use, tool, digest, iteration)
+        entry = self._entry_of(earlier.call_id) if earlier is not None else None
+        if earlier is not None and entry is not None:
+            await self._repeat(use, earlier, entry, iteration)
+        else:
+            await self._make(use, tool, digest, iteration)
+
+    async def _repeat(self, use: ToolUse, earlier: EarlierCall, entry: Entry, iteration: int) -> None:
+        """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
+        self._live.meter.add(dedup_hits=1)
+        facts = {"deduplicated_from": earlier.call_id}
+        pointer = self._pointer(earlier, entry)
+        if pointer:
+            result = ToolResult(use.id, pointer)
+            draft = Draft(role="user", kind=entry.kind, content=(result,), iteration=iteration, metadata=facts)
+        else:
+            draft = Draft(
+                role="user",
+                kind=entry.kind,
+                content=(_marked(entry, use.id, earlier.note),),
+                iteration=iteration,
+                content_id=entry.content_id,
+                original_length=entry.original_length,
+                gist=entry.gist,
+                url=entry.url,
+                metadata={**entry.metadata, **facts},
+            )
+        await self._keep(use, draft, "ok", deduplicated_from=earlier.call_id)
 
     async def _make(self, use: ToolUse, tool: Tool, digest: str, iteration: int) -> None:
         """Run the tool's body between its intent and its outcome."""
@@ -149,22 +188,13 @@ class Caller:
         try:
             output = await execute(tool, use.input, context)
         except ToolAbort as error:
-            await self._append(use, tool, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
+            await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise
-        await self._append(use, tool, output, iteration)
+        await self._append(use, output, iteration)
         self._cache.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
 
-    async def _append(
-        self,
-        use: ToolUse,
-        tool: Tool | None,
-        output: ToolOutput,
-        iteration: int,
-        *,
-        deduplicated_from: str | None = None,
-    ) -> None:
-        """Shape a result and make it durable together with its outcome and everything it commits."""
-        live = self._live
+    async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
+        """Shape a result and keep it."""
         if output.metadata.get("retrieval") and self._is_covered(output.metadata):
             output = msgspec.structs.replace(output, metadata={**output.metadata, "covered": True})
         shaped, stored = self._shape(use, output)
@@ -173,23 +203,38 @@ class Caller:
             kind="sub-agent-result" if use.name == DELEGATE else "action-result",
             content=(ToolResult(use.id, shaped.content, is_error=output.is_error),),
             iteration=iteration,
-            tool=use.name,
-            tool_call_id=use.id,
             content_id=shaped.content_id,
             original_length=shaped.original_length,
+            gist=shaped.gist,
+            url=output.url,
             metadata=output.metadata,
         )
-        finished = self._finished(use, output.status, duration=output.duration, deduplicated_from=deduplicated_from)
-        await live.ledger.append(draft, also=[finished, *stored, *output.records])
+        await self._keep(use, draft, output.status, duration=output.duration, also=[*stored, *output.records])
+
+    async def _keep(
+        self,
+        use: ToolUse,
+        draft: Draft,
+        status: OutcomeStatus,
+        *,
+        duration: float = 0.0,
+        also: Sequence[Record] = (),
+        deduplicated_from: str | None = None,
+    ) -> None:
+        """Make a result durable together with its outcome and everything it commits."""
+        draft = msgspec.structs.replace(draft, tool=use.name, tool_call_id=use.id)
+        finished = self._finished(use, status, duration=duration, deduplicated_from=deduplicated_from)
+        await self._live.ledger.append(draft, also=[finished, *also])
+        shown = len(text_of(draft.content))
         self._ended(
             use,
-            output.status,
-            characters=shaped.original_length or len(text_of(shaped.content)),
-            shown=len(text_of(shaped.content)),
-            duration=output.duration,
+            status,
+            characters=draft.original_length or shown,
+            shown=shown,
+            duration=duration,
             deduplicated=deduplicated_from is not None,
-            retrieval=bool(output.metadata.get("retrieval")),
-            covered=bool(output.metadata.get("covered")),
+            retrieval=bool(draft.metadata.get("retrieval")),
+            covered=bool(draft.metadata.get("covered")),
         )
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
@@ -252,33 +297,28 @@ class Caller:
 
         return tell
 
-    def _result_of(self, call_id: str) -> str | None:
-        entry = self._entry_of(call_id)
-        return None if entry is None else text_of(entry.content)
-
     def _entry_of(self, call_id: str) -> Entry | None:
         snapshot = self._live.ledger.snapshot()
         return next((entry for entry in reversed(snapshot) if entry.tool_call_id == call_id), None)
 
-    def _pointer(self, call_id: str, iteration: int, repeated: str) -> str:
+    def _pointer(self, earlier: EarlierCall, entry: Entry) -> str:
         """What stands for a repeated result whose first telling is in view and stays there; "" where it is not.
 
-        A plain loop shows everything, so there it always is. Else only the newest results count: older ones may be
-        shortened with the very next request, and then the pointer would lead to nothing.
+        Only the newest results count: older ones may be shortened with the very next request, and then the pointer
+        would lead to nothing.
         """
-        entry = self._entry_of(call_id)
-        if entry is None or len(repeated) <= _LEAST_POINTED:
+        length = len(text_of(entry.content))
+        if self._policy is None or length <= _LEAST_POINTED:
             return ""
-        if self._policy is not None:
-            plan, recent = self._live.plan, self._live.iteration - _RECENT
-            whole = plan.representation(entry) in ("verbatim", "shaped", "expanded")
-            if not whole or (entry.iteration < recent and entry.position not in plan.pins):
-                return ""
-        named = self._policy is not None and self._policy.retrieval
-        cited = how_to_get(entry.content_id, retrieval=named) if entry.content_id else ""
+        plan, recent = self._live.plan, self._live.iteration - _RECENT
+        whole = plan.representation(entry) in ("verbatim", "shaped", "expanded")
+        if not whole or (entry.iteration < recent and entry.position not in plan.pins):
+            return ""
+        size = f"{length:,} of {entry.original_length:,}" if entry.original_length else f"{length:,}"
+        cited = how_to_get(entry.content_id, retrieval=self._policy.retrieval) if entry.content_id else ""
         return (
-            f"[already called in iteration {iteration} with the same arguments; that result ({len(repeated):,} "
-            f"characters, call {call_id}) stands above, unchanged{cited}]"
+            f"[already called in iteration {earlier.iteration} with the same arguments; that result ({size} "
+            f"characters, call {earlier.call_id}) stands above, unchanged{cited}]"
         )
 
     def _is_covered(self, facts: Mapping[str, Any]) -> bool:
@@ -289,6 +329,17 @@ class Caller:
         if content_id:
             positions.update(entry.position for entry in snapshot if entry.content_id == content_id)
         return any(plan.representation(snapshot[position]) == "covered" for position in positions)
+
+
+def _known_calls(policy: ContextPolicy | None) -> int:
+    """How many calls may answer later ones; none in a plain loop, which shows what it was asked for."""
+    return policy.known_calls if policy is not None and policy.deduplicate else 0
+
+
+def _marked(entry: Entry, call_id: str, note: str) -> ToolResult:
+    """What an earlier result showed, as the result of another call."""
+    shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
+    return ToolResult(call_id, f"{note}\n{shown}" if isinstance(shown, str) else (Text(note), *shown))
 
 
 class _Record:

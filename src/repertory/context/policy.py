@@ -166,6 +166,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         expiration: Whether results expire at all, whatever their policies say.
         retrieval: Whether the texts that stand for something name the tool that shows it whole. For an agent without
             ``context_tools()`` they never do.
+        deduplicate: Whether a call of a pure tool that was made before is answered from its result; see ``repeatable``.
+        known_calls: How many calls are known for that, the longest unused forgotten first; 0 for none.
         patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
         borrow: Whether an edit that soon earns back its price may go ahead of what was saved so far: once a run is
             settled, by a few per cent of what it has cost. False keeps it from being dearer than an unedited one at any
@@ -189,6 +191,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_user_input: bool = True
     expiration: bool = True
     retrieval: bool = True
+    deduplicate: bool = True
+    known_calls: int = 1_000
     patience: float = 1.0
     borrow: bool = True
     show_once: bool = True
@@ -198,7 +202,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_types(self)
         _check_range(self, 1, 100_000, "window")
-        _check_range(self, 0, 100_000, "keep_recent", "summarize_every")
+        _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
         _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens")
         _check_range(self, 50, 100_000, "summary_tokens")
         _check_range(self, 500, MOST_TOKENS, "budget_tokens")
