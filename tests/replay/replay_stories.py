@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repertory.errors import RecordingError
-from repertory.llm.messages import Text, ToolResult, ToolUse
+from repertory.llm.messages import Text, ToolResult, ToolUse, encode_block
 from repertory.replay import RecordedRun, Turn, read_recordings
 
 TASK = "Find out why src/cli/main.py fails."
@@ -144,3 +144,15 @@ def long_run(turns: int, *, size: int = 2_000, parallel: int = 1, pause: int = 0
         said = ("And then?",) if number % 10 == 9 else ()
         made.append(Turn(content=(Text(f"Step {number}."), *calls), results=results, said=said, at=at))
     return RecordedRun(id=run_id, file="made.jsonl", task=TASK, system="You look things up.", turns=tuple(made))
+
+
+def as_messages(run: RecordedRun) -> list[dict[str, Any]]:
+    """A run as the conversation that it was recorded from."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": run.task}]
+    for turn in run.turns:
+        messages.append({"role": "assistant", "content": [encode_block(block) for block in turn.content]})
+        results = [encode_block(result) for result in turn.results.values()]
+        messages.append(
+            {"role": "user", "content": [*results, *({"type": "text", "text": said} for said in turn.said)]}
+        )
+    return messages

@@ -93,31 +93,38 @@ def replay(
 def _play_all(
     runs: Sequence[RecordedRun], policy: ContextPolicy | None, profiles: Sequence[ModelProfile]
 ) -> list[dict[str, Played]]:
-    from repertory.agents import run as run_async
-    from repertory.replay import needs_of, play
-
-    async def main(advance: Callable[[], None]) -> list[dict[str, Played]]:
-        played: list[dict[str, Played]] = []
-        for recorded in runs:
-            needs = needs_of(recorded)
-            played.append(
-                {
-                    profile.name: await play(recorded, policy=policy, profile=profile, needs=needs, on_request=advance)
-                    for profile in profiles
-                }
-            )
-        return played
-
     screen = output.console(stderr=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
-        # asyncio starts tasks in the order in which they were made: the same recording always gives the same figures.
-        return run_async(main, lambda: None, backend="asyncio")
+        return [_play(recorded, policy, profiles, lambda: None) for recorded in runs]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True) as progress:
-        bar = progress.add_task("", total=len(profiles) * sum(len(recorded.turns) for recorded in runs))
-        return run_async(main, lambda: progress.advance(bar), backend="asyncio")
+        # Each turn is searched once and played once for each model.
+        bar = progress.add_task("", total=(1 + len(profiles)) * sum(len(recorded.turns) for recorded in runs))
+        return [_play(recorded, policy, profiles, lambda: progress.advance(bar)) for recorded in runs]
+
+
+def _play(
+    recorded: RecordedRun,
+    policy: ContextPolicy | None,
+    profiles: Sequence[ModelProfile],
+    advance: Callable[[], None],
+) -> dict[str, Played]:
+    from repertory.agents import run as run_async
+    from repertory.replay import needs_of, play
+
+    # Outside of the event loop, which would keep Ctrl-C waiting for the next time that anything is awaited.
+    needs = needs_of(recorded, on_turn=advance)
+
+    async def main() -> dict[str, Played]:
+        return {
+            profile.name: await play(recorded, policy=policy, profile=profile, needs=needs, on_request=advance)
+            for profile in profiles
+        }
+
+    # asyncio starts tasks in the order in which they were made: the same recording always gives the same figures.
+    return run_async(main, backend="asyncio")
 
 
 def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:

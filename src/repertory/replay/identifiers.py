@@ -2,6 +2,10 @@
 
 Several tokenizers, because what counts as one identifier is a matter of taste; a figure that holds for all of them
 is no artefact of one.
+
+A result may be megabytes of base64, so each pattern takes time in proportion to the text: it reads a run of its
+characters from the run's beginning only, to the end of it or a bounded number of them, and the next search begins
+behind what was read.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_PATH = re.compile(r"(?:[\w.\-@~]*/)+[\w.\-@]+")
+_WAY = re.compile(r"[\w.\-@~/]+")  # a whole run, matched whatever it holds: it is not searched again from its middle
+_PATH = re.compile(r".*/[\w.\-@]+")  # within one: up to the last slash before a name, and that name
 _URL = re.compile(r"https?://[^\s\"'<>)\]\\]+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{3,}")
 _NUMBER = re.compile(r"(?<![\w.])\d{3,}(?!\w)")
@@ -26,7 +31,8 @@ _LONGEST = 200
 
 def paths(text: str) -> set[str]:
     """Paths of files and addresses of pages."""
-    found = {path.rstrip("./-:@") for path in set(_PATH.findall(text))}
+    ways = (_PATH.match(way) for way in set(_WAY.findall(text)) if "/" in way)
+    found = {way[0].rstrip("./-:@") for way in ways if way is not None}
     found = {path for path in found if "/" in path[1:] and path[:2] != "//" and any(c.isalpha() for c in path)}
     return {path for path in found | {url.rstrip(".,") for url in _URL.findall(text)} if 5 <= len(path) < _LONGEST}
 

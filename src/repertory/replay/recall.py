@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -35,10 +35,14 @@ class Need(msgspec.Struct, frozen=True):
         return AGES[(self.age > 1) + (self.age > 3) + (self.age > 10)]
 
 
-def needs_of(run: RecordedRun) -> list[tuple[Need, ...]]:
+def needs_of(run: RecordedRun, *, on_turn: Callable[[], None] = lambda: None) -> list[tuple[Need, ...]]:
     """What each turn of a run needs: the identifiers in its words and calls that first stood in a tool result.
 
     What the task, the user or the model itself said first does not count: no result has to be remembered for it.
+
+    Args:
+        run: What was recorded.
+        on_turn: Called after every turn.
     """
     from_result: dict[str, bool] = {}  # whether a result said it first
     newest: dict[str, int] = {}  # the iteration of the newest result that holds it
@@ -65,6 +69,7 @@ def needs_of(run: RecordedRun) -> list[tuple[Need, ...]]:
             hear(text_of(result), iteration)
         for said in turn.said:
             hear(said, None)
+        on_turn()
     return needed
 
 

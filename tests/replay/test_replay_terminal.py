@@ -1,0 +1,79 @@
+"""``repertory replay`` at a terminal: a bar while it works, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from replay_stories import as_messages, long_run, write
+
+TURNS = 200
+
+
+def watch(path: Path, *, ctrl_c_at: int | None) -> tuple[int, bytes, list[int]]:
+    """Replay at a terminal; press Ctrl-C when the bar has come that far.
+
+    Returns:
+        The exit code, what came out, and the counts that the bar showed.
+    """
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "repertory", "replay", str(path), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80"},
+        cwd=path.parent,
+    )
+    os.close(theirs)
+    shown = b""
+    counts: list[int] = []
+    sent = False
+    try:
+        while part := _read(ours):
+            shown += part
+            counts = [int(count) for count in re.findall(rb"(\d+)/%d\b" % (4 * TURNS), shown)]
+            if not sent and ctrl_c_at is not None and counts and counts[-1] >= ctrl_c_at:
+                process.send_signal(signal.SIGINT)
+                sent = True
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(ours)
+    assert b"Traceback" not in shown
+    assert b"unexpected" not in shown
+    return process.returncode, out, counts
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:  # its other end is closed
+        return b""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of many turns."""
+    return write(tmp_path_factory.mktemp("long") / "long.json", as_messages(long_run(TURNS, parallel=3)))
+
+
+@pytest.mark.parametrize("count", [0, TURNS + 1], ids=["searched", "played"])
+def test_ctrl_c_ends_a_replay(count: int, recording: Path) -> None:
+    """The bar stands there before anything is searched: each turn once for that, and once for each of three models."""
+    code, out, counts = watch(recording, ctrl_c_at=count)
+    assert (code, out) == (130, b"")
+    assert counts[0] == 0
+    assert counts[-1] < 4 * TURNS
+
+
+def test_without_ctrl_c_it_comes_to_its_end(recording: Path) -> None:
+    """Negative control: the same, with nothing pressed."""
+    code, out, counts = watch(recording, ctrl_c_at=None)
+    assert (code, out[:1]) == (0, b"{")
+    assert counts[-1] > TURNS
