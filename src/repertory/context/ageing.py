@@ -16,6 +16,7 @@ from repertory.context.live import is_spoken
 from repertory.context.names import clip, trouble_lines
 from repertory.context.plan import Cover, Plan, shared_covers
 from repertory.context.policy import ContextPolicy, ResultRules
+from repertory.context.shaping import own_words
 from repertory.context.vocabulary import (
     BATCH,
     CHUNK,
@@ -141,7 +142,7 @@ class Ageing:
     def _reads(self, entry: Entry) -> Iterator[None]:
         if entry.tool_call_id is not None:
             counted: dict[str, int] = {}
-            for counted in count_names(text_of(entry.content)):  # noqa: B007 - the last one counts
+            for counted in count_names("\n".join(own_words(entry))):  # noqa: B007 - the last one counts
                 yield
             yield from self.vocabulary.saw(counted, entry.iteration)
             if entry.position >= self.start:

@@ -11,6 +11,7 @@ from typing import Any
 
 from repertory.context.cutting import first_chars
 from repertory.context.names import TROUBLE, best_names, clip, names_in, trouble_lines
+from repertory.context.shaping import own_words
 from repertory.llm.messages import Json, Text, ToolUse, canonical_json, text_of
 from repertory.memory.entries import Entry
 
@@ -53,7 +54,7 @@ def digest(
     chosen = _newest_that_fit(lines, room - names_room)
     out.extend(chosen)
     standing = "\n".join(out)
-    results = [text_of(entry.content) for entry in entries if entry.tool_call_id and entry.position not in skip]
+    results = ["\n".join(own_words(entry)) for entry in entries if entry.tool_call_id and entry.position not in skip]
     room = tokens * _CHARS_PER_TOKEN - len(standing) - len("\nnames: ") - 1
     names = best_names(results, room, without=standing, also=used) if room > 20 else []
     if names:

@@ -13,6 +13,7 @@ from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
 from repertory.context.policy import ResultRules
 from repertory.llm.messages import Image, RawBlock, Text, canonical_json, text_of
+from repertory.memory.entries import Entry
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""
@@ -98,15 +99,13 @@ def facts_line(url: str, facts: Mapping[str, Any]) -> str:
     return clip("; ".join([url, *parts] if url else parts), _FACTS_CHARS)
 
 
-def own_words(text: str, *, cut: bool) -> tuple[str, str]:
-    """The beginning and the end of what a result's tool said, without what was written around and between them.
+def own_words(entry: Entry) -> tuple[str, str]:
+    """The beginning and the end of what an entry shows of a result, without what was written around and between them.
 
-    Args:
-        text: What is shown of the result.
-        cut: Whether that is not all of it.
+    The end is "" where nothing was left out.
     """
-    text = _REPEATED.sub("", text)
-    if not cut:
+    text = _REPEATED.sub("", text_of(entry.content))
+    if not entry.original_length:
         return text, ""
     head, *tail = _GAP.split(_AROUND.sub("", text), maxsplit=1)
     return head, tail[0] if tail else ""

@@ -26,8 +26,8 @@ def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> st
         used: Names that the agent has used before; they are kept first.
     """
     if rules.compact_mode == "first_chars":
-        return _under("shortened", entry, rules, first_chars(_own(entry)[0], rules.compact_length))
-    text = "\n".join(_own(entry))
+        return _under("shortened", entry, rules, first_chars(own_words(entry)[0], rules.compact_length))
+    text = "\n".join(own_words(entry))
     gist = _gist(entry, rules)
     trouble = [line for line in trouble_lines(text, most=2) if line not in gist] if _failed(entry) else []
     body = "\n".join([gist, *trouble]) if trouble else gist
@@ -42,9 +42,9 @@ def once_stub(entry: Entry, names: Iterable[str], rules: ResultRules) -> str:
     It says how to get the whole, and where that came from; then what a plug-in that the policy names makes of it, or
     its beginning, and the names worth keeping, unless the policy asks for the first characters alone.
     """
-    gist = _gist(entry, rules) if rules.compactor else first_chars(_own(entry)[0], rules.compact_length)
+    gist = _gist(entry, rules) if rules.compactor else first_chars(own_words(entry)[0], rules.compact_length)
     if rules.compact_mode == "first_chars":
-        return _under("shown once", entry, rules, first_chars(_own(entry)[0], rules.compact_length))
+        return _under("shown once", entry, rules, first_chars(own_words(entry)[0], rules.compact_length))
     return _under("shown once", entry, rules, gist, " ".join(name for name in names if name not in gist))
 
 
@@ -81,13 +81,9 @@ def _under(what: str, entry: Entry, rules: ResultRules, *parts: str) -> str:
     return "\n".join(part for part in (head, facts_of(entry), *(part.strip() for part in parts)) if part)
 
 
-def _own(entry: Entry) -> tuple[str, str]:
-    return own_words(text_of(entry.content), cut=bool(entry.original_length))
-
-
 def _gist(entry: Entry, rules: ResultRules) -> str:
     """What a compactor says of the whole result: of one that was cut on arrival, what it said then."""
-    head, _ = _own(entry)
+    head, _ = own_words(entry)
     if not entry.original_length:
         return compact(head, rules.compact_length, tool=entry.tool or "", name=rules.compactor)
     if len(entry.gist) <= rules.compact_length:
