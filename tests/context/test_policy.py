@@ -58,13 +58,34 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
         (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
         (lambda: ResultPolicy(expiration_mode="vanish"), "ResultPolicy.expiration_mode is 'vanish'"),  # type: ignore[arg-type]
         (lambda: ResultPolicy(importance=1e9), "ResultPolicy.importance is"),
-        (lambda: ContextPolicy(tools={"x": 3}), "ContextPolicy.tools is"),  # type: ignore[dict-item]
+        (lambda: ContextPolicy(tools={"x": 3}), r"ContextPolicy.tools\['x'\] is 3; expected a ResultPolicy"),  # type: ignore[dict-item]
+        (lambda: ContextPolicy(tools={"x": {"cap_tokens": 5}}), r"tools\['x'\] is {'cap_tokens': 5}; expected"),  # type: ignore[dict-item]
+        (lambda: ContextPolicy(tools=[]), "ContextPolicy.tools is"),  # type: ignore[arg-type]
+        (
+            lambda: ContextPolicy(results={"pin": True}),
+            "ContextPolicy.results is {'pin': True}; expected",
+        ),  # type: ignore[arg-type]
+        (lambda: ResultPolicy(cite_on_arrival=True, cite_over=0), "cite_on_arrival is True and cite_over is 0"),
+        (lambda: ResultPolicy(pin=True, expiration_mode="remove"), "pin is True and expiration_mode is 'remove'"),
+        (
+            lambda: ContextPolicy(summary_tokens=900, budget_tokens=800),
+            "summary_tokens is 900; expected at most",
+        ),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(make: Any, words: str) -> None:
     """The error says which field and what came, where the mistake was made."""
     with pytest.raises(ConfigurationError, match=words):
         make()
+
+
+def test_layers_may_say_what_one_layer_may_not() -> None:
+    """Whoever pins one tool's results may let all others go; what holds then is said."""
+    gone = ResultPolicy(expiration_mode="remove", cite_on_arrival=True)
+    kept = merge_policies(gone, ResultPolicy(pin=True, cite_over=0))
+    assert (kept.pin, kept.expiration_mode, kept.cite_on_arrival) == (True, "none", False)
+    assert ContextPolicy(results=gone, tools={"x": ResultPolicy(pin=True)}).rules("x").expiration_mode == "none"
+    assert ContextPolicy(results=gone).rules("y").expiration_mode == "remove"
 
 
 def test_results_of_one_turn_expire_under_the_most_aggressive_setting() -> None:

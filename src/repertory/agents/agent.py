@@ -67,6 +67,11 @@ class Agent(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"agent {self.name}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}"
             )
+        if self.context is not None and not isinstance(self.context, ContextPolicy):
+            raise ConfigurationError(
+                f"agent {self.name}: context must be a ContextPolicy, or None for a plain loop, got {self.context!r}"
+            )
+        check_model(self.model, f"agent {self.name}: model")
         if self.max_tokens < 1:
             raise ConfigurationError(f"agent {self.name}: max_tokens must be at least 1, got {self.max_tokens!r}")
         _refuse_repeats(f"agent {self.name}: tools", [tool.name for tool in self.tools])
@@ -114,6 +119,12 @@ def check_listener(listener: object) -> None:
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+
+
+def check_model(model: object, where: str) -> None:
+    """Raise ``ConfigurationError`` for what is neither a model nor the name of one."""
+    if model is not None and not isinstance(model, str | Model):
+        raise ConfigurationError(f"{where} must be a Model, the name of one or None, got {model!r}")
 
 
 def _refuse_repeats(where: str, names: Sequence[str]) -> None:

@@ -14,10 +14,11 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.actors import open_system
-from repertory.agents.agent import Agent, check_listener, load_agent
+from repertory.agents.agent import Agent, check_listener, check_model, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
 from repertory.agents.log import log_dead_letter
+from repertory.agents.policies import check_policies, results_of
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
@@ -68,9 +69,11 @@ class Supervisor:
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
         Raises:
-            ConfigurationError: The task is empty, or the agent's model cannot be used.
+            ConfigurationError: The task is empty, the agent's model cannot be used, or policies contradict themselves:
+                they name a tool or a compactor that there is none of, or an expiration without a mode.
         """
         check_listener(on_lifecycle)
+        check_policies(agent, results)
         if not task.strip():
             raise ConfigurationError("expected a task with some text, got an empty one")
         started = RunStarted(
@@ -105,7 +108,7 @@ class Supervisor:
         Raises:
             RunNotFound: There is no such run.
             RunError: It is under way in this process, or a sub-agent's.
-            ConfigurationError: No agent was handed in and none was named.
+            ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
         """
         runtime = self._runtime
         async with self._resuming:
@@ -125,6 +128,8 @@ class Supervisor:
                     "supervisor.resume(run_id, agent=…), or on the command line --agent module:name"
                 )
             agent = load_agent(started.agent_ref, **started.options)
+        if row.state != "done":
+            check_policies(agent, results_of(started))
         live = await runtime.reopen(row, agent)
         if row.state == "done":
             runtime.close(live, "done", result=row.result)
@@ -177,8 +182,9 @@ async def open_supervisor(
 
     Raises:
         JournalError: The file cannot be opened: it is locked, too new or not a journal.
-        ConfigurationError: The model's name makes no sense.
+        ConfigurationError: The model's name makes no sense, or it is none.
     """
+    check_model(model, "open_supervisor: model")
     errors: list[BaseException] = []
     try:
         async with AsyncExitStack() as stack:

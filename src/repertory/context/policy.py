@@ -117,14 +117,29 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, 0, MOST_TOKENS, "cap_tokens", "cap_chars", "cite_over", "expiration_turns")
         _check_range(self, 20, MOST_TOKENS, "excerpt_chars", "compact_length")
         _check_range(self, 0, 100, "importance")
+        if self.cite_on_arrival and self.cite_over == 0:
+            raise ConfigurationError(
+                "ResultPolicy.cite_on_arrival is True and cite_over is 0: what is not cited has no excerpt to show"
+            )
+        if self.pin and self.expiration_mode == "remove":
+            raise ConfigurationError(
+                "ResultPolicy.pin is True and expiration_mode is 'remove': results stay, or they go; choose one"
+            )
 
 
 def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
-    """Lay policies over one another, the strongest first: each field is what the first layer that says it says."""
+    """Lay policies over one another, the strongest first: each field is what the first layer that says it says.
+
+    Where layers contradict each other, a pin holds against an expiration, and what is not cited shows no excerpt.
+    """
     said: dict[str, Any] = {}
     for layer in reversed(layers):
         if layer is not None:
             said.update((name, value) for name, value in _fields(layer) if value is not None)
+    if said.get("pin") and said.get("expiration_mode") == "remove":
+        said["expiration_mode"] = "none"
+    if said.get("cite_over") == 0 and said.get("cite_on_arrival"):
+        said["cite_on_arrival"] = False
     return ResultPolicy(**said)
 
 
@@ -200,6 +215,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
     def __post_init__(self) -> None:
+        if not isinstance(self.results, ResultPolicy):
+            raise ConfigurationError(f"ContextPolicy.results is {self.results!r}; expected a ResultPolicy")
+        for name, policy in self.tools.items() if isinstance(self.tools, dict) else ():
+            if not isinstance(policy, ResultPolicy):
+                raise ConfigurationError(f"ContextPolicy.tools[{name!r}] is {policy!r}; expected a ResultPolicy")
         _check_types(self)
         _check_range(self, 1, 100_000, "window")
         _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
@@ -207,6 +227,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_range(self, 50, 100_000, "summary_tokens")
         _check_range(self, 500, MOST_TOKENS, "budget_tokens")
         _check_range(self, 0, 1_000, "patience")
+        if self.budget_tokens is not None and self.summary_tokens > self.budget_tokens:
+            raise ConfigurationError(
+                f"ContextPolicy.summary_tokens is {self.summary_tokens:,}; expected at most budget_tokens, which is "
+                f"{self.budget_tokens:,}"
+            )
 
     def rules(self, tool: str | None) -> ResultRules:
         """What holds for one tool's results, all layers merged."""
