@@ -61,6 +61,23 @@ def test_a_result_whose_call_was_made_again_says_so(rhythm: Any) -> None:
     assert rest.startswith("the prompt must not exceed") == (rhythm == "thrifty")
 
 
+@pytest.mark.parametrize(("turns", "shown"), [(0, 1), (1, 1), (2, 2), (5, 5)])
+@pytest.mark.parametrize("mode", ["remove", "compact"])
+def test_a_result_is_shown_in_as_many_requests_as_its_policy_says(turns: int, shown: int, mode: Any) -> None:
+    """And in one at least: 0 and 1 are the same."""
+    rules = ResultPolicy(expiration_turns=turns, expiration_mode=mode)
+    policy = strict(window=50, summaries=False, results=rules)
+    whole = [
+        outcome.plan.representation(snapshot[2]) == "verbatim"
+        for snapshot, outcome in planned(long_story(12), policy, profile())
+        if len(snapshot) > 2
+    ]
+    assert whole == [True] * shown + [False] * (len(whole) - shown)
+    (expired, _) = [event for event in events(long_story(12), policy) if event.position == 2]
+    assert (expired.kind, expired.turn) == ("expired", 2 + shown)
+    assert expired.reason == f"expired after {shown} iteration{'s' * (shown > 1)}"
+
+
 def test_without_a_record_the_events_have_the_decisions_reason() -> None:
     """Nothing is guessed."""
     story = long_story(6)

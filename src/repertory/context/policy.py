@@ -55,7 +55,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         cite_over: Results of more characters than this go whole to the content store on arrival; 0 for none.
         cite_on_arrival: Show a cited result as its excerpt only, from the first call on.
         excerpt_chars: Length of a citation's excerpt.
-        expiration_turns: Iterations for which a result is shown before it expires; 0 for the one that first shows it.
+        expiration_turns: Requests that show a result before it expires; 0 is the same as 1, every result is shown once.
         expiration_mode: What becomes of an expired result.
         compact_mode: What stands for a compacted result: a stub with what is likely to be needed again, its first
             characters, or a summary that the summarizer's model writes as soon as the result is there. Where it
