@@ -35,8 +35,9 @@ class Reader:
         model: What to run the agent with.
     """
 
-    def __init__(self, days: int, *, stop_at: int) -> None:
+    def __init__(self, days: int, *, stop_at: int, first: int = 1) -> None:
         self._days = days
+        self._first = first
         self._stop_at = stop_at
         self.arrived, self._go = trio.Event(), trio.Event()
         self.model = FunctionModel(self._answer)
@@ -46,7 +47,7 @@ class Reader:
         if count == self._stop_at:
             self.arrived.set()
             await self._go.wait()
-        return call("read_log", day=count) if count <= self._days else "Done."
+        return call("read_log", day=self._first + count - 1) if count <= self._days else "Done."
 
     def go(self) -> None:
         """Let the model answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from context_scenes import STRICT, Reader, clerk, log_of
@@ -14,9 +15,13 @@ from repertory.cli.figures import read_figures
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
+from repertory.llm.profiles import OFFLINE, Prices
 from repertory.summarizer import ModelStrategy
 from repertory.testing import FunctionModel
 
+FREE = msgspec.structs.replace(
+    OFFLINE, prices=(Prices(input=0, output=0, cache_read=0, cache_write=0, cache_write_1h=0),)
+)
 SUMMARY = rp.ResultPolicy(compact_mode="summary", compact_length=200)
 GOOD = '```json\n{"summary": "Ships called at berths 0 to 6.", "facts": ["ship 130 at berth 2"]}\n```'
 
@@ -193,7 +198,7 @@ async def test_a_summary_outlives_the_process_and_its_price_is_counted(tmp_path:
             await trio.lowlevel.checkpoint()
         while not run.statistics().cost_seen:
             await trio.lowlevel.checkpoint()
-    again = Reader(6, stop_at=99)
+    again = Reader(6, stop_at=99, first=2)
     quiet = FunctionModel(lambda request: '{"summary": "Another."}')
     async with rp.open_supervisor(
         path, model=again.model, summaries=ModelStrategy(quiet), durability="process"
@@ -227,10 +232,27 @@ async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
 async def test_dense_work_is_summarized_more_often(policy: rp.ContextPolicy, asked_in: list[int]) -> None:
     """A summary is due when the record has grown by so much, and after so many iterations in any case."""
     reader = Reader(6, stop_at=99)
-    small = FunctionModel(lambda request: "GOAL: to read.")
+    small = FunctionModel(lambda request: "GOAL: to read.", profile=FREE)
     async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
         run = await supervisor.spawn(clerk(policy), "Read.")
         await run.wait_result()
         await trio.testing.wait_all_tasks_blocked()
         calls = await supervisor.journal.read_model_calls(run.id)
     assert [row.called.iteration for row in calls if row.called.purpose == "summary"] == asked_in
+
+
+@pytest.mark.parametrize(("days", "asked"), [(6, False), (40, True)])
+async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) -> None:
+    """A model that charges is not asked while its summary could not be paid for; once it can, it is swapped in.
+
+    So a run is never dearer for it than one that shows everything.
+    """
+    reader = Reader(days, stop_at=99)
+    small = FunctionModel(lambda request: "GOAL: to read.", profile=rp.profile_for("claude-haiku-4-5"))
+    async with rp.open_supervisor(model=reader.model, summaries=ModelStrategy(small)) as supervisor:
+        run = await supervisor.spawn(clerk(rp.ContextPolicy(), limits=rp.Limits(iterations=99)), "Read.")
+        await run.wait_result()
+        figures = run.statistics()
+    assert bool(small.requests) == asked
+    assert bool(figures.summaries) == asked
+    assert figures.cost_seen <= figures.cost_plain

@@ -40,7 +40,7 @@ def digested(story: Story, *, read: float = 0.1) -> list[tuple[Snapshot, Plan]]:
 def merge_for(snapshot: Snapshot, plan: Plan) -> Merge:
     """The merge that is due, for one who comes upon the plan afresh."""
     live = Live(plan, POLICY, snapshot)
-    ageing = Ageing(plan, POLICY, live.rules)
+    ageing = Ageing(live)
     ageing.finish(snapshot)
     merge = merge_of(plan, snapshot, ageing, fixed=False, like=None)
     assert merge is not None

@@ -104,7 +104,7 @@ def scheduled(story: Story, edges: Sequence[int]) -> list[Plan]:
 
 def _view(snapshot: Snapshot, plan: Plan) -> tuple[Live, Ageing]:
     live = Live(plan, POLICY, snapshot)
-    return live, Ageing(plan, POLICY, live.rules)
+    return live, Ageing(live)
 
 
 class Shown(msgspec.Struct, frozen=True):

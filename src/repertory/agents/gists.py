@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
-from repertory.context import ContextPolicy, Decision, Edit, StubResult, text_tokens
-from repertory.context.stubs import facts_of
+from repertory.context import ContextPolicy
 from repertory.llm.messages import text_of
-from repertory.memory.entries import Entry
 from repertory.summarizer import SummarizeResult
 
 if TYPE_CHECKING:
@@ -56,32 +51,3 @@ class Gists:
                     reply_to=self._ref,
                 )
             )
-
-    def put_into(self, decision: Decision, snapshot: Sequence[Entry]) -> Decision:
-        """Let the summaries that are ready stand in the stubs that a decision makes, under their first lines."""
-        if not self._live.gists:
-            return decision
-        more = 0
-        edits: list[Edit] = []
-        for edit in decision.edits:
-            if isinstance(edit, StubResult) and (gist := self._gist_for(snapshot[edit.position])):
-                head, facts = edit.text.partition("\n")[0], facts_of(snapshot[edit.position])
-                text = "\n".join(part for part in (head, facts, gist) if part)
-                tokens = text_tokens(text) + 15
-                if tokens < edit.was_tokens:
-                    more += tokens - edit.tokens
-                    edit = msgspec.structs.replace(edit, text=text, tokens=tokens)  # noqa: PLW2901
-            edits.append(edit)
-        if tuple(edits) == decision.edits:
-            return decision
-        arithmetic = msgspec.structs.replace(
-            decision.arithmetic, cleared_tokens=decision.arithmetic.cleared_tokens - more
-        )
-        return msgspec.structs.replace(decision, edits=tuple(edits), arithmetic=arithmetic)
-
-    def _gist_for(self, entry: Entry) -> str:
-        """The summary of a result, if its policy asks for one."""
-        assert self._policy is not None
-        return (
-            self._live.gists.get(entry.position, "") if self._policy.rules(entry.tool).compact_mode == "summary" else ""
-        )

@@ -21,7 +21,8 @@ from repertory.context import replay
 from repertory.errors import ActorStopped, LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
 from repertory.llm.messages import Json, Text
-from repertory.llm.model import Model
+from repertory.llm.model import Model, Usage
+from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Draft, Ledger, Memory
 from repertory.memory.journal import Journal, RunRow
 from repertory.memory.records import FINAL_STATES, EventLogged, RunStarted, RunState, RunStateChanged
@@ -47,6 +48,7 @@ class Runtime:
         content_retention: float | None,
         alerts: AlertThresholds | None,
         clock: Callable[[], float],
+        summary_profile: ModelProfile | None = None,
     ) -> None:
         self.journal = journal
         self.content_retention = content_retention
@@ -58,8 +60,14 @@ class Runtime:
         self._memory = memory
         self._default_model = model
         self._alerts = alerts
+        self._summary_profile = summary_profile
         self._models: dict[str | None, Model] = {}
         self._live: dict[str, LiveRun] = {}
+
+    def summary_price(self, tokens: int, written: int) -> float:
+        """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
+        profile = self._summary_profile
+        return cost_of(profile, Usage(input_tokens=tokens, output_tokens=written)) if profile is not None else 0.0
 
     # --- how a run begins ---------------------------------------------------------------------------------
 

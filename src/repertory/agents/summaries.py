@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
-from repertory.context import ContextPolicy
+from repertory.context import ContextPolicy, Planner
 from repertory.llm.messages import text_of
 from repertory.memory.records import SummaryStored
 from repertory.summarizer import Summarize
@@ -46,21 +46,27 @@ class Summaries:
         self.ready.append(summary)
         self._newest = summary
 
-    def request(self, iteration: int, *, size: int, head: int) -> None:
+    def request(self, iteration: int, *, size: int, head: int, planner: Planner | None) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail.
+
+        One that what was saved so far could not pay for waits: until it is swapped in it would only cost.
 
         Args:
             iteration: The iteration that has just ended.
             size: Tokens of the whole record, system text and tools included.
             head: Tokens of system text and tools.
+            planner: The run's, which knows the savings; None for a plain loop.
         """
         policy = self._policy
         if policy is None or not policy.summaries or not policy.summarize_every:
             return
         if iteration % policy.summarize_every and not self._is_dense(policy, size - max(self._asked_at, head)):
             return
-        self._asked_at = size
         snapshot, newest = self._live.ledger.snapshot(), self._newest
+        new = sum(entry.tokens for entry in snapshot[newest.last + 1 if newest else 0 :])
+        if planner is not None and not planner.affords(self._runtime.summary_price(new, policy.summary_tokens)):
+            return
+        self._asked_at = size
         self._runtime.summarizer.tell(
             Summarize(
                 run_id=self._live.run_id,

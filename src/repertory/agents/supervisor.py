@@ -209,6 +209,7 @@ async def open_supervisor(
                 content_retention=content_retention,
                 alerts=alerts,
                 clock=clock,
+                summary_profile=getattr(summaries, "profile", None),
             )
             await journal.delete_expired_contents(clock())
             try:

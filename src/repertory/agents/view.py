@@ -174,12 +174,8 @@ class ContextView:
                 outcome = self._next(self._planner, snapshot, iteration, now)
             estimate = outcome.estimate
             self._request_compaction(outcome.compaction, snapshot, iteration, now)
-            better = [self._gists.put_into(decision, snapshot) for decision in outcome.decisions]
-            for decision, planned in zip(better, outcome.decisions, strict=True):
-                records.append(self.edits.take(decision))
-                estimate += planned.arithmetic.cleared_tokens - decision.arithmetic.cleared_tokens
-            if tuple(better) == outcome.decisions:
-                live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
+            records.extend(self.edits.take(decision) for decision in outcome.decisions)
+            live.plan = outcome.plan  # equal to what the decisions made, and the one that the planner knows
             if outcome.decisions:
                 self._summaries.drop_covered()
         request = self._projector.project(snapshot, live.plan)
@@ -263,6 +259,7 @@ class ContextView:
             calibration=self._calibration,
             cold=self._cache_is_cold(now),
             summaries=self._summaries.ready,
+            gists=self._live.gists,
             shrink_to=self._shrink_to,
         )
 
@@ -407,7 +404,7 @@ class ContextView:
         if not self._compactions.apply:
             # Where thinking is bound any other summary would invalidate it; the planner says when to ask the provider.
             size = self._record_estimate(self._live.ledger.snapshot())
-            self._summaries.request(iteration, size=size, head=self._head)
+            self._summaries.request(iteration, size=size, head=self._head, planner=self._planner)
 
     def _request_compaction(self, wanted: Compaction | None, snapshot: Snapshot, iteration: int, now: float) -> None:
         """Have the provider summarize exactly what the last request said, if the planner wants that."""
@@ -433,6 +430,7 @@ class ContextView:
         summary = message.summary
         self._live.meter.add(cost_seen=message.cost)
         if summary.strategy != ProviderStrategy.name:
+            self._charge(message.cost)
             self._summaries.add(summary)
         elif not self._compactions.arrived(summary):
             self._runtime.publish(self._live, SummaryRefused, reason="the provider's summary came too late")
@@ -447,8 +445,13 @@ class ContextView:
             replaced_tokens=summary.replaced_tokens,
         )
 
+    def _charge(self, cost: float) -> None:
+        if self._planner is not None:
+            self._planner.charge(cost)
+
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
         self._live.meter.add(cost_seen=message.cost)
+        self._charge(message.cost)
         self._compactions.failed(message.upto)
         self._runtime.publish(self._live, SummaryRefused, reason=message.reason)

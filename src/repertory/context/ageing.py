@@ -8,14 +8,14 @@ ahead only changes when the time is spent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from repertory.context.digest import call_line
-from repertory.context.live import is_spoken
+from repertory.context.live import Live, is_spoken
 from repertory.context.names import clip, trouble_lines
-from repertory.context.plan import Cover, Plan, shared_covers
-from repertory.context.policy import ContextPolicy, ResultRules
+from repertory.context.plan import Cover, shared_covers
+from repertory.context.stubs import words_asked_for
 from repertory.context.shaping import own_words
 from repertory.context.vocabulary import (
     BATCH,
@@ -41,12 +41,12 @@ _PIECES = 8  # of work at each call, where nothing is due
 class Ageing:
     """The lines of one run's entries, from the plan's start on."""
 
-    def __init__(self, plan: Plan, policy: ContextPolicy, rules: Callable[[str | None], ResultRules]) -> None:
-        """Begin at the record's beginning."""
-        self._plan = plan
+    def __init__(self, live: Live) -> None:
+        """Begin at the beginning of a view's record."""
+        plan, policy = live.plan, live.policy
+        self._live = live
         self._policy = policy
         self.retrieval = policy.retrieval  # whether heads of digests name the tool that shows the originals
-        self._rules = rules
         self._later = max(0, policy.window - _AHEAD)  # iterations after an entry's own that its line may know of
         self.vocabulary = Vocabulary()
         self.standing = Standing()
@@ -179,10 +179,14 @@ class Ageing:
             self._chars.append(self._chars[-1] + len(line) + 1 if line else self._chars[-1])
 
     def _line(self, entry: Entry, found: dict[str, int], as_of: int) -> Iterator[str]:
-        rules = self._rules(entry.tool)
-        if is_spoken(entry, self._policy) or entry.position in self._plan.pins or rules.pin:
+        rules = self._live.rules(entry.tool)
+        if is_spoken(entry, self._policy) or entry.position in self._live.plan.pins or rules.pin:
             return  # stays verbatim
         if entry.tool_call_id is not None:
+            asked = words_asked_for(entry, rules, self._live.gist(entry))
+            if asked:
+                yield f"> {' '.join(asked.split())}"
+                return
             least = LEAST_WORTH / max(rules.importance, 0.01)
             names: list[str] = []
             for names in self.vocabulary.choosing(found, self.standing, as_of=as_of, least=least):  # noqa: B007
@@ -206,16 +210,17 @@ class Ageing:
 
     # --- following the plan -------------------------------------------------------------------------------
 
-    def follow(self, plan: Plan, *, standing: Standing | None = None, upto: int = 0) -> None:
+    def follow(self, live: Live, *, standing: Standing | None = None, upto: int = 0) -> None:
         """Take over a changed plan. Lines that were made ahead stay where the old ones stand in a digest now.
 
         Args:
-            plan: The plan.
+            live: Its view.
             standing: The names in its covers in front of ``upto``, where they are known; from then on it belongs to
                 this object.
             upto: A position.
         """
-        old, self._plan = self._plan, plan
+        old, plan = self._live.plan, live.plan
+        self._live = live
         if plan.covers is old.covers and plan.pins == old.pins:
             return
         same = shared_covers(old.covers, plan.covers)
@@ -238,7 +243,7 @@ class Ageing:
         self._aged = min(self._aged, self.start)
         self._words = [(position, words) for position, words in self._words if position < self._aged]
         self.standing = standing
-        for cover in self._plan.covers:
+        for cover in self._live.plan.covers:
             if cover.last >= upto:
                 self.standing.put(*lines_of(cover))
         for _, words in self._words:

@@ -112,6 +112,11 @@ def register_compactor(compactor: Compactor) -> None:
     COMPACTORS.update({compactor.name: compactor, **others})
 
 
+def is_registered(name: str) -> bool:
+    """Whether a compactor of this name is one that the application added."""
+    return name in COMPACTORS and not isinstance(COMPACTORS[name], _Plain)
+
+
 def _json(text: str) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         return None

@@ -140,7 +140,7 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
         edits.append(_fold(live, snapshot, able.fold, used, users=users))
     edits += [_removal(live, entry) for entry in able.gone]
     newer = {stub.position: stub for stub in supersede(live, snapshot, able.covered_to)} if able.old else {}
-    stubs = (newer.get(entry.position) or _stub(entry, rules, used) for entry, rules in able.old)
+    stubs = (newer.get(entry.position) or _stub(live, entry, rules, used) for entry, rules in able.old)
     edits += [stub for stub in stubs if stub.tokens < stub.was_tokens]
     return edits
 
@@ -176,8 +176,8 @@ def _removal(live: Live, entry: Entry) -> RemoveResult:
     return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=text_tokens(text), was_tokens=was)
 
 
-def _stub(entry: Entry, rules: ResultRules, used: set[str]) -> StubResult:
-    return _stubbed(entry, stub_of(entry, rules, used=used))
+def _stub(live: Live, entry: Entry, rules: ResultRules, used: set[str]) -> StubResult:
+    return _stubbed(entry, stub_of(entry, rules, used=used, summary=live.gist(entry)))
 
 
 def _stubbed(entry: Entry, text: str) -> StubResult:
@@ -191,7 +191,7 @@ def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) 
         return []
     used = names_used(snapshot[live.plan.start :])
     edits = [
-        _removal(live, entry) if rules.expiration_mode == "remove" else _stub(entry, rules, used)
+        _removal(live, entry) if rules.expiration_mode == "remove" else _stub(live, entry, rules, used)
         for entry, rules in expired
     ]
     return [edit for edit in edits if edit.tokens < edit.was_tokens]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from repertory.context.plan import Expanded, Plan, Stub
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
@@ -29,6 +29,7 @@ class Live:
         superseded: Of results whose call was made again since, with the same arguments: the position of the newer one.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
+        gists: What a model wrote of single results, by position.
         last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
         full_from: The iteration of the oldest uncovered entry; 0 where there is none.
     """
@@ -64,6 +65,7 @@ class Live:
         self._calls: dict[str, int] = {}  # hashes of what was called, by the call's id
         self._known_calls = like._calls if like is not None else {}
         self._newest: dict[int, int] = {}  # position of the newest result, by what was called
+        self.gists: Mapping[int, str] = like.gists if like is not None else {}
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
 
@@ -118,6 +120,10 @@ class Live:
         if found is None:
             found = self._rules[tool] = self.policy.rules(tool)
         return found
+
+    def gist(self, entry: Entry) -> str:
+        """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
+        return self.gists.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
 
     def before(self, position: int) -> int:
         """Tokens of the view in front of an entry that no summary covers."""

@@ -8,8 +8,9 @@ nothing is edited for money; the outcome says when to ask the provider for a com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import msgspec
 
@@ -28,6 +29,7 @@ from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored
 
+_NO_GISTS: Mapping[int, str] = MappingProxyType({})
 _BELOW = 0.98  # of a length above which every token costs more
 
 
@@ -93,6 +95,7 @@ class Planner:
         calibration: Calibration | None = None,
         cold: bool = False,
         summaries: Sequence[SummaryStored] = (),
+        gists: Mapping[int, str] = _NO_GISTS,
         shrink_to: int | None = None,
     ) -> Outcome:
         """Say how the record is to be shown in the next request.
@@ -104,6 +107,7 @@ class Planner:
             calibration: What the provider's counts taught; None before the first call.
             cold: Whether the prompt cache has expired.
             summaries: Those that may be swapped in.
+            gists: What a model wrote of single results, by position; it is shown where a policy asks for it.
             shrink_to: Tokens that the prompt must not exceed because the server refused a longer one; None for
                 what the window and the budget leave.
 
@@ -111,6 +115,7 @@ class Planner:
             ContextOverflow: It does not fit, even at its smallest.
         """
         live = self._follow(snapshot, plan)
+        live.gists = gists
         thrift = self._thrift
         if thrift is not None:
             thrift.grow(snapshot, iteration)
@@ -185,6 +190,23 @@ class Planner:
         first = min((_begins(edit) for edit in decision.edits), default=0)
         untouched = self._head + (live.before(first) if first > plan.start else 0)
         return self._thrift.counted(decision, after, edited, iteration=iteration, untouched=untouched, cold=cold)
+
+    def affords(self, dollars: float) -> bool:
+        """Whether what was saved so far pays for a summary of this price, and for swapping it in.
+
+        Always so where nothing is weighed: in strict rhythm, and where the model's prices are not known.
+        """
+        return self._thrift is None or self._thrift.affords(self._priced_in_tokens(dollars))
+
+    def charge(self, dollars: float) -> None:
+        """Take from the savings what was paid for the run beside its own calls, such as for a summary."""
+        if self._thrift is not None:
+            self._thrift.account.bank -= self._priced_in_tokens(dollars)
+
+    def _priced_in_tokens(self, dollars: float) -> float:
+        """How many tokens of input a sum buys; 0 where input costs nothing."""
+        price = self._profile.prices[0].input
+        return dollars * 1e6 / price if price else 0.0
 
     def _follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. A plan that others have changed is counted from the beginning."""
@@ -335,6 +357,7 @@ def plan_next(
     calibration: Calibration | None = None,
     cold: bool = False,
     summaries: Sequence[SummaryStored] = (),
+    gists: Mapping[int, str] = _NO_GISTS,
     shrink_to: int | None = None,
 ) -> Outcome:
     """Say how the record is to be shown in the next request. A pure function; see ``Planner.next``."""
@@ -346,5 +369,6 @@ def plan_next(
         calibration=calibration,
         cold=cold,
         summaries=summaries,
+        gists=gists,
         shrink_to=shrink_to,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repertory.context.compactors import beginning, compact
+from repertory.context.compactors import beginning, compact, is_registered
 from repertory.context.cutting import first_chars
 from repertory.context.names import best_names, trouble_lines
 from repertory.context.policy import ResultRules
@@ -13,7 +13,7 @@ from repertory.llm.messages import Image, ToolResult, text_of
 from repertory.memory.entries import Entry
 
 
-def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> str:
+def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = (), summary: str = "") -> str:
     """Make the text that stands for a result from now on.
 
     It says what it stands for and how to get the whole, and where it came from; then, within ``compact_length``
@@ -24,7 +24,10 @@ def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> st
         entry: The result.
         rules: What holds for the tool's results.
         used: Names that the agent has used before; they are kept first.
+        summary: What a model wrote of it, which then stands in the place of all this; "" for nothing.
     """
+    if summary:
+        return _under("shortened", entry, rules, summary)
     if rules.compact_mode == "first_chars":
         return _under("shortened", entry, rules, first_chars(own_words(entry)[0], rules.compact_length))
     text = "\n".join(own_words(entry))
@@ -36,16 +39,30 @@ def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = ()) -> st
     return _under("shortened", entry, rules, body, " ".join(names))
 
 
-def once_stub(entry: Entry, names: Iterable[str], rules: ResultRules) -> str:
+def once_stub(entry: Entry, names: Iterable[str], rules: ResultRules, *, summary: str = "") -> str:
     """What remains of a result that was shown once.
 
     It says how to get the whole, and where that came from; then what a plug-in that the policy names makes of it, or
-    its beginning, and the names worth keeping, unless the policy asks for the first characters alone.
+    its beginning, and the names worth keeping; or what the policy asks for.
     """
+    asked = words_asked_for(entry, rules, summary)
+    if asked:
+        return _under("shown once", entry, rules, asked)
     gist = _gist(entry, rules) if rules.compactor else first_chars(own_words(entry)[0], rules.compact_length)
-    if rules.compact_mode == "first_chars":
-        return _under("shown once", entry, rules, first_chars(own_words(entry)[0], rules.compact_length))
     return _under("shown once", entry, rules, gist, " ".join(name for name in names if name not in gist))
+
+
+def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
+    """What an application wants to remain of a result; "" where it leaves that open.
+
+    That is a model's summary, the first characters, or what a compactor of its own says.
+    """
+    if summary:
+        return summary
+    if rules.compact_mode == "first_chars":
+        return first_chars(own_words(entry)[0], rules.compact_length)
+    own = is_registered(rules.compactor) or is_registered(entry.tool or "")
+    return _gist(entry, rules) if own else ""
 
 
 def superseded_stub(entry: Entry, newer: Entry, names: Iterable[str] = ()) -> str:

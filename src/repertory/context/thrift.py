@@ -72,7 +72,7 @@ class Thrift:
         """Begin with a plan; ``grow`` brings everything up to its record."""
         self._profile = profile
         self._policy: ContextPolicy = live.policy
-        self.ageing = Ageing(live.plan, live.policy, live.rules)
+        self.ageing = Ageing(live)
         self.account = Account(rates_of(profile), head)
         self.cliffs = cliffs_of(profile)
         self._head = head
@@ -86,9 +86,9 @@ class Thrift:
         self._live = live
         merge = self._merge
         if merge is not None and merge.is_in(live.plan):
-            self.ageing.follow(live.plan, standing=merge.standing, upto=merge.covers[-1].last + 1)
+            self.ageing.follow(live, standing=merge.standing, upto=merge.covers[-1].last + 1)
         else:
-            self.ageing.follow(live.plan)
+            self.ageing.follow(live)
         self.account.take_up(live.plan, live.before)
 
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
@@ -136,6 +136,12 @@ class Thrift:
         if upto <= live.plan.start or not self._policy.summaries:
             return 0, 0
         return live.before(upto) - live.covered - live.spoken_tokens(upto), self.ageing.chars(upto) // 4 + 24
+
+    def affords(self, tokens: float) -> bool:
+        """Whether the savings pay for a summary that costs so much, and for swapping it in."""
+        live, rates = self._live, self.account.rates
+        rewritten = self._policy.summary_tokens + live.restated(live.last_turn)
+        return not tokens or _MARGIN * (tokens + (rates.write - rates.read) * rewritten) <= self.account.bank
 
     def counted(
         self, decision: Decision, after: Live, plan: Plan, *, iteration: int, untouched: int, cold: bool
@@ -279,7 +285,7 @@ class Thrift:
         self.ageing.finish(snapshot)
         ageing = self.ageing
         names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
-        text = once_stub(entry, names, rules)
+        text = once_stub(entry, names, rules, summary=live.gist(entry))
         tokens = text_tokens(text) + 15
         if tokens >= entry.tokens // 2:
             return None

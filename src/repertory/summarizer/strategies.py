@@ -112,6 +112,11 @@ class ModelStrategy:
         """Write with this model."""
         self._model = model
 
+    @property
+    def profile(self) -> ModelProfile:
+        """The model's, by whose prices a summary is weighed."""
+        return self._model.profile
+
     async def summarize(self, task: SummaryTask) -> SummaryText:
         """Ask the model once.
 
