@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from replay_stories import CHAT, LISTING, MESSAGES, TASK, event, read, session, write
 
 from repertory.errors import RecordingError
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import Usage
-from repertory.replay import RecordedRun, read_recordings
+from repertory.replay import RecordedRun, needs_of, read_recordings
 from repertory.replay.recording import NO_RESULT
 
 FORMATS: dict[str, list[Any]] = {
@@ -142,6 +144,83 @@ def test_a_session_without_links_is_read_in_its_order(tmp_path: Path) -> None:
     assert len(run.turns) == 1
 
 
+def test_a_session_that_begins_with_a_compaction_has_its_summary_for_a_task(tmp_path: Path) -> None:
+    """What the summary stands for is in another file; control: where it is in this one, the summary is left out."""
+    boundary = {"type": "system", "uuid": "b", "parentUuid": None, "logicalParentUuid": "a1"}
+    marks = {"isCompactSummary": True, "isVisibleInTranscriptOnly": True}
+    lines = [
+        boundary,
+        event("u2", "b", "user", "The goal was to fix tide_4242.", **marks),
+        event("a2", "u2", "assistant", "Ended."),
+    ]
+    [run] = read(write(tmp_path / "s.jsonl", *lines))
+    assert run.task == "The goal was to fix tide_4242."
+    before = [event("u1", None, "user", "Begin."), event("a1", "u1", "assistant", "Begun.")]
+    [run] = read(write(tmp_path / "s.jsonl", *before, *lines))
+    assert (run.task, "tide_4242" in str(run)) == ("Begin.", False)
+    shown = {**marks, "isCompactSummary": False}  # what was shown to the user alone is no task either
+    [run] = read(write(tmp_path / "s.jsonl", event("u", None, "user", "Tip.", **shown), *before))
+    assert (run.task, "Tip." in str(run)) == ("Begin.", False)
+
+
+@pytest.mark.parametrize(
+    ("line", "content", "words"),
+    [
+        (13, 7, r"line 14: expected text or a list of blocks at \$\.message\.content, got int '7'"),
+        (13, [{"type": "text", "text": 5}], r"line 14: expected text at \$\.message\.content\[0\]\.text, got int '5'"),
+        (
+            9,
+            [{"type": "tool_result", "tool_use_id": ["call_2"], "content": "x"}],
+            r"line 10: expected text at \$\.message\.content\[0\]\.tool_use_id, got list",
+        ),
+        (
+            9,
+            [{"type": "tool_result", "tool_use_id": "call_2", "content": [{"type": "image", "source": 3}]}],
+            r"line 10: expected an object at \$\.message\.content\[0\]\.content\[0\]\.source, got int '3'",
+        ),
+    ],
+)
+def test_a_bad_field_of_a_session_leaves_its_other_lines_alone(
+    line: int, content: Any, words: str, tmp_path: Path
+) -> None:
+    """The line and the field are named; what hangs on the line is not lost with it."""
+    lines = session()
+    lines[line]["message"]["content"] = content
+    error, run, agent = read_recordings(write(tmp_path / "s.jsonl", *lines))
+    assert isinstance(error, RecordingError)
+    with pytest.raises(RecordingError, match=words):
+        raise error
+    assert isinstance(run, RecordedRun)
+    assert isinstance(agent, RecordedRun)
+    assert run.task == TASK
+    assert len(run.turns) == 3 if line == 9 else 2
+
+
+def test_an_answer_without_a_usable_id_is_named(tmp_path: Path) -> None:
+    """And left out."""
+    lines = session()
+    lines[-1]["message"]["id"] = {"a": 1}
+    error, run, _ = read_recordings(write(tmp_path / "s.jsonl", *lines))
+    assert "line 18: expected text at $.message.id, got dict" in str(error)
+    assert isinstance(run, RecordedRun)
+    assert len(run.turns) == 2
+
+
+def test_what_is_no_count_was_not_billed(tmp_path: Path) -> None:
+    """Fewer tokens than none, or words: nobody knows; a count beside them still counts."""
+    answers = [{"input_tokens": -5, "output_tokens": "x"}, {"input_tokens": -5, "output_tokens": 7}]
+    lines = [event("u1", None, "user", "Begin.")]
+    lines += [
+        event(f"a{n}", f"u{n}", "assistant", "So.", message={"usage": usage}) for n, usage in enumerate(answers, 1)
+    ]
+    lines.insert(2, event("u2", "a1", "user", "On."))
+    [run] = read(write(tmp_path / "s.jsonl", *lines))
+    assert [turn.usage for turn in run.turns] == [None, Usage(0, 7)]
+    meta = {"usage": [[-1, 2, 3, 4]]}
+    [run] = read(write(tmp_path / "one.jsonl", {"messages": MESSAGES, "meta": meta}))
+    assert [turn.usage for turn in run.turns] == [None] * 3
+
+
 # --- what does not fit ------------------------------------------------------------------------------------
 
 
@@ -206,12 +285,91 @@ def test_calls_of_the_oldest_chat_shape_are_read(tmp_path: Path) -> None:
     assert run.turns[1].content == (Text("No."),)
 
 
+def test_calls_of_tools_that_take_text_are_read(tmp_path: Path) -> None:
+    """OpenAI's custom tools: the text is their one argument."""
+    custom = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin Patch"}}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": None, "tool_calls": [custom]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    [run] = read(write(tmp_path / "one.json", messages))
+    assert shape(run)[0] == ((ToolUse("c1", "patch", {"input": "*** Begin Patch"}),), {"c1": "done"}, ())
+
+
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    """Some recorders cut text in the middle of a pair; a whole pair stays what it is."""
+    path = tmp_path / "one.json"
+    path.write_text(
+        r'[{"role": "user", "content": "a\ud83d b\ude00 c\ud83d\ude00 d"}, {"role": "assistant", "content": "e"}]',
+        encoding="utf-8",
+    )
+    [run] = read(path)
+    assert run.task == "a\ufffd b\ufffd c\U0001f600 d"
+
+
+@pytest.mark.parametrize("lines", [0.0, 0.01, 0.5, 1.5, 2.99])
+def test_a_gzipped_file_that_was_cut_off_is_read_as_far_as_it_goes(lines: float, tmp_path: Path) -> None:
+    """In the checksum, or in the middle of a line: the runs before that, and one problem, which says so."""
+    line = json.dumps({"id": "a", "messages": MESSAGES}).encode() + b"\n"
+    path = tmp_path / "set.jsonl.gz"
+    path.write_bytes(gzip.compress(line * 3, compresslevel=0)[: -4 - int(lines * len(line))])
+    *found, error = read_recordings(path)
+    assert [shape(run) for run in found if isinstance(run, RecordedRun)] == [EXPECTED] * int(3 - lines)
+    assert len(found) == int(3 - lines)
+    assert str(error) == f"{path}: expected gzipped data with its end, got a file that was cut off"
+
+
+def test_gzipped_files_behind_one_another_are_read_as_one(tmp_path: Path) -> None:
+    """As gzip itself does."""
+    path = write(tmp_path / "set.jsonl.gz", MESSAGES, packed=True)
+    path.write_bytes(path.read_bytes() * 2 + b"\0\0")
+    assert [run.id for run in read(path)] == ["set:1", "set:2"]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
+NAMES = st.sampled_from(["type", "role", "content", "text", "id", "name", "input", "x"])
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3))
+
+
+def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value within a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [here, *(place for key, part in inner for place in places(part, (*here, key)))]
+
+
+@given(
+    name=st.sampled_from(list(FORMATS)),
+    place=st.integers(0, 10_000),
+    put=ANYTHING | st.sampled_from(["0001-01-01T00:00:00", [{"type": "text", "text": 5}], [{}]]),
+)
+def test_anything_anywhere_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: int, put: Any
+) -> None:
+    """One field of any format holds whatever JSON can say: what can be searched comes out, or an error that says so."""
+    documents = json.loads(json.dumps(FORMATS[name]))
+    every = places(documents)[1:]
+    *way, last = every[place % len(every)]
+    target = documents
+    for step in way:
+        target = target[step]
+    target[last] = put
+    found = list(read_recordings(write(tmp_path_factory.getbasetemp() / "any.jsonl", *documents)))
+    for run in found:
+        assert isinstance(run, RecordingError) or needs_of(run) is not None
+
+
 BROKEN: list[tuple[Any, str]] = [
     (7, r"expected a list of messages, or an object with one under 'messages' at \$, got int '7'"),
     ({"messages": "x"}, r"expected a list of messages"),
     ([3], r"expected a message with a role at \$\[0\], got int '3'"),
     ({"messages": [{"role": "bot"}]}, r"expected user, assistant, .* at \$\.messages\[0\]\.role, got str 'bot'"),
     ([{"role": "user", "content": 5}], r"expected text or a list of blocks at \$\[0\]\.content"),
+    (
+        [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{}]}]}],
+        r"expected a block with a type at \$\[0\]\.content\[0\]\.content\[0\]",
+    ),
     ([{"role": "user", "content": [{}]}], r"expected a block with a type at \$\[0\]\.content\[0\]"),
     ([{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}], r"expected a complete tool_use block"),
     (
@@ -244,8 +402,17 @@ def test_a_broken_line_leaves_the_others_alone(tmp_path: Path) -> None:
     path.write_text(f"{good}\n{{half\n\n[1]\n{good}\n", encoding="utf-8")
     found = list(read_recordings(path))
     assert [shape(run) for run in found if isinstance(run, RecordedRun)] == [EXPECTED, EXPECTED]
-    lines = sorted(str(error).split(": ")[1] for error in found if isinstance(error, RecordingError))
+    lines = [str(error).split(": ")[1] for error in found if isinstance(error, RecordingError)]
     assert lines == ["line 2", "line 4"]
+
+
+def test_problems_come_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    """Whatever is wrong with each: no JSON, no message, no event of a session that can be read."""
+    path = tmp_path / "set.jsonl"
+    event_line = json.dumps(event("u", None, "user", 7))
+    path.write_text("\n".join(["{half", "[1]", event_line, "{half", "[2]", json.dumps(MESSAGES)]), encoding="utf-8")
+    errors = [str(error) for error in read_recordings(path) if isinstance(error, RecordingError)]
+    assert [error.split(": ")[1] for error in errors] == [f"line {number}" for number in range(1, 6)]
 
 
 def test_a_session_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
@@ -265,10 +432,23 @@ def test_a_session_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path: Pat
         (b"no json", "expected JSON, got: JSON is malformed"),
         (b"{\n  no json\n}\n", "line 1: expected JSON"),
         (b"\xff\xfe\n\xff", "line 1: expected JSON"),
-        (gzip.compress(b"[]")[:-9], "expected a readable file of recorded runs, got: "),
+        (gzip.compress(b"[7, 8")[:-9], "expected gzipped data with its end, got a file that was cut off"),
+        (gzip.compress(b"[]")[:-8] + b"12345678", "expected a readable file of recorded runs, got: Error -3"),
+        (b"[" * 100_000, "expected JSON, got: JSON that is nested too deeply"),
+        (b'["\\ud800", ' + b"[" * 100_000, "expected JSON, got: "),
         (None, "got: No such file or directory"),
     ],
-    ids=["empty", "not JSON", "broken document", "not text", "cut gzip", "missing"],
+    ids=[
+        "empty",
+        "not JSON",
+        "broken document",
+        "not text",
+        "cut gzip",
+        "changed gzip",
+        "deep",
+        "deep with half a character",
+        "missing",
+    ],
 )
 def test_a_file_that_cannot_be_read_is_one_problem(data: bytes | None, words: str, tmp_path: Path) -> None:
     """However many lines it has."""

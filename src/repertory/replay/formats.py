@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import msgspec
 
 from repertory.errors import RecordingError
-from repertory.llm.messages import Block, Json, Message, Text, ToolResult, ToolUse, decode_block, text_of
+from repertory.llm.messages import Block, Image, Json, Message, Text, ToolResult, ToolUse, decode_block, text_of
 from repertory.llm.model import Usage
 from repertory.replay.recording import RecordedRun, Said, record_run
 
@@ -91,34 +91,55 @@ def _blocks(content: Any, where: str, place: str) -> Iterator[Block]:
         if isinstance(raw, str):
             yield Text(raw)
             continue
-        if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
+        if not isinstance(raw, dict):
             refuse(where, f"{place}[{index}]", "a block with a type", raw)
         words = raw.get("text", raw.get("refusal"))
-        if raw["type"] in ("text", "input_text", "output_text", "refusal") and isinstance(words, str):
+        if raw.get("type") in ("text", "input_text", "output_text", "refusal") and isinstance(words, str):
             yield Text(words)
             continue
         block = decode_block(raw)
-        if raw["type"] in ("tool_use", "tool_result") and not isinstance(block, ToolUse | ToolResult):
-            refuse(where, f"{place}[{index}]", f"a complete {raw['type']} block", raw)
-        if raw["type"] == "tool_use" and not (
-            isinstance(raw["id"], str) and isinstance(raw["name"], str) and isinstance(raw["input"], dict)
-        ):
-            refuse(where, f"{place}[{index}]", "an id, a name and an input object", raw)
+        _check(block, raw, where, f"{place}[{index}]")
         yield block
 
 
+def _check(block: Block, raw: Json, where: str, place: str) -> None:
+    """Refuse a block of a known type that is not what its type says: nobody behind here looks at that again."""
+    match block:
+        case ToolUse():
+            if not (isinstance(block.id, str) and isinstance(block.name, str) and isinstance(block.input, dict)):
+                refuse(where, place, "an id, a name and an input object", raw)
+        case ToolResult():
+            if not isinstance(block.tool_use_id, str):
+                refuse(where, f"{place}.tool_use_id", "text", block.tool_use_id)
+            if not isinstance(block.content, str):
+                for index, part in enumerate(block.content):
+                    _check(part, raw["content"][index], where, f"{place}.content[{index}]")
+        case Text():
+            if not isinstance(block.text, str):
+                refuse(where, f"{place}.text", "text", block.text)
+        case Image():
+            if not isinstance(block.source, dict):
+                refuse(where, f"{place}.source", "an object", block.source)
+        case _:
+            if not isinstance(raw.get("type"), str):
+                refuse(where, place, "a block with a type", raw)
+            if raw["type"] in ("tool_use", "tool_result"):
+                refuse(where, place, f"a complete {raw['type']} block", raw)
+
+
 def _calls(raw: Mapping[str, Any], where: str, place: str) -> Iterator[ToolUse]:
-    """The calls of OpenAI's shape, today's or the one before it."""
+    """The calls of OpenAI's shape, of a function or of a tool that takes text, or those of the shape before it."""
     calls: Any = raw.get("tool_calls") or []
     if raw.get("function_call"):
         calls = [{"function": raw["function_call"]}]
     if not isinstance(calls, list):
         refuse(where, f"{place}.tool_calls", "a list of calls", calls)
     for index, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        called = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        if not isinstance(called, dict) or not isinstance(called.get("name"), str):
             refuse(where, f"{place}.tool_calls[{index}]", "a call with a function and its name", call)
-        yield ToolUse(str(call.get("id") or function["name"]), function["name"], _arguments(function.get("arguments")))
+        arguments = _arguments(called.get("arguments")) if call.get("function") else {"input": called.get("input")}
+        yield ToolUse(str(call.get("id") or called["name"]), called["name"], arguments)
 
 
 def _arguments(written: Any) -> Json:
@@ -137,7 +158,7 @@ def _recorded_usages(outer: Mapping[str, Any]) -> list[Usage | None]:
         return []
     return [
         Usage(input_tokens=row[0], cache_write_tokens=row[1], cache_read_tokens=row[2], output_tokens=row[3])
-        if isinstance(row, list) and len(row) == 4 and all(isinstance(number, int) for number in row)
+        if isinstance(row, list) and len(row) == 4 and all(map(_is_count, row))
         else None
         for row in rows
     ]
@@ -149,14 +170,20 @@ def read_usage(raw: Any) -> Usage | None:
         return None
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     counts = [raw.get(name) for name in names]
-    return Usage(*(count if isinstance(count, int) else 0 for count in counts))
+    if not any(map(_is_count, counts)):
+        return None
+    return Usage(*(count if _is_count(count) else 0 for count in counts))
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and value >= 0
 
 
 def read_time(raw: Any) -> float | None:
     """Read an ISO time as seconds since 1970; None where it is none."""
     try:
         return datetime.fromisoformat(raw).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -76,10 +76,16 @@ TOKENIZERS: Mapping[str, Callable[[str], set[str]]] = {
 
 def leaves(value: Any) -> str:
     """The keys, strings and numbers of a JSON value, one a line, unescaped."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return "\n".join(f"{key}\n{leaves(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return "\n".join(leaves(inner) for inner in value)
-    return str(value)
+    parts: list[str] = []
+    stack = [value]  # and no recursion: nobody says how deep a recording goes
+    while stack:
+        match stack.pop():
+            case dict() as inner if inner:
+                stack.extend(part for pair in reversed(inner.items()) for part in reversed(pair))
+            case [*inner] if inner:
+                stack.extend(reversed(inner))
+            case dict() | []:
+                parts.append("")
+            case leaf:
+                parts.append(str(leaf))
+    return "\n".join(parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
+import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ from repertory.errors import RecordingError
 from repertory.llm.messages import Json
 from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
-from repertory.replay.sessions import is_session, read_session
+from repertory.replay.sessions import Session, is_session
 
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # what begins the escape of half a character
+_NO_ANSWER = "expected at least one message of the assistant, got none"
 
 
 def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
@@ -31,53 +34,113 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
         path: The file.
     """
     try:
-        data = path.read_bytes()
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+        data, whole = _unpacked(path.read_bytes())
+    except (OSError, zlib.error) as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         yield RecordingError(f"{path}: expected a readable file of recorded runs, got: {words}")
         return
-    if not data.strip():
+    if not whole:
+        data = _without_half_a_line(data)
+    if data.strip():
+        yield from _documents(data.removeprefix(_BOM), path=path)
+    elif whole:
         yield RecordingError(f"{path}: expected recorded runs, got an empty file")
-        return
+    if not whole:
+        yield RecordingError(f"{path}: expected gzipped data with its end, got a file that was cut off")
+
+
+def _unpacked(data: bytes) -> tuple[bytes, bool]:
+    """What is in a file, unpacked as far as it goes, and whether that is all."""
+    if not data.startswith(_GZIP):
+        return data, True
+    parts: list[bytes] = []
+    while data:
+        member = zlib.decompressobj(wbits=31)  # 31: with the header and the checksum of gzip
+        parts.append(member.decompress(data))
+        if not member.eof:
+            return b"".join(parts), False
+        data = member.unused_data.lstrip(b"\0")
+    return b"".join(parts), True
+
+
+def _without_half_a_line(data: bytes) -> bytes:
+    before, _, last = data.rpartition(b"\n")
+    try:
+        _decode(last)
+    except ValueError:
+        return before
+    return data
+
+
+def _documents(data: bytes, *, path: Path) -> Iterator[RecordedRun | RecordingError]:
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
     try:
-        document = msgspec.json.decode(data.removeprefix(_BOM))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        document = _decode(data)
+    except ValueError as error:
         if b"\n" not in data.strip():
             yield RecordingError(f"{path}: expected JSON, got: {error}")
         else:
-            yield from _lines(data.removeprefix(_BOM), path=path, name=name)
-    else:
-        if is_session(document):
-            yield from _session([(str(path), document)], path=path, name=name)
-        else:
-            yield _one(document, run_id=name, path=path, where=str(path))
+            yield from _lines(data, path=path, name=name)
+        return
+    if not is_session(document):
+        yield _one(document, run_id=name, path=path, where=str(path))
+        return
+    session = Session(file=path.name, name=name)
+    problems = list(_event(session, document, where=str(path)))
+    yield from problems or _runs(session, path=path)
 
 
 def _lines(data: bytes, *, path: Path, name: str) -> Iterator[RecordedRun | RecordingError]:
-    events: list[tuple[str, Json]] = []
-    problems: list[RecordingError] = []
-    readable = False
+    session: Session | None = None
+    first: list[RecordingError] = []  # problems before anything could be read
+    readable = found = False
     for number, line in enumerate(data.splitlines(), 1):
         if not line.strip():
             continue
         where = f"{path}: line {number}"
         try:
-            document = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            problems.append(RecordingError(f"{where}: expected JSON, got: {error}"))
+            document = _decode(line)
+        except ValueError as error:
+            problem = RecordingError(f"{where}: expected JSON, got: {error}")
+            if readable:
+                yield problem
+            else:
+                first.append(problem)
             continue
-        readable = True
+        if not readable:
+            readable = True
+            yield from first
         if is_session(document):
-            events.append((where, document))
+            session = session or Session(file=path.name, name=name)
+            for problem in _event(session, document, where=where):
+                found = True
+                yield problem
         else:
             yield _one(document, run_id=f"{name}:{number}", path=path, where=where)
-    if events:
-        yield from _session(events, path=path, name=name)
-    # Where no line is JSON, it is one broken document and not as many problems as it has lines.
-    yield from problems if readable else problems[:1]
+    if session is not None:
+        yield from _runs(session, path=path, named=found)
+    if not readable:  # it is one broken document, and not as many problems as it has lines
+        yield from first[:1]
+
+
+def _decode(data: bytes) -> Any:
+    """Decode JSON; half a character, as some recorders escape it, becomes U+FFFD.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if not _HALF.search(data):
+            raise
+    try:
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _one(document: Any, *, run_id: str, path: Path, where: str) -> RecordedRun | RecordingError:
@@ -85,17 +148,21 @@ def _one(document: Any, *, run_id: str, path: Path, where: str) -> RecordedRun |
         run = read_document(document, run_id=run_id, file=path.name, where=where)
     except RecordingError as error:
         return error
-    return run or RecordingError(f"{where}: expected at least one message of the assistant, got none")
+    return run or RecordingError(f"{where}: {_NO_ANSWER}")
 
 
-def _session(events: list[tuple[str, Json]], *, path: Path, name: str) -> Iterator[RecordedRun | RecordingError]:
-    found = 0
+def _event(session: Session, document: Json, *, where: str) -> Iterator[RecordingError]:
     try:
-        for run in read_session(events, file=path.name, name=name):
-            found += 1
-            yield run
+        session.add(document, where=where)
     except RecordingError as error:
         yield error
-        return
-    if not found:
-        yield RecordingError(f"{path}: expected at least one message of the assistant, got none")
+
+
+def _runs(session: Session, *, path: Path, named: bool = False) -> Iterator[RecordedRun | RecordingError]:
+    """The runs of a session; where there is none, why, unless a problem was named before."""
+    none = True
+    for run in session.runs():
+        none = False
+        yield run
+    if none and not named:
+        yield RecordingError(f"{path}: {_NO_ANSWER}")

@@ -8,10 +8,13 @@ have files of their own or share the session's; each is a run of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from repertory.llm.messages import Json
+import msgspec
+
+from repertory.llm.messages import Json, Message, ToolResult, ToolUse
+from repertory.llm.model import Usage
 from repertory.replay.formats import read_message, read_time, read_usage, refuse
 from repertory.replay.recording import RecordedRun, Said, record_run
 
@@ -23,103 +26,153 @@ def is_session(event: Any) -> bool:
     return isinstance(event, dict) and isinstance(event.get("type"), str) and "messages" not in event
 
 
-def read_session(events: Iterable[tuple[str, Json]], *, file: str, name: str) -> Iterator[RecordedRun]:
-    """Read the runs of a session file: the conversation first, then its sub-agents'.
+class _Event(msgspec.Struct, frozen=True, eq=False):
+    """A line of the file. What is no message links messages all the same.
+
+    Attributes:
+        raw: The whole line.
+        message: What it says; an empty one where it is no message, or none that can be read.
+        answer: What the lines of one answer have in common; "" for a line that is no part of one.
+    """
+
+    raw: Json
+    message: Message = Message("user", ())
+    answer: str = ""
+    model: str = ""
+    usage: Usage | None = None
+
+    @property
+    def above(self) -> str:
+        """The uuid of the line that it follows."""
+        return str(self.raw.get("parentUuid") or self.raw.get("logicalParentUuid"))
+
+    def follows(self, kept: Sequence[_Event]) -> bool:
+        """Whether the model was shown it, after others of its branch.
+
+        Not what the program said in the model's place, nor what it showed to its user alone; and what was summarized
+        is there, so that its summary is not needed, unless nothing is there before it.
+        """
+        begins = bool(self.raw.get("isCompactSummary")) and not kept
+        return self.model != _SYNTHETIC and (begins or not self.raw.get("isVisibleInTranscriptOnly"))
+
+
+class Session:
+    """The events of one file.
 
     Args:
-        events: Each line, after where it stands.
-        file: Where it was read.
+        file: Where they were read.
         name: What to call a run that has no session id.
-
-    Raises:
-        RecordingError: A message is not one.
     """
-    lines = list(events)
-    known = {event["uuid"]: event for _, event in lines if isinstance(event.get("uuid"), str)}
-    runs: dict[str, list[tuple[str, Json]]] = {}
-    for where, event in lines:
-        if event["type"] in ("user", "assistant") and "message" in event:
-            _check(where, event)
-            agent = str(event.get("agentId") or _root(event, known)) if event.get("isSidechain") else ""
-            runs.setdefault(agent, []).append((where, event))
-    for agent in sorted(runs, key=bool):
-        branch = list(_together(_newest_branch(runs[agent], known)))
-        session = str(branch[0][1].get("sessionId") or name)
-        run = record_run(
-            _said(branch), run_id=f"{session}/{agent}" if agent else session, file=file, model=_model(branch)
-        )
-        if run is not None:
-            yield run
+
+    def __init__(self, *, file: str, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._known: dict[str, _Event] = {}
+        self._messages: list[_Event] = []
+
+    def add(self, raw: Json, *, where: str) -> None:
+        """Take in the next line.
+
+        Args:
+            raw: The event.
+            where: The file and the line, for errors.
+
+        Raises:
+            RecordingError: It is a message that cannot be read. It stays a link between the others.
+        """
+        self._link(_Event(raw))
+        if raw["type"] in ("user", "assistant") and "message" in raw:
+            event = _read(raw, where)
+            self._link(event)
+            self._messages.append(event)
+
+    def _link(self, event: _Event) -> None:
+        if isinstance(event.raw.get("uuid"), str):
+            self._known[event.raw["uuid"]] = event
+
+    def runs(self) -> Iterator[RecordedRun]:
+        """Read the runs: the conversation first, then its sub-agents'."""
+        agents: dict[str, list[_Event]] = {}
+        for event in self._messages:
+            agent = str(event.raw.get("agentId") or self._root(event)) if event.raw.get("isSidechain") else ""
+            agents.setdefault(agent, []).append(event)
+        for agent in sorted(agents, key=bool):
+            branch = list(_together(self._newest_branch(agents[agent])))
+            session = str(branch[0].raw.get("sessionId") or self._name)
+            run = record_run(
+                _said(branch),
+                run_id=f"{session}/{agent}" if agent else session,
+                file=self._file,
+                model=next((event.model for event in branch if event.model not in ("", _SYNTHETIC)), ""),
+            )
+            if run is not None:
+                yield run
+
+    def _root(self, event: _Event) -> str:
+        *_, root = self._ancestors(event)
+        return str(root.raw.get("uuid"))
+
+    def _ancestors(self, event: _Event) -> Iterator[_Event]:
+        """The event and those above it."""
+        seen: set[int] = set()
+        above: _Event | None = event
+        while above is not None and id(above) not in seen:
+            seen.add(id(above))
+            yield above
+            above = self._known.get(above.above)
+
+    def _newest_branch(self, events: Sequence[_Event]) -> list[_Event]:
+        """The lines of the conversation as it stood last."""
+        last = events[-1]
+        linked = isinstance(last.raw.get("uuid"), str)
+        alive = {id(event) for event in self._ancestors(last)} if linked else set[int]()
+        answers = {event.answer for event in events if id(event) in alive} - {""}
+        calls: set[str] = set()
+        kept: list[_Event] = []
+        for event in events:
+            results = [block.tool_use_id for block in event.message.content if isinstance(block, ToolResult)]
+            belongs = not alive or id(event) in alive or event.answer in answers or not calls.isdisjoint(results)
+            if belongs and event.follows(kept):
+                kept.append(event)
+                calls.update(block.id for block in event.message.content if isinstance(block, ToolUse))
+        return kept or [last]
 
 
-def _check(where: str, event: Json) -> None:
-    if not isinstance(event["message"], dict):
-        refuse(where, "$.message", "a message with a role", event["message"])
+def _read(raw: Json, where: str) -> _Event:
+    inner = raw["message"]
+    if not isinstance(inner, dict):
+        refuse(where, "$.message", "a message with a role", inner)
+    answer = inner.get("id")
+    if not isinstance(answer, str | None):
+        refuse(where, "$.message.id", "text", answer)
+    model = inner.get("model")
+    return _Event(
+        raw,
+        read_message(inner, where, "$.message"),
+        answer or "",
+        model if isinstance(model, str) else "",
+        read_usage(inner.get("usage")),
+    )
 
 
-def _model(branch: Iterable[tuple[str, Json]]) -> str:
-    models = (event["message"].get("model") for _, event in branch)
-    return next((model for model in models if isinstance(model, str) and model != _SYNTHETIC), "")
-
-
-def _root(event: Json, known: Mapping[str, Json]) -> str:
-    *_, root = _ancestors(event, known)
-    return str(root.get("uuid"))
-
-
-def _ancestors(event: Json, known: Mapping[str, Json]) -> Iterator[Json]:
-    """The event and those above it."""
-    seen: set[int] = set()
-    above: Json | None = event
-    while above is not None and id(above) not in seen:
-        seen.add(id(above))
-        yield above
-        above = known.get(str(above.get("parentUuid") or above.get("logicalParentUuid")))
-
-
-def _newest_branch(events: Sequence[tuple[str, Json]], known: Mapping[str, Json]) -> list[tuple[str, Json]]:
-    """The lines of the conversation as it stood last."""
-    last = events[-1][1]
-    alive = {id(event) for event in _ancestors(last, known)} if last.get("uuid") in known else set[int]()
-    answers = {event["message"].get("id") for _, event in events if id(event) in alive} - {None}
-    calls: set[object] = set()
-    kept: list[tuple[str, Json]] = []
-    for where, event in events:
-        message = event["message"]
-        blocks = [block for block in message.get("content") or () if isinstance(block, dict)]
-        belongs = (
-            not alive
-            or id(event) in alive
-            or message.get("id") in answers
-            or any(block.get("tool_use_id") in calls for block in blocks if block.get("type") == "tool_result")
-        )
-        # What the program said in the model's place, or showed to its user alone, no model has seen.
-        if belongs and message.get("model") != _SYNTHETIC and not event.get("isVisibleInTranscriptOnly"):
-            kept.append((where, event))
-            calls.update(block.get("id") for block in blocks if block.get("type") == "tool_use")
-    return kept or [events[-1]]
-
-
-def _together(events: Sequence[tuple[str, Json]]) -> Iterator[tuple[str, Json]]:
+def _together(events: Sequence[_Event]) -> Iterator[_Event]:
     """The lines of one answer next to each other: results of its first calls may stand between them."""
-    answers: dict[object, list[tuple[str, Json]]] = {}
-    for where, event in events:
-        answers.setdefault(_answer(event), []).append((where, event))
-    for _, event in events:
-        answer = _answer(event)
-        if answers[answer][0][1] is event:
-            yield from answers[answer]
+    answers: dict[object, list[_Event]] = {}
+    for event in events:
+        answers.setdefault(_answer(event), []).append(event)
+    for event in events:
+        lines = answers[_answer(event)]
+        if lines[0] is event:
+            yield from lines
 
 
-def _answer(event: Json) -> object:
+def _answer(event: _Event) -> object:
     """What the lines of one answer have in common; an event by itself where it belongs to none."""
-    return (event["type"] == "assistant" and event["message"].get("id")) or id(event)
+    return (event.raw["type"] == "assistant" and event.answer) or id(event)
 
 
-def _said(branch: Sequence[tuple[str, Json]]) -> Iterator[Said]:
-    for index, (where, event) in enumerate(branch):
-        raw = event["message"]
+def _said(branch: Sequence[_Event]) -> Iterator[Said]:
+    for index, event in enumerate(branch):
         # Every line of an answer repeats its usage, and the last one's is complete.
-        ends = index + 1 == len(branch) or _answer(branch[index + 1][1]) != _answer(event)
-        usage = read_usage(raw.get("usage")) if ends else None
-        yield Said(read_message(raw, where, "$.message"), usage, read_time(event.get("timestamp")))
+        ends = index + 1 == len(branch) or _answer(branch[index + 1]) != _answer(event)
+        yield Said(event.message, event.usage if ends else None, read_time(event.raw.get("timestamp")))
