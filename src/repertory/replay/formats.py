@@ -106,25 +106,30 @@ def _check(block: Block, raw: Json, where: str, place: str) -> None:
     """Refuse a block of a known type that is not what its type says: nobody behind here looks at that again."""
     match block:
         case ToolUse():
-            if not (isinstance(block.id, str) and isinstance(block.name, str) and isinstance(block.input, dict)):
+            if not (_is(block.id, str) and _is(block.name, str) and _is(block.input, dict)):
                 refuse(where, place, "an id, a name and an input object", raw)
         case ToolResult():
-            if not isinstance(block.tool_use_id, str):
+            if not _is(block.tool_use_id, str):
                 refuse(where, f"{place}.tool_use_id", "text", block.tool_use_id)
             if not isinstance(block.content, str):
                 for index, part in enumerate(block.content):
                     _check(part, raw["content"][index], where, f"{place}.content[{index}]")
         case Text():
-            if not isinstance(block.text, str):
+            if not _is(block.text, str):
                 refuse(where, f"{place}.text", "text", block.text)
         case Image():
-            if not isinstance(block.source, dict):
+            if not _is(block.source, dict):
                 refuse(where, f"{place}.source", "an object", block.source)
         case _:
-            if not isinstance(raw.get("type"), str):
+            if not _is(raw.get("type"), str):
                 refuse(where, place, "a block with a type", raw)
             if raw["type"] in ("tool_use", "tool_result"):
                 refuse(where, place, f"a complete {raw['type']} block", raw)
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a field holds what its declaration says: decoding does not look."""
+    return isinstance(value, kind)
 
 
 def _calls(raw: Mapping[str, Any], where: str, place: str) -> Iterator[ToolUse]:
