@@ -37,9 +37,9 @@ def digested(story: Story, *, read: float = 0.1) -> list[tuple[Snapshot, Plan]]:
     return plans
 
 
-def merge_for(snapshot: Snapshot, plan: Plan) -> Merge:
+def merge_for(snapshot: Snapshot, plan: Plan, *, policy: ContextPolicy = POLICY) -> Merge:
     """The merge that is due, for one who comes upon the plan afresh."""
-    live = Live(plan, POLICY, snapshot)
+    live = Live(plan, policy, snapshot)
     ageing = Ageing(live)
     ageing.finish(snapshot)
     merge = merge_of(plan, snapshot, ageing, fixed=False, like=None)
@@ -105,3 +105,16 @@ def test_the_names_that_stand_afterwards_are_those_of_what_stands(run: list[tupl
                 assert isinstance(block, Text)
                 afterwards.put(*block.text.split("\n")[1:])
         assert merge.standing == afterwards
+
+
+@pytest.mark.parametrize("retrieval", [True, False])
+def test_a_merged_digest_names_the_tool_only_to_an_agent_that_has_it(
+    run: list[tuple[Snapshot, Plan]], retrieval: bool
+) -> None:
+    """Its head is made anew, whatever those of the digests before it said."""
+    at = merges(run)[0]
+    merge = merge_for(run[at][0], run[at - 1][1], policy=ContextPolicy(retrieval=retrieval))
+    texts = [text_of(edit.content) for edit in merge.edits(run[at][0]) if edit.content]
+    assert texts
+    assert all(text.startswith("[digest of iterations") for text in texts)
+    assert [text for text in texts if "context_retrieve" in text] == (texts if retrieval else [])
