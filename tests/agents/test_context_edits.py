@@ -169,16 +169,45 @@ async def test_an_expansion_outlives_a_restart_and_so_does_its_end(tmp_path: Pat
 async def test_what_does_not_fit_is_held_no_longer() -> None:
     """A hold is a courtesy: the run goes on where the window is too small for it."""
     reader = Reader(7, stop_at=5)
-    policy = rp.ContextPolicy(budget_tokens=4_000, keep_recent=1)
+    policy = rp.ContextPolicy(budget_tokens=2_000, keep_recent=1)
     async with rp.open_supervisor(model=reader.model) as supervisor:
         run = await supervisor.spawn(clerk(policy), "Read.")
         await reader.arrived.wait()
-        for entry in run.view():
-            if entry.can_expand:
-                await run.expand(entry.position)
+        short = [entry.position for entry in run.view() if entry.can_expand]
+        for position in short:
+            await run.expand(position)
         reader.go()
         with trio.fail_after(5):
             assert await run.wait_result() == "Done."
+        decisions = await supervisor.journal.read_decisions(run.id)
+    assert len(short) > 2
+    (over,) = [made for made in decisions if made.body["reason"] == "the hold is over"]
+    assert over.iteration == 6
+    assert len(over.body["edits"]) == len(short)
+
+
+@pytest.mark.parametrize("budget", [2_000, 3_000, None])
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
+async def test_a_binding_model_is_shown_no_reasoning_behind_a_hold_that_ended(rhythm: str, budget: int | None) -> None:
+    """Holds begin and end, with and without a summary over them; the server that checks signatures refuses nothing."""
+    reader = Reader(14, stop_at=6)
+    policy = rp.ContextPolicy(rhythm=rhythm, window=2, strict_chars=0, keep_recent=1, budget_tokens=budget)  # type: ignore[arg-type]
+    async with (
+        open_messages_server(reader.model, thinks=True) as server,
+        aclosing(AnthropicModel("claude-sonnet-5-5", base_url=server.url, api_key="none")) as model,
+        rp.open_supervisor(model=model) as supervisor,
+    ):
+        run = await supervisor.spawn(clerk(policy), "Read.")
+        await reader.arrived.wait()
+        for entry in run.view():
+            await (run.expand if entry.can_expand else run.pin)(entry.position)
+        for entry in run.view()[3:]:
+            await run.unpin(entry.position)
+        reader.go()
+        assert await run.wait_result() == "Done."
+        edits = [event.kind async for event in run.events() if isinstance(event, ContextEdited)]
+        assert {exchange.status for exchange in server.exchanges} == {200}
+    assert "drop-block" not in edits
 
 
 async def test_what_was_retrieved_stays_for_a_while_even_where_results_expire_at_once() -> None:
@@ -249,3 +278,24 @@ async def test_a_pin_on_what_is_shown_as_it_is_costs_no_reasoning() -> None:
     ]
     assert thinks == [0, 1, 2, 3, 3, 4]
     assert edits == ["pin", "pin"]
+
+
+async def test_pinning_what_is_covered_brings_it_back_and_is_priced() -> None:
+    """It edits the past, so it says what it costs; taken off again, the entry is covered as before."""
+    reader = Reader(9, stop_at=8)
+    async with rp.open_supervisor(model=reader.model) as supervisor:
+        run = await supervisor.spawn(clerk(rp.ContextPolicy(window=2)), "Read.")
+        await reader.arrived.wait()
+        assert run.view()[FIRST].representation == "covered"
+        await run.pin(FIRST)
+        await run.pin(0)
+        await run.unpin(FIRST)
+        await run.pin(FIRST)
+        reader.go()
+        await run.wait_result()
+        pins = [event async for event in run.events() if isinstance(event, ContextEdited) and event.kind == "pin"]
+    assert [edit.tokens_saved < 0 for edit in pins] == [True, False, False, True]
+    assert [edit.cost > 0 for edit in pins] == [True, False, False, True]
+    assert pins[1].cost == 0
+    assert pins[2].cost < 0
+    assert reader.sees(9, log_of(1))

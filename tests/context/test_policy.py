@@ -58,7 +58,7 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
         (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
         (lambda: ResultPolicy(expiration_mode="vanish"), "ResultPolicy.expiration_mode is 'vanish'"),  # type: ignore[arg-type]
         (lambda: ResultPolicy(importance=1e9), "ResultPolicy.importance is"),
-        (lambda: ContextPolicy(tools={"x": 3}), r"ContextPolicy.tools\['x'\] is 3; expected a ResultPolicy"),  # type: ignore[dict-item]
+        (lambda: ContextPolicy(tools={"x": 3}), "ContextPolicy.tools is"),  # type: ignore[dict-item]
         (lambda: ContextPolicy(tools={"x": {"cap_tokens": 5}}), r"tools\['x'\] is {'cap_tokens': 5}; expected"),  # type: ignore[dict-item]
         (lambda: ContextPolicy(tools=[]), "ContextPolicy.tools is"),  # type: ignore[arg-type]
         (

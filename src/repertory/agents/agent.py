@@ -67,10 +67,7 @@ class Agent(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"agent {self.name}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}"
             )
-        if self.context is not None and not isinstance(self.context, ContextPolicy):
-            raise ConfigurationError(
-                f"agent {self.name}: context must be a ContextPolicy, or None for a plain loop, got {self.context!r}"
-            )
+        _check_context(self.context, f"agent {self.name}: context")
         check_model(self.model, f"agent {self.name}: model")
         if self.max_tokens < 1:
             raise ConfigurationError(f"agent {self.name}: max_tokens must be at least 1, got {self.max_tokens!r}")
@@ -119,6 +116,11 @@ def check_listener(listener: object) -> None:
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+
+
+def _check_context(context: object, where: str) -> None:
+    if context is not None and not isinstance(context, ContextPolicy):
+        raise ConfigurationError(f"{where} must be a ContextPolicy, or None for a plain loop, got {context!r}")
 
 
 def check_model(model: object, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,12 +74,11 @@ class PlanEdits:
         self._looked = 0  # entries that were looked at for retrievals
         self._changed_from: int | None = None  # the first entry shown otherwise than in the last request; None for none
 
-    def open(self, decisions: Iterable[Decision], *, called_in: int) -> None:
+    def open(self, decisions: Sequence[Decision], *, called_in: int) -> None:
         """Take up the holds where the record left them; ``called_in`` is the iteration of the last model call."""
         self._held.clear()
         self._looked = len(self._live.ledger.snapshot())
         self._changed_from = None
-        plan = EMPTY
         for decision in decisions:
             temporary = decision.kind == "expand" or decision.reason.startswith(_HOLDS)
             for edit in decision.edits:
@@ -87,8 +86,12 @@ class PlanEdits:
                     self._held[edit.position] = decision.iteration + HOLD
                 elif isinstance(edit, PinEntry | UnpinEntry):
                     self._held.pop(edit.position, None)
+        if not any(_is_unsent(decision, called_in) for decision in decisions):
+            return
+        plan = EMPTY
+        for decision in decisions:
             before, plan = plan, apply(plan, decision)
-            if decision.kind in ("expand", "pin") and decision.iteration > called_in:
+            if _is_unsent(decision, called_in):
                 self._note_change(before, plan, decision)
 
     def take(self, decision: Decision) -> DecisionMade:
@@ -245,6 +248,11 @@ class PlanEdits:
         before, self._live.plan = self._live.plan, apply(self._live.plan, decision)
         self._note_change(before, self._live.plan, decision)
         return self._record(decision)
+
+
+def _is_unsent(decision: Decision, called_in: int) -> bool:
+    """Whether a decision was asked for after the last model call, so that no request has shown it."""
+    return decision.kind in ("expand", "pin") and decision.iteration > called_in
 
 
 def _brings_back(entry: Entry) -> bool:

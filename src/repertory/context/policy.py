@@ -46,6 +46,12 @@ def _check_range(struct: msgspec.Struct, least: float, most: float, *names: str)
             raise ConfigurationError(f"{where} is {value!r}; expected a number from {least:,} to {most:,}")
 
 
+def _check_result_policy(name: str, value: object) -> None:
+    # The check of types takes a dictionary for one, as it stands in JSON.
+    if not isinstance(value, ResultPolicy):
+        raise ConfigurationError(f"ContextPolicy.{name} is {value!r}; expected a ResultPolicy")
+
+
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the results of one tool are treated: a ``ResultPolicy`` with nothing left unsaid.
 
@@ -215,12 +221,10 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
     def __post_init__(self) -> None:
-        if not isinstance(self.results, ResultPolicy):
-            raise ConfigurationError(f"ContextPolicy.results is {self.results!r}; expected a ResultPolicy")
-        for name, policy in self.tools.items() if isinstance(self.tools, dict) else ():
-            if not isinstance(policy, ResultPolicy):
-                raise ConfigurationError(f"ContextPolicy.tools[{name!r}] is {policy!r}; expected a ResultPolicy")
+        _check_result_policy("results", self.results)
         _check_types(self)
+        for name, policy in self.tools.items():
+            _check_result_policy(f"tools[{name!r}]", policy)
         _check_range(self, 1, 100_000, "window")
         _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
         _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens")
