@@ -13,7 +13,8 @@ import repertory as rp
 from repertory.agents import ContextEdited
 from repertory.errors import ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
-from repertory.llm.messages import Thinking
+from repertory.llm.messages import Thinking, ToolUse
+from repertory.llm.model import ModelRequest
 from repertory.memory import open_journal
 from repertory.testing import ScriptedModel, call, open_messages_server
 from repertory.tools import context_tools
@@ -186,30 +187,6 @@ async def test_what_does_not_fit_is_held_no_longer() -> None:
     assert len(over.body["edits"]) == len(short)
 
 
-@pytest.mark.parametrize("budget", [2_000, 3_000, None])
-@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
-async def test_a_binding_model_is_shown_no_reasoning_behind_a_hold_that_ended(rhythm: str, budget: int | None) -> None:
-    """Holds begin and end, with and without a summary over them; the server that checks signatures refuses nothing."""
-    reader = Reader(14, stop_at=6)
-    policy = rp.ContextPolicy(rhythm=rhythm, window=2, strict_chars=0, keep_recent=1, budget_tokens=budget)  # type: ignore[arg-type]
-    async with (
-        open_messages_server(reader.model, thinks=True) as server,
-        aclosing(AnthropicModel("claude-sonnet-5-5", base_url=server.url, api_key="none")) as model,
-        rp.open_supervisor(model=model) as supervisor,
-    ):
-        run = await supervisor.spawn(clerk(policy), "Read.")
-        await reader.arrived.wait()
-        for entry in run.view():
-            await (run.expand if entry.can_expand else run.pin)(entry.position)
-        for entry in run.view()[3:]:
-            await run.unpin(entry.position)
-        reader.go()
-        assert await run.wait_result() == "Done."
-        edits = [event.kind async for event in run.events() if isinstance(event, ContextEdited)]
-        assert {exchange.status for exchange in server.exchanges} == {200}
-    assert "drop-block" not in edits
-
-
 async def test_what_was_retrieved_stays_for_a_while_even_where_results_expire_at_once() -> None:
     """Expiring it at once would make the agent ask again and again."""
     expire = rp.ResultPolicy(expiration_turns=0, expiration_mode="remove")
@@ -299,3 +276,27 @@ async def test_pinning_what_is_covered_brings_it_back_and_is_priced() -> None:
     assert pins[1].cost == 0
     assert pins[2].cost < 0
     assert reader.sees(9, log_of(1))
+
+
+@pytest.mark.parametrize("budget", [2_500, 2_750])
+async def test_a_hold_that_ends_under_a_summary_takes_the_reasoning_along(budget: int) -> None:
+    """What was retrieved goes out of the view then; the server that checks signatures refuses nothing."""
+    policy = rp.ContextPolicy(keep_recent=0, budget_tokens=budget)
+    agent = rp.Agent("clerk", tools=[read_log, *context_tools()], context=policy)
+
+    async def answer(request: ModelRequest) -> ToolUse | str:
+        count = sum("compaction" not in exchange.body for exchange in server.exchanges)
+        if count == 2:
+            return call("context_retrieve", position=2, end_line=20)
+        return call("read_log", day=count) if count < 16 else "Done."
+
+    async with (
+        open_messages_server(answer, thinks=True) as server,
+        aclosing(AnthropicModel("claude-sonnet-5-5", base_url=server.url, api_key="none")) as model,
+        rp.open_supervisor(model=model) as supervisor,
+    ):
+        run = await supervisor.spawn(agent, "Read.")
+        assert await run.wait_result() == "Done."
+        edits = [event.kind async for event in run.events() if isinstance(event, ContextEdited)]
+        assert {exchange.status for exchange in server.exchanges} == {200}
+    assert set(edits) == {"forced", "expand"}

@@ -231,7 +231,7 @@ class PlanEdits:
         if changed is None or not self._binding or not _has_thinking(snapshot, self._live.plan, behind=changed):
             return []
         end = len(snapshot)
-        reason = "what was asked for changed the past that the reasoning is bound to"
+        reason = "what was asked for, or held, changed the past that the reasoning is bound to"
         edits = (DropThinking(position=end),)
         return [self.take(Decision(kind="expand", reason=reason, iteration=iteration, position=end, edits=edits))]
 
