@@ -138,6 +138,7 @@ def test_a_policy_of_ones_own_is_judged(tmp_path: Path) -> None:
         (["a.json", "--policy", "lavish"], "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
         (["a.json", "--model", "gpt-4o"], "nobody knows the prices of model 'gpt-4o'"),
         (["a.json", "--plot", "a.pdf"], "expected a chart's file to end in .svg or .png, got 'a.pdf'"),
+        (["a.json", "--plot", "none/a.svg"], "'none/a.svg' cannot be written: there is no folder 'none'"),
         ([], "missing argument"),
     ],
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from replay_stories import long_run
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Usage
 from repertory.replay import LONG, Played, bars, figures, report, svg, write_chart
+from repertory.replay.chart import check_target
 
 
 def made(turns: int = 2, **fields: Any) -> Played:
@@ -127,24 +131,53 @@ def test_the_chart_has_a_line_for_each_series() -> None:
 
 
 def test_the_chart_is_written_where_the_name_says(tmp_path: Path) -> None:
-    """SVG needs nothing; PNG says what it needs; anything else is refused."""
+    """SVG needs nothing; anything but it and PNG is refused."""
     write_chart(tmp_path / "a.svg", title="t", plain=[1, 2], views={"m": [1, 1]})
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
     with pytest.raises(ConfigurationError, match=r"expected a chart's file to end in \.svg or \.png"):
         write_chart(tmp_path / "a.gif", title="t", plain=[1], views={})
 
 
-def test_png_is_drawn_or_says_what_it_needs(tmp_path: Path) -> None:
-    """CairoSVG is not a dependency."""
+def test_png_is_drawn(tmp_path: Path) -> None:
+    """With what the extra installs, twice as large as the SVG says; control: another chart is another picture."""
     path = tmp_path / "a.png"
-    try:
-        import cairosvg  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
-    except ImportError:
-        with pytest.raises(ConfigurationError, match="needs CairoSVG: pip install cairosvg"):
-            write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
-    else:
-        write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
-        assert path.read_bytes().startswith(b"\x89PNG")
+    write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
+    first = path.read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert struct.unpack(">II", first[16:24]) == (2 * 860, 2 * 420)
+    write_chart(path, title="t", plain=[1, 2], views={"m": [1, 2]})
+    assert path.read_bytes() != first
+
+
+def test_png_says_what_it_needs() -> None:
+    """Before anything is played, by the name of the extra; in a process that has the standard library only."""
+    program = (
+        "import sys; from pathlib import Path; import repertory.replay.chart as chart\n"
+        "sys.path = [path for path in sys.path if 'packages' not in path]\n"
+        "try: chart.check_target(Path('a.png'))\n"
+        "except chart.ConfigurationError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "'a.png' needs resvg: pip install \"repertory[plot]\", or write an .svg\n"
+
+
+def test_a_chart_that_cannot_be_written_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    """The folder is missing, or there is one of that name; control: a file that is there is written over."""
+    (tmp_path / "folder.svg").mkdir()
+    for path in (tmp_path / "none" / "a.svg", tmp_path / "folder.svg"):
+        with pytest.raises(ConfigurationError, match="cannot be written"):
+            check_target(path)
+    (tmp_path / "old.svg").write_text("old", encoding="utf-8")
+    check_target(tmp_path / "old.svg")
+
+
+def test_a_run_of_one_turn_can_be_seen() -> None:
+    """A line of one point has no length: dots stand for it."""
+    root = ElementTree.fromstring(svg(title="t", plain=[5], views={"m": [3]}))
+    dots = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(dots) == 2
+    assert float(dots[0].attrib["cy"]) < float(dots[1].attrib["cy"])
+    assert "circle" not in svg(title="t", plain=[5, 6], views={"m": [3, 4]})
 
 
 def test_bars_stand_as_high_as_the_tokens() -> None:

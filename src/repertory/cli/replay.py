@@ -45,7 +45,7 @@ def replay(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the longest run's context into this .svg or .png."),
+        typer.Option("--plot", metavar="FILE", help="Draw the longest run's context into this .svg, or .png with repertory[plot]."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")

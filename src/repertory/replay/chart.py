@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +21,17 @@ def check_target(path: Path) -> None:
     """Refuse a file that no chart can be written to.
 
     Raises:
-        ConfigurationError: The name does not end in ``.svg`` or ``.png``, or PNG needs what is not installed.
+        ConfigurationError: The name does not end in ``.svg`` or ``.png``, its folder is not there or may not be
+            written to, or PNG needs what is not installed.
     """
     if path.suffix not in (".svg", ".png"):
         raise ConfigurationError(f"expected a chart's file to end in .svg or .png, got {str(path)!r}")
-    if path.suffix == ".png" and find_spec("cairosvg") is None:
-        raise ConfigurationError(f"{str(path)!r} needs CairoSVG: pip install cairosvg, or write an .svg")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigurationError(f"{str(path)!r} cannot be written: it is a folder, or nobody may write there")
+    if path.suffix == ".png" and find_spec("resvg_py") is None:
+        raise ConfigurationError(f'{str(path)!r} needs resvg: pip install "repertory[plot]", or write an .svg')
 
 
 def write_chart(path: Path, *, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]]) -> None:
@@ -43,9 +49,9 @@ def write_chart(path: Path, *, title: str, plain: Sequence[int], views: Mapping[
     check_target(path)
     text = svg(title=title, plain=plain, views=views)
     if path.suffix == ".png":
-        import cairosvg  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import resvg_py  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        cairosvg.svg2png(bytestring=text.encode(), write_to=str(path), scale=2)
+        path.write_bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=2))
     else:
         path.write_text(text, encoding="utf-8")
 
@@ -82,6 +88,8 @@ def svg(*, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]])
         points = " ".join(f"{x(index):.1f},{y(count):.1f}" for index, count in enumerate(counts))
         width = 1.6 if number else 5  # the plain loop is seen behind a view that does not differ from it
         parts.append(f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-width="{width}"/>')
+        if len(counts) == 1:  # a line of one point is not seen
+            parts.append(f'<circle cx="{x(0):.1f}" cy="{y(counts[0]):.1f}" r="{2 + width}" fill="{stroke}"/>')
         parts.append(f'<path d="M{at} 42h18" stroke="{stroke}" stroke-width="3"/>')
         parts.append(f'<text x="{at + 24}" y="46">{escape(name)}</text>')
         at += 46 + 7 * len(name)
