@@ -188,7 +188,7 @@ async def test_a_hint_says_what_is_there_and_shows_no_content(run: Run) -> None:
     assert output.metadata == {"retrieval": True, "found": 2, "hinted": [3, 4], "page": 1, "pages": 1}
     head, call, result = output.text.split("\n\n")
     assert head == "2 messages found"
-    assert call.startswith("--- position 3 · iteration 2 · assistant · 1 lines · ")
+    assert call.startswith("--- position 3 · iteration 2 · assistant · 1 line · ")
     assert re.match(r"--- position 4 · .* · 101 lines · 1,820 characters\nThe heron stands\. The heron", result)
     assert len(output.text) < 500
     assert "kestrel hovers" not in output.text

@@ -228,10 +228,9 @@ async def _render(entry: Entry, contents: ContentReader | None, *, lines: tuple[
 async def _hint_of(entry: Entry, contents: ContentReader | None) -> str:
     """What a message is about, and how long it is."""
     body, note = await _body(entry, contents)
-    return (
-        f"{_head(entry, f'{len(body.splitlines())} lines', f'{len(body):,} characters{note}')}\n"
-        f"{compact(body, _HINT_CHARS, tool=entry.tool or '')}"
-    )
+    count = len(body.splitlines())
+    head = _head(entry, f"{count} line{'s' * (count != 1)}", f"{len(body):,} characters{note}")
+    return f"{head}\n{compact(body, _HINT_CHARS, tool=entry.tool or '')}"
 
 
 async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str]:
