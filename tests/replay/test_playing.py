@@ -342,6 +342,18 @@ def mine() -> ContextPolicy:
     return MINE
 
 
+def broken() -> ContextPolicy:
+    """A function that makes none."""
+    raise ValueError("no such window")
+
+
+def needy() -> ContextPolicy:
+    """A function that needs what is not installed."""
+    import not_installed  # type: ignore[import-not-found]
+
+    return not_installed.policy  # type: ignore[no-any-return]
+
+
 def test_a_policy_is_named_or_imported() -> None:
     """The three that are built in, and any policy, or function that makes one, in a module."""
     assert policy_named("thrifty") == ContextPolicy()
@@ -359,6 +371,9 @@ def test_a_policy_is_named_or_imported() -> None:
         ("no.such:thing", "No module named 'no'; is its folder on PYTHONPATH"),
         (f"{__name__}:nothing", "has no 'nothing'"),
         (f"{__name__}:MESSAGES", "is a list, not a ContextPolicy"),
+        (f"{__name__}:broken", f"policy '{__name__}:broken' could not be made: ValueError: no such window"),
+        (f"{__name__}:needy", f"No module named 'not_installed'; module '{__name__}' needs it"),
+        ("json:loads", "policy 'json:loads' could not be made: TypeError: loads.. missing 1 required"),
     ],
 )
 def test_a_policy_that_is_none_is_refused(name: str, words: str) -> None:

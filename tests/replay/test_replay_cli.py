@@ -136,6 +136,10 @@ def test_a_policy_of_ones_own_is_judged(tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["a.json", "--policy", "lavish"], "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
+        (
+            ["a.json", "--policy", "bad_policy:policy"],
+            "policy 'bad_policy:policy' could not be made: ZeroDivisionError",
+        ),
         (["a.json", "--model", "gpt-4o"], "nobody knows the prices of model 'gpt-4o'"),
         (["a.json", "--plot", "a.pdf"], "expected a chart's file to end in .svg or .png, got 'a.pdf'"),
         (["a.json", "--plot", "none/a.svg"], "'none/a.svg' cannot be written: there is no folder 'none'"),
@@ -144,6 +148,7 @@ def test_a_policy_of_ones_own_is_judged(tmp_path: Path) -> None:
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], line: str, tmp_path: Path) -> None:
     """Before anything is read."""
+    (tmp_path / "bad_policy.py").write_text("policy = 1 / 0\n", encoding="utf-8")
     done = replay(*words, cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert line in done.err

@@ -65,12 +65,15 @@ def policy_named(name: str) -> ContextPolicy | None:
         raise ConfigurationError(f"expected a policy as thrifty, strict, plain or module:name, got {name!r}")
     try:
         found: Any = getattr(importlib.import_module(module_name), attribute)
+        found = found() if callable(found) else found
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"policy {name!r}: {error}; is its folder on PYTHONPATH?") from error
-    except AttributeError:
-        raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
-    if callable(found):
-        found = found()
+        own = error.name is not None and f"{module_name}.".startswith(f"{error.name}.")
+        advice = "is its folder on PYTHONPATH?" if own else f"module {module_name!r} needs it"
+        raise ConfigurationError(f"policy {name!r}: {error}; {advice}") from error
+    except Exception as error:  # noqa: BLE001 - somebody else's module: whatever it raises, the policy is not to be had
+        if isinstance(error, AttributeError) and error.name == attribute:
+            raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
+        raise ConfigurationError(f"policy {name!r} could not be made: {type(error).__name__}: {error}") from error
     if found is not None and not isinstance(found, ContextPolicy):
         raise ConfigurationError(f"policy {name!r} is a {type(found).__name__}, not a ContextPolicy")
     return found
