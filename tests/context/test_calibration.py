@@ -26,11 +26,18 @@ def test_what_no_estimate_sees_does_not_spoil_the_rate_of_growth(hidden: int, ra
 
 def test_the_whole_prompt_gives_the_rate_until_it_has_grown() -> None:
     """A few tokens of growth are mostly rounding; an edit that shrinks the prompt is no growth at all."""
-    first = Calibration().observe(estimate=1_000, real=1_300)
-    assert first.observe(estimate=1_010, real=1_400).factor == 1_400 / 1_010
-    grown = first.observe(estimate=2_000, real=3_300)
+    first = Calibration().observe(estimate=1_000, real=1_200)
+    assert first.observe(estimate=1_010, real=1_250).factor == 1_250 / 1_010
+    grown = first.observe(estimate=2_000, real=3_200)
     assert grown.factor == 2.0
     assert grown.observe(estimate=1_500, real=1_800).factor == 2.0
+
+
+def test_a_first_prompt_that_holds_more_than_is_seen_says_little_of_the_rate() -> None:
+    """Twenty times the estimate is no tokenizer's doing: what comes next is expected at a rate that may be one's."""
+    first = Calibration().observe(estimate=1_000, real=20_000)
+    assert abs(first.real_tokens(5_000) - 24_000) <= 1_000
+    assert Calibration().observe(estimate=20_000, real=1_000).factor == 0.8
 
 
 def test_the_doubt_follows_what_has_changed_since_the_last_count() -> None:

@@ -434,11 +434,11 @@ def test_estimates_learn_from_what_the_provider_counted() -> None:
     """The last real count and the calibrated difference; nonsense teaches nothing."""
     start = Calibration()
     assert start.real_tokens(1_000) == 1_000
-    learned = start.observe(estimate=1_000, real=1_300)
-    assert learned.real_tokens(1_000) == 1_300
-    assert learned.real_tokens(1_100) == 1_430
+    learned = start.observe(estimate=1_000, real=1_200)
+    assert learned.real_tokens(1_000) == 1_200
+    assert learned.real_tokens(1_100) == 1_320
     assert learned.observe(estimate=0, real=5) is learned
-    assert start.observe(estimate=10, real=10_000).factor == 4.0
+    assert start.observe(estimate=10, real=10_000).factor == 1.25
     story = long_story(20)
     half = plan_next(
         story.snapshot(),

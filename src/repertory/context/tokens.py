@@ -10,6 +10,7 @@ from repertory.context.plan import Plan
 from repertory.memory.entries import Entry
 
 _LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
+_LEAST_FIRST, _MOST_FIRST = 0.8, 1.25  # beyond these a first prompt holds what no estimate sees
 _FORGETS = 0.9  # of what was learned from growth, with each call
 _ENOUGH = 500  # estimated tokens of growth before it says more than the whole prompt does
 _DOUBT, _FIRST_DOUBT = 0.15, 0.3  # of what has changed since the last count; of a prompt before the first
@@ -49,8 +50,11 @@ class Calibration(msgspec.Struct, frozen=True):
         grown, estimated = self.grown_real, self.grown_estimate
         if self.real and more > 0 and estimated_more > 0:
             grown, estimated = grown * _FORGETS + more, estimated * _FORGETS + estimated_more
-        factor = grown / estimated if estimated > _ENOUGH else real / estimate
-        return Calibration(real, estimate, min(_MOST, max(_LEAST, factor)), grown, estimated)
+        if estimated > _ENOUGH:
+            factor = min(_MOST, max(_LEAST, grown / estimated))
+        else:
+            factor = min(_MOST_FIRST, max(_LEAST_FIRST, real / estimate))
+        return Calibration(real, estimate, factor, grown, estimated)
 
     def real_tokens(self, estimate: int) -> int:
         """What a prompt of this estimate will have: the last real count and what has changed since."""
