@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ from repertory.cli.runs import read_lines
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
-from repertory.llm.profiles import profile_for
+from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.memory import MemoryJournal
 from repertory.summarizer import ModelStrategy
 from repertory.testing import FunctionModel, call
@@ -78,6 +79,30 @@ def test_the_figures_are_those_that_the_run_counted_itself(counted: Counted, tmp
         assert total["runs"] == runs
     assert tree.tokens_plain > tree.tokens_seen
     assert alone.iterations > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "cost"),
+    [
+        (PROFILE.name, PROFILE, r"cost +\$0\.\d+ +plain \$0\.\d+, "),
+        ("by-a-gateway", PROFILE, r"cost +\$0\.\d+ +plain unknown$"),  # priced when it ran, by nobody now
+        ("by-a-gateway", profile_for("by-a-gateway"), r"cost +unknown +plain unknown$"),
+    ],
+)
+def test_a_price_that_nobody_knows_is_not_shown_as_nothing(
+    name: str, profile: ModelProfile, cost: str, tmp_path: Path
+) -> None:
+    """Of the run and of the plain loop, each by itself."""
+    path = tmp_path / "runs.db"
+
+    async def main() -> None:
+        model = FunctionModel(lambda _: "Done.", name=name, profile=profile)
+        async with rp.open_supervisor(path, model=model) as supervisor:
+            await (await supervisor.spawn(rp.Agent("clerk"), "Go.")).wait_result()
+
+    anyio.run(main)
+    out = invoke("stats", "--db", path, home=tmp_path).out
+    assert re.search(cost, out, re.MULTILINE), out
 
 
 def test_everything_else_adds_up(counted: Counted, tmp_path: Path) -> None:

@@ -158,8 +158,8 @@ def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
     )
     yield (
         "cost, cache priced in",
-        output.dollars(figures.cost_seen),
-        output.dollars(figures.cost_plain),
+        output.cost(figures.cost_seen, figures.tokens_seen),
+        output.cost(figures.cost_plain, figures.tokens_plain),
         output.ratio(figures.cost_seen, figures.cost_plain),
     )
     yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), "of all agents"

@@ -195,6 +195,11 @@ def dollars(amount: float) -> str:
     return f"${amount:.4f}" if amount < 1 else f"${amount:,.2f}"
 
 
+def cost(amount: float, tokens: int) -> str:
+    """Dollars; ``unknown`` where tokens were paid for and nobody knows their price."""
+    return "unknown" if tokens and not amount else dollars(amount)
+
+
 def duration(seconds: float) -> str:
     """``8s``, ``3m``, ``2h``, ``5d``."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
@@ -204,13 +209,15 @@ def duration(seconds: float) -> str:
 
 
 def ratio(seen: float, plain: float) -> str:
-    """How many times less was seen than a plain loop would have: ``3.2 times less``."""
+    """How much less was seen than a plain loop would have: ``3.2 times less``, ``4.3% more``, ``the same``."""
     if seen <= 0 or plain <= 0:
         return "–"
-    times = plain / seen
-    if 0.95 < times < 1.05:
-        return "the same"
-    return f"{times:.1f} times less" if times > 1 else f"{1 / times:.1f} times more"
+    times = max(seen, plain) / min(seen, plain)
+    word = "less" if seen < plain else "more"
+    if times >= 1.5:
+        return f"{times:.1f} times {word}"
+    share = f"{abs(1 - seen / plain):.1%}"
+    return "the same" if share == "0.0%" else f"{share} {word}"
 
 
 def timestamp(at: float) -> str:

@@ -133,7 +133,8 @@ def _print(screen: Console, runs: Sequence[RunFigures], *, tree: bool) -> None:
         head.append(f", {len(runs)} runs")
     output.show(screen, head, Text())
     _print_chart(screen, first)
-    output.show(screen, output.table(("", "", ""), _overview(total), width=screen.width), Text())
+    priced = all(run.statistics.cost_plain or not run.statistics.tokens_plain for run in runs)
+    output.show(screen, output.table(("", "", ""), _overview(total, priced=priced), width=screen.width), Text())
     if tree:
         rows = [
             (
@@ -142,7 +143,7 @@ def _print(screen: Console, runs: Sequence[RunFigures], *, tree: bool) -> None:
                 str(run.statistics.iterations),
                 output.tokens(run.statistics.tokens_seen),
                 output.tokens(run.statistics.tokens_plain),
-                output.dollars(run.statistics.cost_seen),
+                output.cost(run.statistics.cost_seen, run.statistics.tokens_seen),
                 str(len(run.alerts)),
                 output.one_line(run.task, 200),
             )
@@ -176,7 +177,7 @@ def _print_chart(screen: Console, run: RunFigures) -> None:
     output.show(screen, Text(caption, style="dim"), Text())
 
 
-def _overview(total: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _overview(total: dict[str, Any], *, priced: bool) -> list[tuple[str, str, str]]:
     iterations = total["iterations"]
     seen, whole = total["tokens_seen"], total["tokens_plain"]
     each, plain = total["average_context"], round(whole / iterations) if iterations else 0
@@ -194,8 +195,10 @@ def _overview(total: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("written to cache", output.tokens(total["cache_write_tokens"]), ""),
         (
             "cost",
-            output.dollars(total["cost_seen"]),
-            f"plain {output.dollars(total['cost_plain'])}, {output.ratio(total['cost_seen'], total['cost_plain'])}",
+            output.cost(total["cost_seen"], seen),
+            f"plain {output.dollars(total['cost_plain'])}, {output.ratio(total['cost_seen'], total['cost_plain'])}"
+            if priced
+            else "plain unknown",
         ),
         ("tool calls", str(total["tool_calls"]), ""),
         ("retrievals", str(total["retrievals"]), f"{total['retrieval_share']:.1%} of the tool calls"),
@@ -215,7 +218,12 @@ def _print_tables(screen: Console, total: dict[str, Any]) -> None:
     from rich.text import Text
 
     purposes = [
-        (name, *map(str, (of["calls"], of["failed"])), output.tokens(of["prompt_tokens"]), output.dollars(of["cost"]))
+        (
+            name,
+            *map(str, (of["calls"], of["failed"])),
+            output.tokens(of["prompt_tokens"]),
+            output.cost(of["cost"], of["prompt_tokens"]),
+        )
         for name, of in total["purposes"].items()
     ]
     if purposes:

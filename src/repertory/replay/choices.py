@@ -70,7 +70,7 @@ def policy_named(name: str) -> ContextPolicy | None:
         own = error.name is not None and f"{module_name}.".startswith(f"{error.name}.")
         advice = "is its folder on PYTHONPATH?" if own else f"module {module_name!r} needs it"
         raise ConfigurationError(f"policy {name!r}: {error}; {advice}") from error
-    except Exception as error:  # noqa: BLE001 - somebody else's module: whatever it raises, the policy is not to be had
+    except Exception as error:  # of somebody else's module: whatever it is, the policy is not to be had
         if isinstance(error, AttributeError) and error.name == attribute:
             raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
         raise ConfigurationError(f"policy {name!r} could not be made: {type(error).__name__}: {error}") from error
