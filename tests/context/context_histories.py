@@ -201,13 +201,15 @@ def policies(draw: st.DrawFn) -> ContextPolicy:
         stubs=draw(st.sampled_from([True, True, True, False])),
         summaries=draw(st.booleans()),
         patience=draw(st.sampled_from([0.0, 1.0])),
+        borrow=draw(st.booleans()),
+        retrieval=draw(st.booleans()),
         show_once=draw(st.sampled_from([True, True, True, False])),
         tools={
             "pinned": ResultPolicy(pin=True),
             "expiring": ResultPolicy(
                 expiration_mode=draw(st.sampled_from(["remove", "compact", "none"])),
                 expiration_turns=draw(st.integers(0, 3)),
-                compact_mode=draw(st.sampled_from(["stub", "first_chars"])),
+                compact_mode=draw(st.sampled_from(["stub", "first_chars", "summary"])),
             ),
         },
     )

@@ -55,11 +55,18 @@ def follow(
     for position in story.requests():
         snapshot = story.snapshot(position)
         iteration = story.entries[position - 1].iteration + 1
-        outcome = planner.next(snapshot, plan, iteration=iteration, summaries=ready if summaries else ())
+        offered = ready if summaries else ()
+        outcome = planner.next(snapshot, plan, iteration=iteration, summaries=offered, gists=gists_of(snapshot))
         plan = outcome.plan
         yield snapshot, outcome, project(snapshot, plan, profile=model, system=SYSTEM, max_tokens=1024)
         if iteration % 3 == 0 and position > 2:
             ready = [*ready, summary_of(snapshot)]
+
+
+def gists_of(snapshot: Snapshot) -> dict[int, str]:
+    """What a model wrote of every other result."""
+    results = [entry.position for entry in snapshot if entry.tool_call_id is not None]
+    return {position: f"Found at {position}.\n- and more" for position in results[::2]}
 
 
 def summary_of(snapshot: Snapshot, *, tokens: int = 20) -> SummaryStored:
@@ -314,7 +321,7 @@ def test_the_histories_lead_to_every_kind_of_edit() -> None:
     """What the properties range over is all that a planner does, not its common cases alone."""
     seen: Counter[type] = Counter()
 
-    @settings(max_examples=200, derandomize=True, database=None)
+    @settings(max_examples=300, derandomize=True, database=None)
     @given(story=stories(), policy=policies(), model=models())
     def look(story: Story, policy: ContextPolicy, model: ModelProfile) -> None:
         for _, outcome, _ in outcomes(story, policy, model):
@@ -324,24 +331,31 @@ def test_the_histories_lead_to_every_kind_of_edit() -> None:
     assert {kind for kind in _PLANNED if not seen[kind]} == set()
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("target", ["free", "binding"])
-@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
-@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(story=stories(most=30), policy=policies(), model=models())
-def test_every_request_is_legal_and_complete_at_length(
-    rhythm: Rhythm, target: Target, story: Story, policy: ContextPolicy, model: ModelProfile
-) -> None:
-    """The promises above over many more and longer histories, for each rhythm and each target."""
-    policy = msgspec.structs.replace(policy, rhythm=rhythm)
-    model = msgspec.structs.replace(model, target=target)
+def check_at_length(story: Story, policy: ContextPolicy, model: ModelProfile) -> None:
+    """Every request is legal and complete, and the decisions add up to the plan."""
     bodies: list[Any] = []
     for snapshot, outcome, request in outcomes(story, policy, model):
         validate(request, model)
         check_body(encode_request(request), profile=model, betas=frozenset())
         assert gaps(snapshot, outcome.plan, request) == []
+        assert request.messages[0].content[0] == snapshot[0].content[0]
         bodies += [encode_decision(decision) for decision in outcome.decisions]
         assert replay(bodies) == outcome.plan
+
+
+@pytest.mark.parametrize("target", ["free", "binding"])
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
+@pytest.mark.parametrize("histories", [500, pytest.param(10_000, marks=pytest.mark.nightly)], ids=["some", "very many"])
+def test_every_request_is_legal_and_complete_at_length(rhythm: Rhythm, target: Target, histories: int) -> None:
+    """The promises above over many more and longer histories, for each rhythm and each target."""
+
+    @settings(max_examples=histories, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(story=stories(most=30), policy=policies(), model=models())
+    def check(story: Story, policy: ContextPolicy, model: ModelProfile) -> None:
+        policy = msgspec.structs.replace(policy, rhythm=rhythm)
+        check_at_length(story, policy, msgspec.structs.replace(model, target=target))
+
+    check()
 
 
 @given(
