@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from replay_stories import CHAT, MESSAGES, session, write
+from replay_stories import CHAT, MESSAGES, as_messages, long_run, session, write
 
 PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
 
@@ -106,6 +106,52 @@ def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
         assert words in done.out
     assert "<polyline" in (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "90 iterations and more" not in done.out
+
+
+SESSION = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("models", [[], ["claude-opus-4-6", "claude-haiku-4-5", "claude-sonnet-4-5", "r=0.1"]])
+def test_a_narrow_terminal_shows_every_figure(columns: int, models: list[str], tmp_path: Path) -> None:
+    """No line is too long, no header and no figure is cut; only ids are, so that runs can still be told apart."""
+    ids = [SESSION, f"{SESSION}/agent-a1b2c3d4", f"{SESSION}/agent-ff00ff00"]
+    write(tmp_path / "a.jsonl", *({"id": run_id, "messages": as_messages(long_run(40))} for run_id in ids))
+    words = ["a.jsonl", "--policy", "strict", *(word for name in models for word in ("--model", name))]
+    done = replay(*words, cwd=tmp_path, COLUMNS=str(columns))
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= columns
+    head, *body = lines[: lines.index("")]
+    names = models or ["r=0.1", "r=0.05", "r=0.025"]
+    shown = [line.split()[0] for line in body if line.startswith("1b4e")]
+    assert len(set(shown)) == 3
+    assert all(cut.endswith(("a427", "c3d4", "ff00")) for cut in shown)
+    figures = json.loads(replay(*words, "--json", cwd=tmp_path).out)["runs"][0]["models"]
+    words_of_tables = set(" ".join([head, *body]).split())
+    assert {"RUN", "ITER", "RECALL", "PEAK", "PLAIN", *names} <= words_of_tables
+    assert {f"{figures[name]['cost_ratio']:.3f}" for name in names} <= words_of_tables
+    below = lines[lines.index("") :]
+    assert not any("…" in line for line in below if not line.startswith("Context of"))
+    assert all(any(name in line.split() for line in below) for name in names)
+    assert "decisions" in done.out
+    assert "  strict " in done.out
+
+
+def test_why_a_run_failed_is_said_below_the_table(tmp_path: Path) -> None:
+    """Whole, however narrow the terminal is, with the run's whole id."""
+    long = [{"role": "user", "content": "Read."}]
+    for number in range(3):
+        use = {"type": "tool_use", "id": f"c{number}", "name": "read", "input": {}}
+        long.append({"role": "assistant", "content": [use]})
+        result = {"type": "tool_result", "tool_use_id": f"c{number}", "content": f"{number} " * 200_000}
+        long.append({"role": "user", "content": [result]})
+    long.append({"role": "assistant", "content": "Read."})
+    write(tmp_path / "a.jsonl", {"id": SESSION, "messages": long})
+    done = replay("a.jsonl", "--policy", "plain", "--model", "claude-haiku-4-5", cwd=tmp_path, COLUMNS="60")
+    assert done.code == 1
+    said = " ".join(done.out.split())
+    assert re.search(rf"{SESSION}, claude-haiku-4-5: the prompt has .* of claude-haiku-4-5", said)
 
 
 def test_what_a_file_says_cannot_steer_the_terminal(tmp_path: Path) -> None:

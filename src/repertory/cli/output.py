@@ -137,7 +137,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
             justify="right" if header and header in right.split("|") else "left",
             no_wrap=True,
             overflow="ellipsis",
-            width=max(8, min(widest, left)) if last else widest,
+            width=max(min(8, widest), min(widest, left)) if last else widest,
         )
         left -= widest + 2
     for row in rows:

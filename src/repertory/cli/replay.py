@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,7 +45,11 @@ def replay(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the longest run's context into this .svg, or .png with repertory[plot]."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the longest run's context into this .svg, or .png with repertory[plot].",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")
@@ -58,6 +62,7 @@ def replay(
     """
     import sys
 
+    from repertory.cli.replayed import print_replay
     from repertory.errors import RecordingError
     from repertory.replay import PRESETS, policy_named, profile_named, read_recordings, report
     from repertory.replay.chart import check_target
@@ -82,8 +87,8 @@ def replay(
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
     if as_json:
         output.print_json(result)
-    else:
-        _print(result, played)
+    elif played:
+        print_replay(result, played)
     if plot is not None and played:
         _draw(plot, played)
     if problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()):
@@ -127,14 +132,11 @@ def _play(
     return run_async(main, backend="asyncio")
 
 
-def _longest(played: Sequence[dict[str, Played]]) -> dict[str, Played]:
-    return max(played, key=lambda models: len(next(iter(models.values())).run.turns))
-
-
 def _draw(path: Path, played: Sequence[dict[str, Played]]) -> None:
+    from repertory.cli.replayed import longest
     from repertory.replay import write_chart
 
-    models = _longest(played)
+    models = longest(played)
     first = next(iter(models.values()))
     write_chart(
         path,
@@ -142,85 +144,3 @@ def _draw(path: Path, played: Sequence[dict[str, Played]]) -> None:
         plain=max((each.plain for each in models.values()), key=len),
         views={name: each.view for name, each in models.items()},
     )
-
-
-def _print(result: dict[str, Any], played: Sequence[dict[str, Played]]) -> None:
-    from rich.text import Text
-
-    screen = output.console()
-    names: list[str] = result["models"]
-    if not played:
-        return
-    headers = ["RUN", "ITERATIONS", *(f"COST {name}" for name in names), "RECALL", "PEAK", "PLAIN PEAK", ""]
-    rows = [_run_row(run, names) for run in result["runs"]]
-    output.show(screen, output.table(headers, rows, width=screen.width, right="|".join(headers[1:])), "")
-    for title, group in (("All runs", result["total"]), ("Runs of 90 iterations and more", result["long_runs"])):
-        if not group["runs"]:
-            continue
-        what = f"{title}: {group['runs']}, {group['iterations']:,} iterations, policy {output.clean(result['policy'])}"
-        output.show(screen, Text(what, style="bold"))
-        figures = [(label, [show(group["models"][name]) for name in names]) for label, show in _LINES]
-        table = output.table(
-            ["", *names, ""],
-            [[label, *cells, ""] for label, cells in figures],
-            width=screen.width,
-            right="|".join(names),
-        )
-        output.show(screen, table, "")
-    first = next(iter(_longest(played).values()))
-    from repertory.replay import bars
-
-    output.show(
-        screen,
-        Text(f"Context of {output.one_line(first.run.id, 60)}: █ shown, ░ more in a plain loop", style="dim"),
-        *(Text(line) for line in bars(first.plain, first.view, width=min(100, screen.width))),
-    )
-
-
-def _run_row(run: dict[str, Any], names: Sequence[str]) -> list[str]:
-    models = run["models"]
-    first = models[names[0]]
-    return [
-        output.one_line(run["id"], 44),
-        str(run["iterations"]),
-        *(_times(models[name]["cost_ratio"]) for name in names),
-        _share(first["recall"]["union"]),
-        output.tokens(first["peak_context"]),
-        output.tokens(first["peak_plain"]),
-        output.one_line(next((models[name]["error"] for name in names if models[name]["error"]), ""), 120),
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
-
-
-def _times(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} ms"
-
-
-_LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
-    ("cost, to append-only", lambda f: _times(f["cost_ratio"])),
-    ("  worst run", lambda f: _times(f["worst_run_ratio"])),
-    ("  worst moment of a run", lambda f: _times(f["worst_prefix_ratio"])),
-    ("  runs that were dearer", lambda f: str(f["dearer_runs"])),
-    ("tokens seen, to plain", lambda f: _times(f["tokens_ratio"])),
-    ("peak context", lambda f: output.tokens(f["peak_context"])),
-    ("  plain", lambda f: output.tokens(f["peak_plain"])),
-    ("identifiers in view", lambda f: _share(f["recall"]["union"])),
-    ("  older than 10 iterations", lambda f: _share(f["recall_over_10"]["union"])),
-    *((f"  by {kind}", lambda f, kind=kind: _share(f["recall"][kind])) for kind in ("paths", "symbols", "numbers")),
-    ("requests that lacked one", lambda f: str(f["retrievals_needed"])),
-    ("results whole on arrival", lambda f: _share(f["whole_on_arrival"])),
-    ("requests without the task", lambda f: str(f["requests_without_task"])),
-    ("invalid requests", lambda f: str(f["invalid_requests"])),
-    ("decisions", lambda f: ", ".join(f"{n} {kind}" for kind, n in f["decisions"].items()) or "0"),
-    ("tokens cleared by them", lambda f: output.tokens(f["cleared_tokens"])),
-    ("summaries", lambda f: str(f["summaries"])),
-    ("planning, median", lambda f: _milliseconds(f["build_ms_p50"])),
-    ("planning, 99 of 100", lambda f: _milliseconds(f["build_ms_p99"])),
-)
