@@ -20,7 +20,9 @@ from repertory.testing import open_messages_server
 
 AGENTS = '''
 import sys
+from pathlib import Path
 import repertory as rp
+from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolResult
 from repertory.testing import FunctionModel, call
 
@@ -48,6 +50,21 @@ def of(root, **options):
     return rp.Agent("quick", tools=[quick], model=FunctionModel(
         lambda request: f"Done in {root}: \\x1b[31mred" if _results(request) else call("quick")))
 
+@rp.tool(effect="pure")
+def read_day(day: int) -> str:
+    """Read the log of a day."""
+    return f"day {day}: " + "ship " * 200
+
+def _next_day(request):
+    day = len(busy.model.requests)
+    if day == 2 and not Path("gate").exists():
+        raise ModelUnavailable("closed")
+    return call("read_day", day=day) if day < 12 else "All read."
+
+busy = rp.Agent(
+    "busy", tools=[read_day], model=FunctionModel(_next_day),
+    context=rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3))
+
 nothing = 3
 '''
 
@@ -73,6 +90,34 @@ def test_run_json_is_one_object_and_nothing_else(place: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert result.json["answer"] == f"Done in {place}: \x1b[31mred"
     assert result.json["tool_calls"] == 1
+
+
+def writers(path: Path) -> set[str]:
+    """The models that were asked for summaries."""
+    connection = sqlite3.connect(path)
+    found = connection.execute("SELECT model FROM context_growth WHERE purpose = 'summary'").fetchall()
+    connection.close()
+    return {model for (model,) in found}
+
+
+def test_a_model_writes_the_summaries_if_it_is_named(place: Path) -> None:
+    """Of a run, and of one that is resumed; control: without the option none is asked."""
+    words = ("run", "Go.", "--agent", "own_agents:busy", "--db")
+    failed = in_a_process(*words, "resumed.db", home=place)
+    assert (failed.code, writers(place / "resumed.db")) == (1, set())
+    (place / "gate").touch()
+    named = ("--summary-model", "offline")
+    for command in (
+        (*words, "without.db"),
+        (*words, "run.db", *named),
+        ("resume", "--db", "resumed.db", *named),
+    ):
+        result = in_a_process(*command, home=place)
+        assert (result.code, result.out) == (0, "All read.\n"), result.err
+    (run,) = in_a_process("stats", "--db", "without.db", "--json", home=place).json["runs"]
+    assert run["summaries"]["taken"] > 0
+    found = [writers(place / f"{name}.db") for name in ("without", "run", "resumed")]
+    assert found == [set(), {"offline"}, {"offline"}]
 
 
 def _start(place: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -156,6 +201,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
     [
         (("run", "x", "--model", "gpt-4"), "belongs to a provider"),
         (("run", "x", "--model", "nobody"), "unknown model 'nobody'"),
+        (("run", "x", "--model", "offline", "--summary-model", "gpt-4"), "belongs to a provider"),
         (("run", "x", "--root", "/nowhere"), "there is no folder /nowhere"),
         (("run", "x", "--agent", "nowhere_at_all:agent"), "no module named 'nowhere_at_all'"),
         (("run", "x", "--agent", "nonsense"), "module:name"),

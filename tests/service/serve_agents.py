@@ -36,4 +36,17 @@ async def _answer(request: ModelRequest) -> object:
     return f"{len(results)} steps"
 
 
+@rp.tool(effect="pure")
+def read_day(day: int) -> str:
+    """Read the log of a day."""
+    return f"day {day}: " + "ship " * 200
+
+
+async def _next_day(request: ModelRequest) -> object:
+    return call("read_day", day=len(_days.requests)) if len(_days.requests) < 12 else "All read."
+
+
+_days = FunctionModel(_next_day)
+policy = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3)
+reader = rp.Agent("reader", tools=[read_day], model=_days, context=policy)
 walker = rp.Agent("walker", tools=[step], model=FunctionModel(_answer), context=None)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -202,3 +203,19 @@ def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
     loads = "import sys, repertory.service, repertory.cli.app; print('starlette' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=20, check=True)
     assert loaded.stdout == "False\n"
+
+
+@pytest.mark.parametrize(("options", "models"), [([], set()), (["--summary-model", "offline"], {"offline"})])
+def test_a_model_writes_summaries_if_it_is_named(
+    options: list[str], models: set[str], short: Path, serve: Start
+) -> None:
+    """In the runs of a service, as in those of the command line; without the option they are extracted."""
+    served = serve("--agent", "serve_agents:reader", *options)
+    served.hear("serving")
+    assert result_of(served, served.ask("POST", "/runs", {"agent": "reader", "task": "Read."})["id"]) == "All read."
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end()[0] == 0
+    connection = sqlite3.connect(short / "a.db")
+    found = connection.execute("SELECT model FROM context_growth WHERE purpose = 'summary'").fetchall()
+    connection.close()
+    assert {model for (model,) in found} == models

@@ -121,6 +121,14 @@ ModelName = Annotated[
         help="The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline.",
     ),
 ]
+SummaryModel = Annotated[
+    str | None,
+    typer.Option(
+        "--summary-model",
+        metavar="NAME",
+        help="The model that writes summaries, such as a small one. Default: none, they are extracted.",
+    ),
+]
 Loop = Annotated[Backend, typer.Option("--backend", metavar="trio|asyncio", help="The event loop.")]
 AgentRef = Annotated[
     str | None,
@@ -189,6 +197,7 @@ def run(
     agent: AgentRef = None,
     db: OwnDatabase = None,
     model: ModelName = None,
+    summary_model: SummaryModel = None,
     backend: Loop = Backend.trio,
     as_json: AsJson = False,
     plain: Plain = False,
@@ -200,7 +209,17 @@ def run(
     """
     from repertory.cli.running import run_task
 
-    run_task(task, root=root, agent_ref=agent, db=db, model=model, backend=backend.value, as_json=as_json, plain=plain)
+    run_task(
+        task,
+        root=root,
+        agent_ref=agent,
+        db=db,
+        model=model,
+        summary_model=summary_model,
+        backend=backend.value,
+        as_json=as_json,
+        plain=plain,
+    )
 
 
 @app.command()
@@ -211,6 +230,7 @@ def resume(
     root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="Another folder than before.")] = None,
     db: Database = None,
     model: ModelName = None,
+    summary_model: SummaryModel = None,
     backend: Loop = Backend.trio,
     as_json: AsJson = False,
     plain: Plain = False,
@@ -222,7 +242,15 @@ def resume(
     from repertory.cli.running import resume_run
 
     resume_run(
-        run_id, agent_ref=agent, root=root, db=db, model=model, backend=backend.value, as_json=as_json, plain=plain
+        run_id,
+        agent_ref=agent,
+        root=root,
+        db=db,
+        model=model,
+        summary_model=summary_model,
+        backend=backend.value,
+        as_json=as_json,
+        plain=plain,
     )
 
 

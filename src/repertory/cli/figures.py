@@ -36,7 +36,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purpose(msgspec.Struct, frozen=True, kw_only=True):
-    """All model calls for one purpose: ``agent``, ``summary`` or ``compact``."""
+    """All model calls for one purpose: ``agent`` or ``summary``."""
 
     calls: int = 0
     failed: int = 0

@@ -216,7 +216,7 @@ def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
         yield Text(f"{where} {label}{marked}", style="magenta" if where == "system" else "cyan")
         yield Text(text if full else preview(text), overflow="fold")
     if not full:
-        yield Text("--full shows every message whole, --json the request as it was sent", style="dim")
+        yield Text("--full shows every message whole, --json the whole request", style="dim")
 
 
 def _blocks(request: Json) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -84,6 +84,7 @@ def run_task(
     agent_ref: str | None,
     db: Path | None,
     model: str | None,
+    summary_model: str | None,
     backend: Backend,
     as_json: bool,
     plain: bool,
@@ -99,7 +100,15 @@ def run_task(
         return await supervisor.spawn(agent, task, agent_ref=reference, options=options)
 
     with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
-        outcome = execute(start, path=path, root=folder, model=model, backend=backend, progress=progress)
+        outcome = execute(
+            start,
+            path=path,
+            root=folder,
+            model=model,
+            summary_model=summary_model,
+            backend=backend,
+            progress=progress,
+        )
     report(outcome, as_json=as_json)
 
 
@@ -110,6 +119,7 @@ def resume_run(
     root: Path | None,
     db: Path | None,
     model: str | None,
+    summary_model: str | None,
     backend: Backend,
     as_json: bool,
     plain: bool,
@@ -140,7 +150,15 @@ def resume_run(
 
     folder = Path(options["root"]) if "root" in options else None
     with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
-        outcome = execute(start, path=path, root=folder, model=options.get("model"), backend=backend, progress=progress)
+        outcome = execute(
+            start,
+            path=path,
+            root=folder,
+            model=options.get("model"),
+            summary_model=summary_model,
+            backend=backend,
+            progress=progress,
+        )
     report(outcome, as_json=as_json)
 
 
@@ -260,6 +278,7 @@ def execute(
     model: Model | str | None,
     backend: Backend,
     progress: Progress,
+    summary_model: str | None = None,
 ) -> Outcome:
     """Run one run to its end, or until a signal asks to stop. Either way its record says how to go on.
 
@@ -270,8 +289,10 @@ def execute(
         model: For agents that name none.
         backend: The event loop.
         progress: Takes in what happens.
+        summary_model: Writes summaries; None extracts them without a model.
     """
     from repertory.agents import open_supervisor, run
+    from repertory.cli.summaries import summaries_by
 
     stop = _Stop()
     outcomes: list[Outcome] = []
@@ -280,7 +301,10 @@ def execute(
     async def main() -> None:
         async with anyio.create_task_group() as everything:
             everything.start_soon(stop.listen, everything.cancel_scope)
-            async with open_supervisor(path, model=model) as supervisor:
+            async with (
+                summaries_by(summary_model) as summaries,
+                open_supervisor(path, model=model, summaries=summaries) as supervisor,
+            ):
                 started = await start(supervisor)
                 async with anyio.create_task_group() as watching:
                     watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)

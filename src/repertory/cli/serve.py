@@ -47,10 +47,20 @@ def serve(
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="The model of agents that name none.")
     ] = None,
+    summary_model: Annotated[
+        str | None,
+        typer.Option(
+            "--summary-model",
+            metavar="NAME",
+            help="The model that writes summaries, such as a small one. Default: none, they are extracted.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an earlier process left unfinished.")
     ] = False,
-    backend: Annotated[Backend, typer.Option("--backend", help="The event loop.")] = Backend.trio,
+    backend: Annotated[
+        Backend, typer.Option("--backend", metavar="trio|asyncio", help="The event loop.")
+    ] = Backend.trio,
 ) -> None:
     """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
 
@@ -59,19 +69,21 @@ def serve(
     from repertory.agents import run
     from repertory.cli.databases import runs_database
     from repertory.cli.output import say
+    from repertory.cli.summaries import summaries_by
     from repertory.service import Options, run_service
 
-    options = Options(
-        database=runs_database(db),
-        socket=socket,
-        port=port,
-        agents=agent or (),
-        root=root,
-        resume=resume,
-        model=model,
-    )
-
     async def main() -> None:
-        await run_service(options, report=say)
+        async with summaries_by(summary_model) as summaries:
+            options = Options(
+                database=runs_database(db),
+                socket=socket,
+                port=port,
+                agents=agent or (),
+                root=root,
+                resume=resume,
+                model=model,
+                summaries=summaries,
+            )
+            await run_service(options, report=say)
 
     run(main, backend=backend.value)

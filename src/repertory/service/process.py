@@ -24,6 +24,7 @@ from repertory.service.app import create_app
 from repertory.service.control import Control
 from repertory.service.server import serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
+from repertory.summarizer import Strategy
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 
@@ -40,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         root: The folder that the research team may read; None offers no research team.
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
+        summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
     """
 
@@ -51,6 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     root: Path | None = None
     resume: bool = False
     model: Model | str | None = None
+    summaries: Strategy | None = None
     drain_timeout: float = 5.0
 
 
@@ -77,7 +80,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     async with anyio.create_task_group() as process:
         await process.start(_listen_for_signals, asked_to_end)
         async with open_supervisor(
-            options.database, model=options.model, drain_timeout=options.drain_timeout
+            options.database, model=options.model, summaries=options.summaries, drain_timeout=options.drain_timeout
         ) as supervisor:
             control = Control(supervisor, agents=options.agents, root=options.root)
             stopping = anyio.Event()
