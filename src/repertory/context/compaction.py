@@ -16,7 +16,8 @@ _MARGIN = 1.1  # estimates are not bills
 _SETTLED = 100  # requests; before, an edit must be paid from what was saved
 _SOON = 0.3  # of the requests so far: within them an edit ahead of the savings must pay back
 _RISK = 0.07  # of what the run has cost: so far ahead of the savings it may go
-_NEAR = 0.99  # of a limit
+_BEFORE = 3  # turns before a limit is passed; a summary takes its time
+_LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +25,10 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         upto: Length of the ledger at the last request that was sent: exactly its messages are to be compacted.
-        urgent: Whether the next request should wait for it: without it, every token of it costs more, or it
-            does not fit.
         reason: Why, with the arithmetic.
     """
 
     upto: int
-    urgent: bool
     reason: str
 
 
@@ -61,7 +59,8 @@ def wanted_compaction(
     gain = compactable(live, upto)
     if not account.requests or not gain:
         return None
-    urgent = calibration.real_tokens(estimate) > _NEAR * limit
+    coming = round(_BEFORE * live.growth(_LOOKED_AT) * calibration.factor)
+    full = calibration.real_tokens(estimate) + coming > limit
     rates, sent = account.rates, live.before(upto)
     cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
@@ -70,11 +69,10 @@ def wanted_compaction(
     borrowed = live.policy.borrow and account.requests >= _SETTLED and ahead
     paid = cost * _MARGIN <= account.bank or borrowed
     due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
-    if not (urgent or due):
+    if not (full or due):
         return None
-    why = f"the prompt should not pass {limit:,} tokens" if urgent else "what is old has cost as much"
+    why = f"the prompt should not pass {limit:,} tokens" if full else "what is old has cost as much"
     return Compaction(
         upto=upto,
-        urgent=urgent,
         reason=f"{why}: clears about {gain:,} tokens, costs what {cost:,.0f} cost as input, saves {saves:,.0f} a call",
     )

@@ -147,6 +147,11 @@ class Live:
         """Tokens that would be said again beside a summary of everything in front of a position."""
         return self._stays + self.spoken_tokens(upto)
 
+    def growth(self, turns: int) -> float:
+        """Tokens by which each of the newest turns has made the view longer, on average."""
+        newest = self.cuts[-turns:]
+        return (self.tokens - self.before(newest[0])) / len(newest) if newest else 0.0
+
     def turns_before(self, position: int) -> int:
         """How many uncovered iterations begin in front of a position."""
         return bisect_left(self.cuts, position)

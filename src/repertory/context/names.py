@@ -66,7 +66,7 @@ def kind_of_name(token: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1 << 11)
+@lru_cache(maxsize=1 << 8)
 def names_in(text: str) -> Mapping[str, float]:
     """The names in a text with their weight, in order of first appearance."""
     if len(text) > MOST_SCANNED:

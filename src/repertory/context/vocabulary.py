@@ -181,12 +181,12 @@ class Vocabulary:
         yield chosen
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def _names_in_line(line: str) -> tuple[str, ...]:
     return tuple(names_of(line))
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def _parts_in(line: str) -> frozenset[str]:
     return frozenset(part for name in _names_in_line(line) for part in parts_of(name))
 
