@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def summaries_by(name: str | None) -> AsyncIterator[Strategy | None]:
+async def summaries_by(name: str | None) -> AsyncGenerator[Strategy | None]:
     """Open the model that writes summaries, for as long as the block lasts.
 
     Args:
