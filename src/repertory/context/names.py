@@ -28,7 +28,7 @@ _DEFINES = re.compile(
 TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:ed|ure|s)|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b", re.I
 )
-_WEIGHT = {
+WEIGHT = {
     "camel": 7.0,
     "dotted": 6.0,
     "hyphen": 5.0,
@@ -38,8 +38,9 @@ _WEIGHT = {
     "path": 2.5,
     "long_number": 1.5,
     "hex": 1.5,
-    "url": 1.0,
+    "url": 1.5,
 }
+"""What a character of a name is worth, by the name's kind; see the head of this file."""
 _LONGEST = 160
 MOST_SCANNED = 30_000  # characters of one text that are looked at, from both ends
 
@@ -81,7 +82,7 @@ def names_in(text: str) -> Mapping[str, float]:
                 continue
             if not boost:
                 boost = 2.0 if _DEFINES.match(line) else 1.5 if TROUBLE.search(line) else 1.0
-            weight = _WEIGHT[kind] * boost / (len(token) + 1)
+            weight = WEIGHT[kind] * boost / (len(token) + 1)
             found[token] = weight if token not in found else max(found[token], weight) * 1.2
     return MappingProxyType(found)
 

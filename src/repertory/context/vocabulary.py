@@ -11,11 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from repertory.context.names import TOKEN, kind_of_name
+from repertory.context.names import TOKEN, WEIGHT, kind_of_name
 
 _MARK = re.compile(r"[/.:@\-]+")
-_WEIGHT = {"camel": 7, "dotted": 6, "hyphen": 5, "snake": 5, "alnum": 3.5, "number": 3, "path": 2.5}
-_OTHERS = 1.5  # hashes, long numbers, addresses
 _SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
 _REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
 CHUNK = 2_000
@@ -34,7 +32,7 @@ def _named(raw: str) -> tuple[str, float]:
     """A token's name and its weight per character; 0.0 for a plain word."""
     name = raw.rstrip("./-~@:")
     kind = kind_of_name(name)
-    return name, _WEIGHT.get(kind, _OTHERS) / (len(name) + 1) / 100 if kind else 0.0
+    return name, WEIGHT[kind] / (len(name) + 1) / 100 if kind else 0.0
 
 
 def names_of(text: str) -> list[str]:
