@@ -321,6 +321,15 @@ def test_a_gzipped_file_that_was_cut_off_is_read_as_far_as_it_goes(lines: float,
     assert str(error) == f"{path}: expected gzipped data with its end, got a file that was cut off"
 
 
+def test_a_document_that_is_whole_is_read_though_its_checksum_is_cut_off(tmp_path: Path) -> None:
+    """No line end says that it is whole, but that it is JSON does."""
+    path = tmp_path / "one.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(MESSAGES).encode())[:-4])
+    run, error = read_recordings(path)
+    assert isinstance(run, RecordedRun)
+    assert (shape(run), "cut off" in str(error)) == (EXPECTED, True)
+
+
 def test_gzipped_files_behind_one_another_are_read_as_one(tmp_path: Path) -> None:
     """As gzip itself does."""
     path = write(tmp_path / "set.jsonl.gz", MESSAGES, packed=True)
