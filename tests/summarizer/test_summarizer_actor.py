@@ -10,12 +10,16 @@ import pytest
 from summarizer_scenes import GOOD, Gated, Scene, open_scene, text_in
 from trio.testing import wait_all_tasks_blocked
 
+from repertory.errors import ConfigurationError
 from repertory.llm.messages import Text
-from repertory.memory import Ledger
+from repertory.memory import Draft, Ledger, MemoryJournal
 from repertory.summarizer import (
     ExtractiveStrategy,
     GetSummary,
     ModelStrategy,
+    ResultTask,
+    SummarizerActor,
+    SummarizeResult,
     SummaryFailed,
     SummaryReady,
     SummaryTask,
@@ -83,14 +87,14 @@ async def test_one_run_has_one_summary_in_work_and_the_newest_waits() -> None:
             scene.ask(ledger)
         await wait_all_tasks_blocked()
         assert len(strategy.tasks) == 1
-        failed = [message.reason for message in scene.heard if isinstance(message, SummaryFailed)]
-        assert failed == ["a newer request of the same run took its place"] * 2
+        failed = [(m.reason, m.superseded) for m in scene.heard if isinstance(m, SummaryFailed)]
+        assert failed == [("a newer request of the same run took its place", True)] * 2
         strategy.gate.set()
         await scene.wait_heard(4)
         ready = [message.summary.last for message in scene.heard if isinstance(message, SummaryReady)]
         assert ready == [10, 22]
         counts = await scene.counts()
-        assert (counts.superseded, counts.refused, counts.stored) == (2, 2, 2)
+        assert (counts.superseded, counts.refused, counts.stored) == (2, 0, 2)
 
 
 async def test_runs_are_served_in_order() -> None:
@@ -152,6 +156,94 @@ async def test_a_strategy_that_fails_is_asked_again_and_then_replaced(answer: An
         assert message.summary.strategy == "extractive"
         counts = await scene.counts()
         assert (strategy.calls, counts.failures, counts.fallbacks, counts.stored) == (3, 3, 1, 1)
+        assert message.failure
+
+
+class Returning:
+    """A strategy that returns things, one after the other, the last one for ever; for results too."""
+
+    name = "returning"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    async def summarize(self, task: SummaryTask) -> Any:
+        """The next one."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def summarize_result(self, task: ResultTask) -> Any:
+        """The next one."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        42,
+        None,
+        GOOD,
+        SummaryText(5),  # type: ignore[arg-type]
+        SummaryText(GOOD, model=None),  # type: ignore[arg-type]
+        SummaryText(GOOD, content=[Text(GOOD)]),  # type: ignore[arg-type]
+        SummaryText(GOOD, content=("words",)),  # type: ignore[arg-type]
+        SummaryText(GOOD, content=(Text("\ud800"),)),
+    ],
+)
+async def test_a_strategy_that_returns_something_else_fails_like_any_other(answer: Any) -> None:
+    """The actor, what it counted and the requests of other runs outlive it; the answer says why it was not used."""
+    async with open_scene(Returning(answer, answer, SummaryText(GOOD)), workers=1) as scene:
+        scene.ask(await scene.work(10))
+        scene.ask(await scene.work(10, run_id="run-2"))
+        broken, good = await scene.wait_heard(2)
+        assert isinstance(broken, SummaryReady)
+        assert isinstance(good, SummaryReady)
+        assert (broken.summary.strategy, good.summary.strategy) == ("extractive", "returning")
+        assert "Error: " in broken.failure
+        assert good.failure == ""
+        counts = await scene.counts()
+        assert (counts.asked, counts.failures, counts.fallbacks, counts.stored) == (2, 2, 1, 2)
+
+
+@pytest.mark.parametrize("answer", [42, None, "  ", "x" * 801], ids=repr)
+async def test_what_is_no_summary_of_a_result_fails_like_any_other(answer: Any) -> None:
+    """Counted; the next request is served by the same actor."""
+    async with open_scene(Returning(answer, answer, "The pier is dry.\ud800\0")) as scene:
+        for position in (1, 2):
+            scene.summarizer.tell(SummarizeResult(run_id="run-1", position=position, text="dry " * 999, length=400))
+        await wait_all_tasks_blocked()
+        counts = await scene.counts()
+        assert (counts.asked, counts.failures, counts.refused, counts.results) == (2, 2, 1, 1)
+        (kept,) = [event for _, event in await scene.journal.read_events("run-1")]
+        assert kept.body == {"position": 2, "text": "The pier is dry.??"}
+
+
+async def test_what_cannot_be_sent_is_taken_out_of_a_summary() -> None:
+    """A lone surrogate would break the request that shows it."""
+    async with open_scene(Returning(SummaryText("GOAL: \ud800 tides\0", "m\udfff"))) as scene:
+        scene.ask(await scene.work(10))
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert (message.summary.content, message.summary.model) == ((Text("GOAL: ? tides?"),), "m?")
+
+
+@pytest.mark.parametrize("strategy", ["claude-haiku-4-5", object(), ModelStrategy])
+async def test_what_is_no_strategy_is_refused_at_once(strategy: Any) -> None:
+    """A name, a thing, a class that was not made an object of."""
+    with pytest.raises(ConfigurationError, match="strategy must be a Strategy"):
+        SummarizerActor(MemoryJournal(), strategy)
+
+
+async def test_the_extractive_strategy_does_not_replace_itself() -> None:
+    """Its own second try, at half the length of a short stretch, is neither a failure nor a fallback."""
+    async with open_scene() as scene:
+        ledger = Ledger(scene.journal, "run-1")
+        await ledger.append(Draft(role="user", kind="task", content=(Text("Measure all tides. " * 20),)))
+        scene.ask(ledger)
+        (message,) = await scene.wait_heard(1)
+        assert isinstance(message, SummaryReady)
+        assert message.failure == ""
+        counts = await scene.counts()
+        assert (counts.failures, counts.fallbacks, counts.stored) == (0, 0, 1)
 
 
 async def test_a_strategy_that_recovers_needs_no_fallback() -> None:
@@ -171,7 +263,7 @@ async def test_a_strategy_that_recovers_needs_no_fallback() -> None:
         scene.ask(await scene.work(10))
         (message,) = await scene.wait_heard(1)
         assert isinstance(message, SummaryReady)
-        assert (message.summary.strategy, message.summary.model) == ("failing", "m")
+        assert (message.summary.strategy, message.summary.model, message.failure) == ("failing", "m", "")
         counts = await scene.counts()
         assert (counts.failures, counts.fallbacks) == (1, 0)
 

@@ -31,8 +31,17 @@ from repertory.summarizer.messages import (
     SummaryFailed,
     SummaryReady,
 )
-from repertory.summarizer.results import RESULT_SUMMARIZED, ResultTask, ResultWriter
-from repertory.summarizer.strategies import ExtractiveStrategy, Strategy, SummaryTask, SummaryText, within
+from repertory.summarizer.results import RESULT_SUMMARIZED, ResultTask, ResultWriter, check_result_summary
+from repertory.summarizer.strategies import (
+    ExtractiveStrategy,
+    Strategy,
+    SummaryTask,
+    SummaryText,
+    check_strategy,
+    check_written,
+    sendable,
+    within,
+)
 
 _RESULT_CALLS = 1_000_000_000_000  # apart from the numbers of the calls that summarize ranges
 
@@ -72,7 +81,12 @@ class SummarizerActor:
             provider_timeout: The same for the provider's summary, which is of a whole prompt.
             workers: How many runs are summarized at once.
             queue_limit: Requests that may wait; one more is refused.
+
+        Raises:
+            ConfigurationError: The strategy is none.
         """
+        if strategy is not None:
+            check_strategy(strategy, "strategy")
         self._journal = journal
         self._strategy: Strategy = strategy or ExtractiveStrategy()
         self._fallback = ExtractiveStrategy()
@@ -101,7 +115,9 @@ class SummarizerActor:
             if isinstance(waiting, Summarize) and waiting.run_id == job.run_id:
                 self._queue[index] = job
                 self._count(superseded=1)
-                self._answer(waiting, self._failed(waiting, "a newer request of the same run took its place"))
+                self._answer(
+                    waiting, self._failed(waiting, "a newer request of the same run took its place", superseded=True)
+                )
                 return
         if len(self._queue) >= self._queue_limit:
             self._refuse(job, f"{self._queue_limit} requests are waiting already")
@@ -177,14 +193,13 @@ class SummarizerActor:
             return self._failed(job, f"a summary up to entry {job.upto - 1} is there already")
         if job.request is not None:
             replaced = estimate_tokens(job.request.messages)
-            strategy, text, why = await self._ask_provider(job, replaced)
+            strategy, text, failure = await self._ask_provider(job, replaced)
         else:
             entries = job.snapshot[max(job.first, job.previous_upto) : job.upto]
             replaced = sum(entry.tokens for entry in entries) + len(job.previous) // 4
-            strategy, text = await self._write(job, replaced)
-            why = f"no summary is smaller than the {replaced} tokens that it would stand for"
+            strategy, text, failure = await self._write(job, replaced)
         if text is None:
-            return self._failed(job, why)
+            return self._failed(job, failure)
         tokens = text_tokens(text.text)
         summary = SummaryStored(
             run_id=job.run_id,
@@ -200,41 +215,60 @@ class SummarizerActor:
         )
         await self._journal.write([summary])
         self._count(stored=1, tokens_covered=summary.replaced_tokens, tokens_written=tokens)
-        return SummaryReady(summary)
+        return SummaryReady(summary, failure=failure)
 
     async def _ask_provider(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None, str]:
         """Have the provider write, once; None, and why, where nothing usable comes of it."""
         strategy = job.strategy or self._strategy
-        try:
-            with anyio.fail_after(self._provider_timeout):
-                text = await strategy.summarize(self._task(job, 0))
-        except Exception as error:  # noqa: BLE001 - as below; the run goes on without
-            self._count(failures=1)
-            return strategy.name, None, f"{type(error).__name__}: {error}"
-        if not text.text.strip() or text_tokens(text.text) >= replaced:
-            self._count(failures=1)
-            return strategy.name, None, f"the summary is not smaller than the {replaced} tokens that it would stand for"
-        return strategy.name, text, ""
+        text, failure = await self._attempt(
+            strategy, self._task(job, 0), timeout=self._provider_timeout, replaced=replaced
+        )
+        return strategy.name, text, failure
 
-    async def _write(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None]:
-        """Have the strategy write, then the fallback; None where nothing usable comes of it."""
-        strategy = job.strategy or self._strategy
-        for attempt in range(self._attempts):
-            task = self._task(job, attempt)
-            try:
-                with anyio.fail_after(self._attempt_timeout):
-                    text = await strategy.summarize(task)
-            except Exception:  # noqa: BLE001 - a strategy may be an application's; counted, and the fallback follows
-                self._count(failures=1)
-                continue
-            if text.text.strip() and within(text.text, job.tokens) and text_tokens(text.text) < replaced:
-                return strategy.name, text
-            self._count(failures=1)
-        text = await self._fallback.summarize(self._task(job, self._attempts, tokens=min(job.tokens, replaced // 2)))
-        if not text.text.strip() or text_tokens(text.text) >= replaced:
-            return self._fallback.name, None
-        self._count(fallbacks=1)
-        return self._fallback.name, text
+    async def _write(self, job: Summarize, replaced: int) -> tuple[str, SummaryText | None, str]:
+        """Have the strategy write, then the extractive one.
+
+        Returns:
+            Who wrote; what, None where nothing is usable; why that is not the strategy's own, "" if it is.
+        """
+        strategy, failure = job.strategy or self._strategy, ""
+        bounds = [job.tokens, replaced // 2]
+        if type(strategy) is not ExtractiveStrategy:
+            for attempt in range(self._attempts):
+                task, timeout = self._task(job, attempt), self._attempt_timeout
+                text, failure = await self._attempt(
+                    strategy, task, timeout=timeout, replaced=replaced, bound=job.tokens
+                )
+                if text is not None:
+                    return strategy.name, text, ""
+            bounds = [min(bounds)]
+        for bound in bounds:
+            text = await self._fallback.summarize(self._task(job, self._attempts, tokens=bound))
+            if text.text.strip() and text_tokens(text.text) < replaced:
+                self._count(fallbacks=bool(failure))
+                return self._fallback.name, SummaryText(sendable(text.text)), failure
+        why = f"no summary is smaller than the {replaced} tokens that it would stand for"
+        return self._fallback.name, None, f"{why}; {failure}" if failure else why
+
+    async def _attempt(
+        self, strategy: Strategy, task: SummaryTask, *, timeout: float, replaced: int, bound: int | None = None
+    ) -> tuple[SummaryText | None, str]:
+        """Ask a strategy once; None, and why, where nothing usable comes of it."""
+        failure = ""
+        try:
+            with anyio.fail_after(timeout):
+                text = check_written(await strategy.summarize(task))
+        except Exception as error:  # noqa: BLE001 - a strategy may be an application's; counted, and the run goes on
+            failure = f"{type(error).__name__}: {error}"
+        else:
+            if bound is not None and not within(text.text, bound):
+                failure = f"a summary of {len(text.text):,} characters is more than the {bound} tokens asked for"
+            elif text_tokens(text.text) >= replaced:
+                failure = f"the summary is not smaller than the {replaced} tokens that it would stand for"
+            else:
+                return text, ""
+        self._count(failures=1)
+        return None, failure
 
     async def _make_result(self, job: SummarizeResult) -> None:
         """Have the strategy summarize a result, and tell the run once that is durable."""
@@ -263,7 +297,7 @@ class SummarizerActor:
             )
             try:
                 with anyio.fail_after(self._attempt_timeout):
-                    text = await self._strategy.summarize_result(task)
+                    text = check_result_summary(await self._strategy.summarize_result(task), job.length)
             except Exception as error:  # noqa: BLE001 - a strategy may be an application's; a stub is shown
                 why = f"{type(error).__name__}: {error}"
                 self._count(failures=1)
@@ -348,14 +382,14 @@ class SummarizerActor:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def _failed(self, job: Summarize, reason: str) -> SummaryFailed:
-        return SummaryFailed(run_id=job.run_id, first=job.first, upto=job.upto, reason=reason)
+    def _failed(self, job: Summarize, reason: str, *, superseded: bool = False) -> SummaryFailed:
+        return SummaryFailed(run_id=job.run_id, first=job.first, upto=job.upto, reason=reason, superseded=superseded)
 
     def _refuse(self, job: Summarize, reason: str) -> None:
         self._answer(job, self._failed(job, reason))
 
     def _answer(self, job: Summarize, answer: SummaryReady | SummaryFailed) -> None:
-        if isinstance(answer, SummaryFailed):
+        if isinstance(answer, SummaryFailed) and not answer.superseded:
             self._count(refused=1)
         self._tell(job.reply_to, msgspec.structs.replace(answer, cost=self._spent.pop(job.run_id, 0.0)))
 

@@ -104,10 +104,12 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
     Attributes:
         cost: US dollars that it cost, failed attempts included.
+        failure: Why the strategy that was asked could not write it, so that the extractive one did; "" if it could.
     """
 
     summary: SummaryStored
     cost: float = 0.0
+    failure: str = ""
 
 
 class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +118,7 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reason: Why, for a person to read.
         cost: US dollars that the attempts cost.
+        superseded: A newer request of the same run took its place, so nothing failed.
     """
 
     run_id: str
@@ -123,6 +126,7 @@ class SummaryFailed(msgspec.Struct, frozen=True, kw_only=True):
     upto: int
     reason: str
     cost: float = 0.0
+    superseded: bool = False
 
 
 class GetSummary(Request[SummaryStored | None], frozen=True):
@@ -144,7 +148,7 @@ class SummarizerStatistics(msgspec.Struct, frozen=True, kw_only=True):
         stored: Summaries that were made durable.
         failures: Attempts of a strategy that gave nothing usable.
         fallbacks: Summaries that the extractive strategy wrote because the wanted one failed.
-        refused: Requests that ended without a summary.
+        refused: Requests that ended without a summary, but for the superseded.
         superseded: Requests that a newer one of the same run replaced before they were begun.
         results: Summaries of single results that were made durable.
         queued: Requests that wait now.

@@ -8,7 +8,7 @@ import msgspec
 
 from repertory.llm.messages import Message, Text, text_of
 from repertory.llm.model import Model, ModelRequest
-from repertory.summarizer.strategies import CallLog, middle_out
+from repertory.summarizer.strategies import CallLog, middle_out, sendable
 
 RESULT_SUMMARIZED = "ResultSummarized"
 """The type of the journal's event that holds a result's summary: ``position``, ``text``, ``model``."""
@@ -47,7 +47,7 @@ class ResultWriter(Protocol):
     """A strategy that can write summaries of single results, too."""
 
     async def summarize_result(self, task: ResultTask) -> str:
-        """Write one. Whatever it raises counts as a failed attempt."""
+        """Write one. Whatever it raises counts as a failed attempt; what is no text, empty or too long does too."""
         ...
 
 
@@ -61,7 +61,7 @@ async def write_result_summary(model: Model, task: ResultTask) -> str:
 
     Raises:
         ModelError: There was no answer.
-        ValueError: The answer is not the JSON that was asked for, empty, or too long.
+        ValueError: The answer is not the JSON that was asked for, or empty.
     """
     system = task.prompt or _INSTRUCTIONS.format(length=task.length)
     result = f"<result>\n{middle_out(task.text, _MOST_CHARS)}\n</result>"
@@ -80,10 +80,27 @@ async def write_result_summary(model: Model, task: ResultTask) -> str:
         raise
     replied(response)
     written = _read(text_of([block for block in response.content if isinstance(block, Text)]))
-    text = "\n".join([written.summary.strip(), *(f"- {fact.strip()}" for fact in written.facts if fact.strip())])
-    if not written.summary.strip() or len(text) > 2 * task.length:
-        raise ValueError(f"a summary of {len(text)} characters is not one of about {task.length}")
-    return text
+    if not written.summary.strip():
+        raise ValueError("the summary is empty")
+    return "\n".join([written.summary.strip(), *(f"- {fact.strip()}" for fact in written.facts if fact.strip())])
+
+
+def check_result_summary(answer: object, length: int) -> str:
+    """What a strategy wrote of a result, if it can be shown.
+
+    Args:
+        answer: What it returned.
+        length: Characters that were asked for, about.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It says nothing, or is more than twice as long.
+    """
+    if not isinstance(answer, str):
+        raise TypeError(f"a strategy must return the summary of a result as a str, got {answer!r:.200}")
+    if not answer.strip() or len(answer) > 2 * length:
+        raise ValueError(f"a summary of {len(answer)} characters is not one of about {length}")
+    return sendable(answer)
 
 
 def _read(text: str) -> _Written:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import msgspec
 
 from repertory.context import digest, names_used
+from repertory.errors import ConfigurationError
 from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.llm.profiles import ModelProfile
@@ -63,7 +64,11 @@ class Strategy(Protocol):
         ...
 
     async def summarize(self, task: SummaryTask) -> SummaryText:
-        """Write a summary. Whatever it raises counts as a failed attempt; an empty or overlong text does too."""
+        """Write a summary.
+
+        Whatever it raises counts as a failed attempt; so does a text that is empty or too long, and anything that is no
+        ``SummaryText``.
+        """
         ...
 
 
@@ -192,6 +197,45 @@ def middle_out(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit * 2 // 3]}\n[…]\n{text[-(limit // 3) :]}"
+
+
+def check_strategy(strategy: object, where: str) -> None:
+    """Raise ``ConfigurationError`` for what cannot write summaries."""
+    named = isinstance(getattr(strategy, "name", None), str)
+    if named and callable(getattr(strategy, "summarize", None)) and not isinstance(strategy, type):
+        return
+    raise ConfigurationError(
+        f"{where} must be a Strategy, such as ModelStrategy(open_model(…)), or None for summaries without a model, "
+        f"got {strategy!r}"
+    )
+
+
+def check_written(answer: object) -> SummaryText:
+    """What a strategy returned, if it can be stored and sent.
+
+    Raises:
+        TypeError: It is no ``SummaryText``, or a field is not of its type.
+        ValueError: It says nothing, or its blocks are no JSON.
+    """
+    if not isinstance(answer, SummaryText):
+        raise TypeError(f"a strategy must return a SummaryText, got {answer!r:.200}")
+    if not _has_its_types(answer.text, answer.model, answer.content):
+        raise TypeError(f"a field of what a strategy returned has the wrong type: {answer!r:.200}")
+    canonical_json(answer.content)
+    if not answer.text.strip():
+        raise ValueError("the summary is empty")
+    return SummaryText(sendable(answer.text), sendable(answer.model), answer.content)
+
+
+def _has_its_types(text: object, model: object, content: object) -> bool:
+    if not isinstance(text, str) or not isinstance(model, str) or not isinstance(content, tuple):
+        return False
+    return all(isinstance(block, Block) for block in cast("tuple[object, ...]", content))
+
+
+def sendable(text: str) -> str:
+    """A text without what cannot be sent or stored as one: lone surrogates and NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def within(text: str, tokens: int) -> bool:
