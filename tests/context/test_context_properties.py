@@ -119,7 +119,9 @@ def gaps(snapshot: Snapshot, plan: Plan, request: ModelRequest) -> list[int]:
                 instead = plan.shown[entry.position]
                 if isinstance(instead, ShortCalls):
                     said = [block.text for block in entry.content if isinstance(block, Text) and block.text.strip()]
-                    ok = all(words in shown for words in (*said, *map(_json, instead.inputs.values())))
+                    # A removed result takes its call along; its own line stands for both.
+                    inputs = [_json(value) for call, value in instead.inputs.items() if call not in plan.removed_calls]
+                    ok = all(words in shown for words in (*said, *inputs))
                 else:
                     ok = instead.text in shown
             case _ if entry.tool_call_id is not None and plan.cover_of(entry.position) is None:
