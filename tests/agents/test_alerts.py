@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from context_scenes import Reader, clerk, read_log
@@ -45,7 +48,7 @@ def test_a_reason_has_the_figure_and_the_threshold() -> None:
     assert tokens.reason == "81,234 prompt tokens in the last 16 iterations, more than 80,000"
     assert (tokens.value, tokens.threshold) == (81_234, 80_000)
     (share,) = crossings(Watched(tool_calls=20, retrievals=5), DOCUMENTED)
-    assert share.reason.startswith("25.0% of 20 tool calls")
+    assert share.reason == "25.0% of 20 tool calls look something up again, more than 10.0%"
 
 
 def test_none_switches_one_alert_off() -> None:
@@ -60,14 +63,50 @@ def test_none_switches_one_alert_off() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tokens": -1}, "alerts.tokens must be at least 0 or None, got -1"),
-        ({"window": 0}, "alerts.window must be at least 1, got 0"),
+        ({"tokens": -1}, "alerts.tokens must be a whole number of at least 0 or None, got -1"),
+        ({"tokens": "x"}, "alerts.tokens must be a whole number of at least 0 or None, got 'x'"),
+        ({"tokens": True}, "alerts.tokens must be a whole number"),
+        ({"tokens": math.nan}, "alerts.tokens must be a whole number"),
+        ({"window": 0}, "alerts.window must be a whole number of at least 1, got 0"),
+        ({"window": 2.5}, "alerts.window must be a whole number of at least 1, got 2.5"),
+        ({"window": None}, "alerts.window must be a whole number of at least 1, got None"),
+        ({"least_tool_calls": True}, "alerts.least_tool_calls must be a whole number of at least 1, got True"),
+        ({"retrieval_share": math.nan}, "alerts.retrieval_share must be a number from 0 to 1 or None, got nan"),
+        ({"retrieval_share": 10}, "alerts.retrieval_share must be a number from 0 to 1 or None, got 10"),
+        ({"summary_failures": "1%"}, "alerts.summary_failures must be a number from 0 to 1 or None, got '1%'"),
     ],
 )
-def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, int], words: str) -> None:
-    """Nothing can be below zero, and no iterations have no tokens."""
+def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], words: str) -> None:
+    """Nothing can be below zero, no iterations have no tokens, and what is no number is no threshold."""
     with pytest.raises(ConfigurationError, match=words):
         AlertThresholds(**fields)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alerts": 5}, "open_supervisor: alerts must be AlertThresholds, or None for no alerts, got 5"),
+        ({"alerts": True}, "open_supervisor: alerts must be AlertThresholds"),
+        ({"summaries": "claude-haiku-4-5"}, "open_supervisor: summaries must be a Strategy, such as ModelStrategy"),
+        ({"summaries": object()}, "open_supervisor: summaries must be a Strategy"),
+        ({"summaries": ScriptedModel([])}, "open_supervisor: summaries must be a Strategy"),
+    ],
+)
+async def test_a_supervisor_takes_nothing_that_would_only_fail_later(options: dict[str, Any], words: str) -> None:
+    """The name of a model is no strategy: it would be extractive summaries that nobody asked for."""
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        async with rp.open_supervisor(**options):
+            pass
+
+
+def test_a_fallback_is_a_failure_and_a_summary_is_none() -> None:
+    """What the extractive strategy had to write is what the one that was asked did not."""
+    watch = Watch(AlertThresholds(summary_failures=0.5))
+    said = []
+    for failure in ("", "", "ModelUnavailable: down", "ModelUnavailable: down", "ModelUnavailable: down"):
+        watch.saw("SummaryTaken", {"failure": failure} if failure else {})
+        said.append([crossing.reason for crossing in watch.check()])
+    assert said == [[], [], [], [], ["60.0% of 5 summaries failed or were refused, more than 50.0%"]]
 
 
 def test_only_the_last_iterations_count_and_a_crossing_is_said_once() -> None:

@@ -22,7 +22,8 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         view_tokens: The newest prompt.
         record_tokens: The prompt that a plain loop would send now.
         summaries: Summaries swapped in.
-        summaries_failed: Summaries, of single results too, that failed or were refused.
+        summaries_failed: Summaries, of single results too, that were refused, or failed: also where an extractive one
+            took their place.
         retrievals: Calls of the tools that look something up again.
         retrievals_covered: Those of them that brought back what a summary or digest stood for: what it lacked.
         tool_calls: All tool calls.

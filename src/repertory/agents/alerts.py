@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +20,15 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: Prompt tokens of the last ``window`` iterations together.
         window: Iterations.
-        retrieval_share: Share of the tool calls that look up again what had left the view.
+        retrieval_share: Share of the tool calls that look something up again, with ``context_retrieve`` or
+            ``retrieve_content``, from 0 to 1.
         least_tool_calls: With fewer tool calls their share says nothing yet.
-        summary_failures: Share of the summaries asked for that failed or were refused.
+        summary_failures: Share of the summaries that were refused, or that the strategy asked failed to write, from 0
+            to 1. One that an extractive summary took the place of has failed; a request that a newer one replaced has
+            not, and does not count at all.
+
+    Raises:
+        ConfigurationError: A value is no number, or out of its bounds.
     """
 
     tokens: int | None = 80_000
@@ -31,17 +38,29 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
     summary_failures: float | None = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "retrieval_share", "summary_failures"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigurationError(f"alerts.{name} must be at least 0 or None, got {value}")
-        for name in ("window", "least_tool_calls"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"alerts.{name} must be at least 1, got {getattr(self, name)}")
+        _check("tokens", self.tokens, int, least=0, none=True)
+        _check("window", self.window, int, least=1)
+        _check("least_tool_calls", self.least_tool_calls, int, least=1)
+        for name in ("retrieval_share", "summary_failures"):
+            _check(name, getattr(self, name), int | float, least=0, most=1, none=True)
+
+
+def _check(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
+    number = isinstance(value, kind) and not isinstance(value, bool)
+    if not (none if value is None else number and least <= value <= most):
+        words = "a whole number" if kind is int else "a number"
+        bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ConfigurationError(f"alerts.{name} must be {words} {bounds}{' or None' * none}, got {value!r}")
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run that are watched; ``tokens`` are those of the last iterations."""
+    """The figures of a run that are watched.
+
+    Attributes:
+        tokens: Prompt tokens of the last iterations.
+        summaries: Those that were written as they should be.
+        summaries_failed: Those that were refused or failed; see ``summary_failed``.
+    """
 
     tokens: int = 0
     tool_calls: int = 0
@@ -70,9 +89,7 @@ def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
     if share is not None and figures.tool_calls >= thresholds.least_tool_calls:
         value = figures.retrievals / figures.tool_calls
         if value > share:
-            reason = (
-                f"{value:.1%} of {figures.tool_calls} tool calls look up what had left the view, more than {share:.1%}"
-            )
+            reason = f"{value:.1%} of {figures.tool_calls} tool calls look something up again, more than {share:.1%}"
             found.append(Crossing("retrieval_share", value, share, reason))
     failures = thresholds.summary_failures
     asked = figures.summaries + figures.summaries_failed
@@ -82,6 +99,11 @@ def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
             reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
             found.append(Crossing("summary_failures", value, failures, reason))
     return found
+
+
+def summary_failed(kind: str, body: Mapping[str, Any]) -> bool:
+    """Whether an event, by its name and fields, says that a summary was not written as it should be."""
+    return kind == SummaryRefused.__name__ or (kind == SummaryTaken.__name__ and bool(body.get("failure")))
 
 
 class Watch:
@@ -101,10 +123,10 @@ class Watch:
         elif kind == ToolEnded.__name__:
             retrievals = now.retrievals + bool(body.get("retrieval"))
             self._counts = msgspec.structs.replace(now, tool_calls=now.tool_calls + 1, retrievals=retrievals)
+        elif summary_failed(kind, body):
+            self._counts = msgspec.structs.replace(now, summaries_failed=now.summaries_failed + 1)
         elif kind == SummaryTaken.__name__:
             self._counts = msgspec.structs.replace(now, summaries=now.summaries + 1)
-        elif kind == SummaryRefused.__name__:
-            self._counts = msgspec.structs.replace(now, summaries_failed=now.summaries_failed + 1)
 
     def check(self) -> list[Crossing]:
         """The figures that have gone beyond their threshold since the last check; back below, they may again."""

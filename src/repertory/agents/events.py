@@ -141,6 +141,9 @@ class SummaryTaken(Event, frozen=True, kw_only=True):
     """The summarizer finished a summary of entries ``first`` to ``last``; the planner will say when to use it.
 
     That of a single result has ``strategy="result"``, and waits until the result is compacted.
+
+    Attributes:
+        failure: Why the strategy that was asked could not write it, so that the extractive one did; "" if it could.
     """
 
     first: int
@@ -148,10 +151,14 @@ class SummaryTaken(Event, frozen=True, kw_only=True):
     strategy: str
     tokens: int
     replaced_tokens: int
+    failure: str = ""
 
 
 class SummaryRefused(Event, frozen=True, kw_only=True):
-    """A summary, of a stretch or of a single result, failed or was refused; the run goes on without it."""
+    """There is no summary of a stretch or of a single result: it failed or was refused; the run goes on without it.
+
+    A request that a newer one replaced before it was begun is not refused, and has no event.
+    """
 
     reason: str
 

@@ -12,8 +12,8 @@ from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
-from repertory.agents.alerts import AlertThresholds, Watch
-from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, SummaryRefused
+from repertory.agents.alerts import AlertThresholds, Watch, summary_failed
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
@@ -148,7 +148,7 @@ class Runtime:
                 live.watch.saw(event.type, event.body)
             if event.type == _SAID and event.body["message_id"] not in heard:
                 live.say(Said(event.body["message_id"], event.body["text"]))
-            elif event.type == SummaryRefused.__name__:
+            elif summary_failed(event.type, event.body):
                 live.meter.add(summaries_failed=1)
             elif event.type == RESULT_SUMMARIZED:
                 live.gists[event.body["position"]] = event.body["text"]
@@ -200,7 +200,7 @@ class Runtime:
         self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
         if live.watch is not None:
             live.watch.saw(event.__name__, fields)
-        if event is SummaryRefused:
+        if summary_failed(event.__name__, fields):
             live.meter.add(summaries_failed=1)
         log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=iteration, **fields)
         if keep:

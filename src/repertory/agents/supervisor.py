@@ -29,6 +29,7 @@ from repertory.memory import MemoryActor, open_journal
 from repertory.memory.journal import Durability, Journal, RunRow
 from repertory.memory.records import RunStarted, RunState
 from repertory.summarizer import Strategy, SummarizerActor
+from repertory.summarizer.strategies import check_strategy
 
 
 class Supervisor:
@@ -182,9 +183,13 @@ async def open_supervisor(
 
     Raises:
         JournalError: The file cannot be opened: it is locked, too new or not a journal.
-        ConfigurationError: The model's name makes no sense, or it is none.
+        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` writes none, or ``alerts``
+            are no ``AlertThresholds``.
     """
     check_model(model, "open_supervisor: model")
+    if summaries is not None:
+        check_strategy(summaries, "open_supervisor: summaries")
+    _check_alerts(alerts)
     errors: list[BaseException] = []
     try:
         async with AsyncExitStack() as stack:
@@ -225,6 +230,13 @@ async def open_supervisor(
         if errors and _leaves(group) == errors:
             raise errors[0] from errors[0].__cause__
         raise
+
+
+def _check_alerts(alerts: object) -> None:
+    if alerts is not None and not isinstance(alerts, AlertThresholds):
+        raise ConfigurationError(
+            f"open_supervisor: alerts must be AlertThresholds, or None for no alerts, got {alerts!r}"
+        )
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -443,6 +443,7 @@ class ContextView:
             strategy=summary.strategy,
             tokens=summary.tokens,
             replaced_tokens=summary.replaced_tokens,
+            failure=message.failure,
         )
 
     def _charge(self, cost: float) -> None:
@@ -454,4 +455,5 @@ class ContextView:
         self._live.meter.add(cost_seen=message.cost)
         self._charge(message.cost)
         self._compactions.failed(message.upto)
-        self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
+        if not message.superseded:
+            self._runtime.publish(self._live, SummaryRefused, reason=message.reason)

@@ -10,6 +10,7 @@ import msgspec
 
 from repertory.agents import RunStatistics
 from repertory.agents.accounting import Meter
+from repertory.agents.alerts import summary_failed
 from repertory.context import Calibration, CoverRange, decode_decision
 from repertory.llm import profile_for
 from repertory.memory import Entry, EventLogged, Journal, ModelCallRow, RunRow, SummaryStored
@@ -150,7 +151,7 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
             retrievals=sum(tool.retrievals for tool in tools.values()),
             retrievals_covered=sum(bool(entry.metadata.get("covered")) for entry in entries),
             dedup_hits=sum(tool.deduplicated for tool in tools.values()),
-            summaries_failed=kinds["SummaryRefused"],
+            summaries_failed=sum(summary_failed(event.type, event.body) for event in events),
         ),
         iterations=iterations,
         purposes=_purposes(calls),

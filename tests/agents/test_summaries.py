@@ -1,0 +1,138 @@
+"""Summaries of a run: slow, broken and good ones, how they are told apart, and how they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from context_scenes import Reader, clerk
+
+import repertory as rp
+from backends import RunAsync
+from repertory.agents import Alert, SummaryRefused, SummaryTaken
+from repertory.cli.figures import read_figures
+from repertory.errors import ModelUnavailable
+from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+MANY = rp.Limits(iterations=99)
+
+
+@rp.tool(effect="pure")
+async def read_log(day: int) -> str:
+    """Read the log of a day, which takes two seconds."""
+    await trio.sleep(2)
+    return "\n".join(f"day {day}, hour {hour}: ship {day * 100 + hour} at berth {hour % 7}" for hour in range(100))
+
+
+class Slow:
+    """Takes half a minute for a summary."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked_at: list[float] = []
+
+    async def summarize(self, task: SummaryTask) -> SummaryText:
+        """Wait, then write."""
+        self.asked_at.append(trio.current_time())
+        await trio.sleep(30)
+        return SummaryText(f"GOAL: to read. FACTS: {len(self.asked_at)}")
+
+
+@pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
+async def test_no_step_waits_for_a_slow_summarizer(rhythm: Any, autojump_clock: Any) -> None:
+    """Sixty calls of two seconds take two minutes, with summaries of half a minute each that are taken meanwhile.
+
+    Strict rhythm swaps them in; in thrifty rhythm the digests of such a run are ahead of them.
+
+    One that a newer request takes the place of is neither refused nor failed, so a healthy summarizer raises no alert.
+    """
+    slow, begun = Slow(), trio.current_time()
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(60)), "Done."])
+    async with rp.open_supervisor(model=model, summaries=slow, clock=trio.current_time, drain_timeout=0) as supervisor:
+        agent = rp.Agent("clerk", tools=[read_log], context=rp.ContextPolicy(rhythm=rhythm, window=3), limits=MANY)
+        run = await supervisor.spawn(agent, "Read.")
+        assert await run.wait_result() == "Done."
+        assert trio.current_time() - begun == 120
+        events = [event async for event in run.events()]
+        figures = run.statistics()
+    waits = [later - earlier for earlier, later in zip(slow.asked_at, slow.asked_at[1:], strict=False)]
+    assert len(slow.asked_at) >= 3
+    assert min(waits) >= 30
+    assert rhythm == "thrifty" or figures.summaries >= 1
+    assert figures.summaries_failed == 0
+    assert any(isinstance(event, SummaryTaken) for event in events)
+    assert not [event for event in events if isinstance(event, SummaryRefused)]
+    assert "summary_failures" not in [event.metric for event in events if isinstance(event, Alert)]
+
+
+@pytest.mark.parametrize("answer", [ModelUnavailable("down"), "No headings."], ids=["down", "no summary"])
+async def test_a_model_that_fails_every_time_raises_an_alert(answer: Any, tmp_path: Path) -> None:
+    """The extractive summaries in its place keep the run going; that they had to is said, counted and kept."""
+    strict = rp.ContextPolicy(rhythm="strict", window=2, summarize_every=5)
+    failing = ModelStrategy(FunctionModel(lambda request: answer))
+    path = tmp_path / "runs.db"
+    reader = Reader(13, stop_at=12)  # when iterations 5 and 10 have asked
+    async with rp.open_supervisor(path, model=reader.model, summaries=failing, durability="process") as supervisor:
+        run = await supervisor.spawn(clerk(strict, limits=MANY), "Read.")
+        await reader.arrived.wait()
+        while run.statistics().summaries_failed < 2:
+            await trio.lowlevel.checkpoint()
+        reader.go()
+        await run.wait_result()
+        events = [event async for event in run.events()]
+        taken = [event for event in events if isinstance(event, SummaryTaken)]
+        counted = run.statistics()
+        figures = await read_figures(supervisor.journal, await supervisor.journal.read_run(run.id))
+    assert len(taken) == 2
+    for event in taken:
+        assert event.strategy == "extractive"
+        assert ("down" if isinstance(answer, Exception) else "headings") in event.failure
+    assert counted.summaries_failed == 2 == figures.statistics.summaries_failed
+    (alert,) = [event for event in events if isinstance(event, Alert) and event.metric == "summary_failures"]
+    assert alert.reason.startswith("100.0% of ")
+    async with rp.open_supervisor(path, durability="process") as supervisor:
+        resumed = await supervisor.resume(run.id, agent=clerk(strict))
+        assert resumed.statistics().summaries_failed == counted.summaries_failed
+
+
+class Returning:
+    """Returns what it was made with."""
+
+    name = "returning"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def summarize(self, task: SummaryTask) -> Any:
+        """Give it."""
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [42, None, SummaryText(5), SummaryText("GOAL: \ud800\0")], ids=repr)  # type: ignore[arg-type]
+def test_no_run_notices_what_a_strategy_returns(answer: Any, run_async: RunAsync) -> None:
+    """Neither the one that asked nor the next one of the same process."""
+
+    async def main() -> None:
+        def reads() -> Callable[[Any], Any]:
+            days = iter(range(1, 31))
+            return lambda request: next((call("look", day=day) for day in days), "Done.")
+
+        @rp.tool(effect="pure")
+        def look(day: int) -> str:
+            """Look."""
+            return f"day {day} " * 300
+
+        context = rp.ContextPolicy(rhythm="strict", window=2)
+        async with rp.open_supervisor(summaries=Returning(answer)) as supervisor:
+            for _ in range(2):
+                agent = rp.Agent("clerk", tools=[look], context=context, model=FunctionModel(reads()), limits=MANY)
+                run = await supervisor.spawn(agent, "Read.")
+                assert await run.wait_result() == "Done."
+                assert run.statistics().summaries >= 1
+
+    run_async(main)
