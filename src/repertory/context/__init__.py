@@ -25,8 +25,8 @@ from repertory.context.decisions import (
     decode_decision,
     encode_decision,
 )
-from repertory.context.digest import call_line, digest, names_used
 from repertory.context.events import LifecycleKind, MessageEvent, added, events_of, notify
+from repertory.context.extractive import call_line, digest, names_used
 from repertory.context.listing import ViewEntry, list_view
 from repertory.context.plan import (
     EMPTY,

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from repertory.context.digest import call_line
+from repertory.context.extractive import call_line
 from repertory.context.live import Live, is_spoken
 from repertory.context.names import clip, trouble_lines
 from repertory.context.plan import Cover, shared_covers
-from repertory.context.stubs import words_asked_for
 from repertory.context.shaping import own_words
+from repertory.context.stubs import words_asked_for
 from repertory.context.vocabulary import (
     BATCH,
     CHUNK,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from repertory.context.decisions import CoverRange, DropThinking, Edit, RemoveResult, StubResult
-from repertory.context.digest import digest, names_used
+from repertory.context.extractive import digest, names_used
 from repertory.context.live import Live
 from repertory.context.plan import Removed, Stub
 from repertory.context.policy import ResultRules

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from repertory.context.ageing import Ageing
 from repertory.context.decisions import CoverRange
-from repertory.context.digest import digest_head
+from repertory.context.extractive import digest_head
 from repertory.context.live import Live, is_spoken
 from repertory.context.tokens import text_tokens
 from repertory.llm.messages import Text
