@@ -15,6 +15,7 @@ from backends import RunAsync
 from repertory.agents import Alert, SummaryRefused, SummaryTaken
 from repertory.cli.figures import read_figures
 from repertory.errors import ModelUnavailable
+from repertory.llm.messages import text_of
 from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText
 from repertory.testing import FunctionModel, ScriptedModel, call
 
@@ -98,6 +99,34 @@ async def test_a_model_that_fails_every_time_raises_an_alert(answer: Any, tmp_pa
     async with rp.open_supervisor(path, durability="process") as supervisor:
         resumed = await supervisor.resume(run.id, agent=clerk(strict))
         assert resumed.statistics().summaries_failed == counted.summaries_failed
+
+
+async def test_a_caller_gets_the_newest_summary_that_covers_an_iteration(tmp_path: Path) -> None:
+    """Each stands for all before it, words and positions; another process finds it, too."""
+    path = tmp_path / "runs.db"
+    strict = rp.ContextPolicy(rhythm="strict", window=2, summarize_every=5)
+    seen: list[str] = []
+
+    def answer(request: Any) -> str:
+        seen.append(text_of(request.messages[0].content))
+        return f"GOAL: to read, {len(seen)}."
+
+    small = ModelStrategy(FunctionModel(answer))
+    reader = Reader(20, stop_at=12)
+    async with rp.open_supervisor(
+        path, model=reader.model, summaries=small, durability="process", drain_timeout=0.01
+    ) as supervisor:
+        run = await supervisor.spawn(clerk(strict, limits=MANY), "Read.")
+        await reader.arrived.wait()
+        while (found := await run.summary(start_iteration=6)) is None:
+            await trio.lowlevel.checkpoint()
+        assert (text_of(found.content), found.first, found.last) == ("GOAL: to read, 2.", 0, 20)
+        assert await run.summary(start_iteration=2) == await run.summary() == found
+        assert await run.summary(start_iteration=11) is None
+    assert "GOAL: to read, 1." in seen[1]
+    async with rp.open_supervisor(path, model=Reader(0, stop_at=99).model, durability="process") as supervisor:
+        resumed = await supervisor.resume(run.id, agent=clerk(strict, limits=MANY))
+        assert await resumed.summary(start_iteration=6) == found
 
 
 class Returning:

@@ -13,7 +13,8 @@ from repertory.agents.live import LiveRun
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
-from repertory.memory.records import FINAL_STATES, RunState
+from repertory.memory.records import FINAL_STATES, RunState, SummaryStored
+from repertory.summarizer import GetSummary
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
@@ -104,6 +105,23 @@ class Run:
         if not text.strip():
             raise RunError("expected a message with some text, got an empty one")
         await self._runtime.deliver(self._live, text)
+
+    async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
+        """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.
+
+        ``text_of(summary.content)`` are its words, ``first`` and ``last`` the positions it covers.
+
+        Args:
+            start_iteration: The first iteration that is wanted; 0 for the beginning.
+
+        Returns:
+            The summary; None where none covers that iteration yet.
+
+        Raises:
+            ActorStopped: The supervisor is closed; the journal has it still, see ``Journal.read_summaries``.
+        """
+        found: SummaryStored | None = await self._runtime.summarizer.ask(GetSummary(self.id, start_iteration))
+        return found
 
     def view(self) -> list[ViewEntry]:
         """Every entry of its record, oldest first: how the model sees it, and what is behind what was shortened."""
