@@ -89,6 +89,7 @@ class Run:
                 iteration=self.iteration,
                 tool=tool.name,
                 tool_call_id=use.id,
+                metadata=output.metadata,
             )
         )
         return output
@@ -122,7 +123,10 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
     assert " · action-result · fetch · call-2 · content-" in output.text
     assert output.text.count("The heron stands.\n") == 100
     assert output.text.endswith("The kestrel hovers.\n")
-    assert output.metadata == {"retrieval": True, "found": 2, "positions": [3, 4], "page": 1, "pages": 1}
+    facts = dict(output.metadata)
+    (_, *asked), (source, *shown) = facts.pop("parts")
+    assert facts == {"retrieval": True, "found": 2, "positions": [3, 4], "page": 1, "pages": 1}
+    assert (asked, source[:8], shown) == ([0, 31], "content-", [0, 1_820])
     assert output.source_type == "retrieval"
 
 
@@ -164,8 +168,14 @@ async def test_some_lines_of_one_message(run: Run, one: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"position": 4, "start_line": 102}, "the message at position 4 has 101 lines; 102 to 101 are none"),
-        ({"position": 4, "start_line": 9, "end_line": 3}, "has 101 lines; 9 to 3 are none"),
+        (
+            {"position": 4, "start_line": 102},
+            "the message at position 4 has 101 lines, so there is nothing from line 102 on",
+        ),
+        (
+            {"position": 4, "start_line": 9, "end_line": 3},
+            "start_line 9 comes after end_line 3; the message at position 4",
+        ),
         (
             {"tool_name": "search", "end_line": 3},
             "lines are those of one message, and 2 results fit; give its position",
@@ -185,7 +195,8 @@ async def test_lines_that_cannot_be_shown_are_the_models_to_repair(
 async def test_a_hint_says_what_is_there_and_shows_no_content(run: Run) -> None:
     """Position, lines, length and what it is about, for a few tokens; nothing counts as brought back."""
     output = await run.call(RETRIEVE, iteration=2, hint=True)
-    assert output.metadata == {"retrieval": True, "found": 2, "hinted": [3, 4], "page": 1, "pages": 1}
+    facts = {name: value for name, value in output.metadata.items() if name != "parts"}
+    assert facts == {"retrieval": True, "found": 2, "hinted": [3, 4], "page": 1, "pages": 1}
     head, call, result = output.text.split("\n\n")
     assert head == "2 messages found"
     assert call.startswith("--- position 3 · iteration 2 · assistant · 1 line · ")
@@ -276,9 +287,67 @@ async def test_the_same_retrieval_again_is_counted_and_then_refused(run: Run) ->
     assert refused.error is not None
     assert refused.error.cause == "failed"
     assert "the very same was retrieved 6 times already (iterations 5, 6, 7, 8, 9)" in refused.text
-    assert not (await run.call(RETRIEVE, limit=1, tool_name="search")).is_error
+    assert not (await run.call(RETRIEVE, iteration=2)).is_error
     strict = context_tools(max_repeats=0)[0]
-    assert (await run.call(strict, limit=1, tool_name="search")).is_error
+    assert (await run.call(strict, iteration=2)).is_error
+
+
+async def test_a_message_is_not_brought_back_for_ever_by_other_arguments(run: Run) -> None:
+    """However it is asked for: a few times within twenty iterations, then no more; something else is let through."""
+    ways: list[dict[str, Any]] = [
+        {"position": 4},
+        {"iteration": 2},
+        {"tool_call_id": "call-2"},
+        *({"tool_name": "fetch", "limit": limit} for limit in (1, 2, 3)),
+    ]
+    for way in ways:
+        assert not (await run.call(RETRIEVE, **way)).is_error
+    for way in ({"topic": "heron", "tool_name": "fetch"}, {"position": 4, "start_line": 2, "end_line": 90}):
+        refused = await run.call(RETRIEVE, **way)
+        assert refused.error is not None
+        assert refused.error.cause == "failed"
+        assert "this was brought back 6 times in the last 20 iterations (5, 6, 7, 8, 9), by these or" in refused.text
+    stored = await run.journal.read_contents("r")
+    assert (await run.call(CONTENT, content_id=stored[0].content_id)).is_error
+    assert not (await run.call(RETRIEVE, position=2)).is_error
+    assert not (await run.call(RETRIEVE, position=4, hint=True)).is_error
+    run.iteration += 20
+    assert not (await run.call(RETRIEVE, position=4, limit=7)).is_error
+
+
+async def test_lines_that_move_on_by_one_are_the_same_lines(run: Run) -> None:
+    """A loop that counts up its start line makes no progress worth the name."""
+    body = "".join(f"line {number} of the long text\n" for number in range(4_000))
+    content_id = await run.turn("fetch", {"url": "long"}, body, cite=True)
+    errors = [(await run.call(CONTENT, content_id=content_id, start_line=line)).is_error for line in range(1, 12)]
+    assert errors == [False] * 6 + [True] * 5
+
+
+@pytest.mark.parametrize("repeats", [0, 5])
+async def test_a_long_result_may_be_read_to_its_end_in_any_way(run: Run, repeats: int) -> None:
+    """By pages, by lines, by searches for what stands in different places: none of it has come before."""
+    retrieve, content = context_tools(max_repeats=repeats)
+    bodies = ["".join(f"tide {name}{number}\n" for number in range(9_000)) for name in "abc"]
+    ids = [await run.turn("fetch", {"url": body[:9]}, body, cite=True) for body in bodies]
+    pages = (await run.call(content, content_id=ids[0])).metadata["pages"]
+    assert pages > 4
+    for page in range(2, pages + 1):
+        assert not (await run.call(content, content_id=ids[0], page=page)).is_error
+    for line in range(1, 3_000, 100):
+        assert not (await run.call(retrieve, tool_call_id="call-5", start_line=line, end_line=line + 99)).is_error
+    for number in range(30):
+        assert not (await run.call(content, content_id=ids[2], search=f"tide c{300 + 200 * number}")).is_error
+
+
+async def test_a_topic_is_not_what_was_looked_up(run: Run) -> None:
+    """The turns that only ask for it are no messages about it; those that say something of it are."""
+    for _ in range(3):
+        await run.call(RETRIEVE, topic="kestrel")
+    found = await run.call(RETRIEVE, topic="kestrel", limit=9)
+    assert found.metadata["positions"] == [2]
+    await run.turn("context_retrieve", {"topic": "kestrel"}, "1 message found", said="The kestrels hover at noon.")
+    said = await run.call(RETRIEVE, topic="kestrel", limit=8)
+    assert said.metadata["positions"] == [2, 15]
 
 
 async def test_calls_side_by_side_are_not_each_others_repeats(run: Run) -> None:
@@ -321,7 +390,9 @@ async def test_lines_of_a_content(run: Run) -> None:
     tail = await run.call(CONTENT, content_id=content_id, start_line=3, end_line=99)
     assert tail.text.endswith("lines 3-4 of 4\n\nthree\nfour")
     beyond = await run.call(CONTENT, content_id=content_id, start_line=9)
-    assert "has 4 lines; 9 to 4 are none" in beyond.text
+    assert f"content '{content_id}' has 4 lines, so there is nothing from line 9 on" in beyond.text
+    backwards = await run.call(CONTENT, content_id=content_id, start_line=4, end_line=2)
+    assert "start_line 4 comes after end_line 2; content" in backwards.text
 
 
 async def test_passages_of_a_content(run: Run) -> None:
@@ -345,7 +416,12 @@ async def test_a_pattern_in_a_content(run: Run) -> None:
     content_id = await run.turn("fetch", {}, "id=17\nid=x\nid=42\n", cite=True)
     output = await run.call(CONTENT, content_id=content_id, search=r"^id=\d+$", regex=True)
     assert output.metadata["shown"] == 1
-    assert "matches 2" in output.text
+    assert "--- lines 1-3 of 3 · matches 2 of 2\n" in output.text
+    assert "relevance" not in output.text
+    for nothing in ({}, {"search": ""}):
+        refused = await run.call(CONTENT, content_id=content_id, regex=True, **nothing)
+        assert refused.error is not None
+        assert (refused.error.cause, "search is empty" in refused.text) == ("retry", True)
     wrong = await run.call(CONTENT, content_id=content_id, search="(", regex=True)
     assert "is no regular expression" in wrong.text
     assert wrong.is_error

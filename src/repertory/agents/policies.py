@@ -13,7 +13,7 @@ from repertory.context import ContextPolicy, ResultPolicy, merge_policies
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
 from repertory.memory.records import RunStarted
-from repertory.tools.retrieval import RETRIEVALS
+from repertory.tools.retrieval_guard import RETRIEVALS
 
 
 def layered_policy(live: LiveRun) -> ContextPolicy | None:

@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from repertory.context import ResultPolicy, compact
+from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
-from repertory.llm.messages import Image, RawBlock, ToolUse, text_of
+from repertory.llm.messages import ToolUse
 from repertory.memory.entries import Entry
-from repertory.memory.excerpts import Lines, excerpts_around, find_words
+from repertory.memory.excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.memory.patterns import find_pattern
 from repertory.memory.records import ContentStored
-from repertory.tools.context import ContentReader, ToolContext
+from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-from repertory.tools.repeats import arguments_digest
+from repertory.tools.retrieval_guard import RETRIEVALS, Part, check_calls, check_parts
+from repertory.tools.retrieval_text import hint_of, line_range, parts_of, render, words_in
 from repertory.tools.threads import run_in_thread
 
+_Found: TypeAlias = tuple[str, list[Part], dict[str, object]]  # what is shown, which part that is, and facts of it
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
-CONTEXT_RETRIEVE: Final = "context_retrieve"
-RETRIEVE_CONTENT: Final = "retrieve_content"
-RETRIEVALS: Final = frozenset({CONTEXT_RETRIEVE, RETRIEVE_CONTENT})
-
 # A page has its bound already, and storing what comes out of the store would only double it.
-_HINT_CHARS: Final = 200
 _AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
 
 
@@ -39,7 +36,8 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
     """Make ``context_retrieve`` and ``retrieve_content``. They keep no state and serve any number of runs.
 
     Args:
-        max_repeats: How often the very same retrieval is answered again before it is refused.
+        max_repeats: How often the very same retrieval is answered again before it is refused; and how often, within 20
+            iterations, the same text is brought back again by other arguments.
     """
 
     async def context_retrieve(
@@ -73,7 +71,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             limit: How many messages at most.
             page: Which page of a long answer.
         """
-        repeated = _check_repeats(context, max_repeats)
+        repeated = check_calls(context, max_repeats)
         if iteration is None and position is None and not tool_call_id and not tool_name and not topic:
             raise ToolRetry("give at least one of iteration, position, tool_call_id, tool_name and topic")
         entries = _earlier(context)
@@ -95,15 +93,19 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         if topic:
             hits = await context.need_record().search(topic, limit=max(200, limit))
             rank = {hit.position: place for place, hit in enumerate(hits)}
-            matching = sorted((e for e in matching if e.position in rank), key=lambda e: rank[e.position])
+            about = [entry for entry in matching if entry.position in rank and not _only_asks(entry, topic)]
+            matching = sorted(about, key=lambda entry: rank[entry.position])
         else:
             matching.reverse()
         if not matching:
             return _retrieved(f"{repeated}no earlier message fits. {_contents_of(entries)}", {"found": 0})
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
-        show = _hint_of if hint else partial(_render, lines=lines)
-        text = "\n\n".join([await show(entry, context.contents) for entry in chosen])
+        show = hint_of if hint else partial(render, lines=lines)
+        shown = [await show(entry, context.contents) for entry in chosen]
+        text = "\n\n".join(piece.text for piece in shown)
         start, end, pages = take_page(text, page)
+        parts = parts_of(shown, start, end)
+        check_parts(context, parts, max_repeats)
         head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
         if len(chosen) < len(matching):
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
@@ -112,6 +114,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             "hinted" if hint else "positions": [entry.position for entry in chosen],
             "page": page,
             "pages": pages,
+            "parts": parts,
         }
         return _retrieved(f"{head}\n\n{text[start:end]}{page_note(page, pages)}", facts)
 
@@ -139,17 +142,21 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             limit: How many passages at most.
             page: Which page of a long answer.
         """
-        repeated = _check_repeats(context, max_repeats)
+        repeated = check_calls(context, max_repeats)
+        if regex and not search:
+            raise ToolRetry("regex says how to read search, and search is empty; give the expression to look for")
         stored = await context.need_contents().read_content(content_id)
         if stored is None:
             raise ToolRetry(f"there is no content {content_id!r}; take the citation id from a result above")
         if not stored.body and stored.length:
             raise ToolFailed(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
         if search:
-            text, facts = await _passages(stored, search, regex, limit)
+            text, parts, facts = await _passages(stored, search, regex, limit)
         else:
-            text, facts = _lines(stored, start_line, end_line, page)
-        return _retrieved(repeated + text, {"content_id": content_id, **facts}, stored)
+            text, parts, facts = _lines(stored, start_line, end_line, page)
+        # searches that share a common word also share the passages behind the best one
+        check_parts(context, parts[:1] if search and not regex else parts, max_repeats)
+        return _retrieved(repeated + text, {"content_id": content_id, **facts, "parts": parts}, stored)
 
     functions = (context_retrieve, retrieve_content)
     return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
@@ -162,31 +169,6 @@ def _retrieved(text: str, facts: Mapping[str, object], stored: ContentStored | N
     return ToolOutput(text, source_type="retrieval", url=stored.url, format=stored.format, metadata=metadata)
 
 
-def _check_repeats(context: ToolContext, max_repeats: int) -> str:
-    """Say how often the very same retrieval was made before; "" for never.
-
-    The record itself is asked, so that the answer is right after a restart too.
-
-    Raises:
-        ToolFailed: More than ``max_repeats`` times.
-    """
-    iterations: list[int] = []
-    for entry in () if context.record is None else context.record.snapshot():
-        for block in entry.content if entry.role == "assistant" else ():
-            if not isinstance(block, ToolUse) or block.name not in RETRIEVALS:
-                continue
-            if block.id == context.call_id:
-                break
-            if arguments_digest(block.name, block.input) == context.arguments_digest:
-                iterations.append(entry.iteration)
-    if not iterations:
-        return ""
-    times, when = len(iterations), ", ".join(str(number) for number in iterations[-5:])
-    if times > max_repeats:
-        raise ToolFailed(f"the very same was retrieved {times} times already (iterations {when}), and has not changed")
-    return f"[retrieved {times} time{'s' * (times != 1)} before, in iteration {when}: the same answer again]\n"
-
-
 def _earlier(context: ToolContext) -> Sequence[Entry]:
     """The record without the turn that is asking."""
     entries = context.need_record().snapshot()
@@ -194,6 +176,13 @@ def _earlier(context: ToolContext) -> Sequence[Entry]:
     while end and entries[end - 1].iteration >= context.iteration > 0:
         end -= 1
     return entries[:end]
+
+
+def _only_asks(entry: Entry, topic: str) -> bool:
+    """Whether a turn is about a topic only because it looks that up."""
+    calls = [block for block in entry.content if isinstance(block, ToolUse) and block.name in RETRIEVALS]
+    others = [block for block in entry.content if block not in calls]
+    return bool(calls) and not find_words("\n".join(words_in(others)), topic, limit=1)
 
 
 def _is_about_call(entry: Entry, call_id: str) -> bool:
@@ -211,73 +200,20 @@ def _contents_of(entries: Sequence[Entry]) -> str:
     return f"There are iterations {entries[0].iteration} to {entries[-1].iteration}; results by tool: {named}."
 
 
-async def _render(entry: Entry, contents: ContentReader | None, *, lines: tuple[int, int] | None = None) -> str:
-    """One message, or some of its lines, from 1; 0 for the last."""
-    body, note = await _body(entry, contents)
-    length = f"{len(body):,} characters{note}"
-    if lines is not None:
-        each = body.splitlines(keepends=True)
-        first, last = lines[0], min(lines[1] or len(each), len(each))
-        if first > last:
-            wanted = f"{first} to {lines[1] or last}"
-            raise ToolRetry(f"the message at position {entry.position} has {len(each)} lines; {wanted} are none")
-        body, length = "".join(each[first - 1 : last]), f"lines {first}-{last} of {len(each)}{note}"
-    return f"{_head(entry, length)}\n{body}"
-
-
-async def _hint_of(entry: Entry, contents: ContentReader | None) -> str:
-    """What a message is about, and how long it is."""
-    body, note = await _body(entry, contents)
-    count = len(body.splitlines())
-    head = _head(entry, f"{count} line{'s' * (count != 1)}", f"{len(body):,} characters{note}")
-    return f"{head}\n{compact(body, _HINT_CHARS, tool=entry.tool or '')}"
-
-
-async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str]:
-    """The whole of a message, and what is missing of it."""
-    body = "\n".join(_words(entry))
-    if entry.content_id is not None:
-        stored = None if contents is None else await contents.read_content(entry.content_id)
-        if stored is not None and stored.body:
-            return stored.body, ""
-        if entry.original_length > len(body):
-            return body, f", all that is left of {entry.original_length:,}"
-    return body, ""
-
-
-def _head(entry: Entry, *lengths: str) -> str:
-    marks = [f"position {entry.position}", f"iteration {entry.iteration}", entry.kind]
-    marks += [mark for mark in (entry.tool, entry.tool_call_id, entry.content_id) if mark]
-    return f"--- {' · '.join([*marks, *lengths])}"
-
-
-def _words(entry: Entry) -> list[str]:
-    """The words of an entry, its calls spelled out; reasoning is not among them."""
-    lines: list[str] = []
-    for block in entry.content:
-        if isinstance(block, ToolUse):
-            lines.append(f"[call {block.id}] {block.name} {msgspec.json.encode(block.input).decode()}")
-        elif isinstance(block, Image | RawBlock):
-            lines.append(f"[{'image' if isinstance(block, Image) else block.raw.get('type', 'block')}]")
-        elif text := text_of(block):
-            lines.append(text)
-    return lines
-
-
-def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int) -> tuple[str, dict[str, object]]:
+def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int) -> _Found:
     lines = Lines(stored.body)
-    last = min(lines.count, end_line or lines.count)
-    if start_line > last:
-        raise ToolRetry(f"content {stored.content_id!r} has {lines.count} lines; {start_line} to {last} are none")
-    begin, finish = lines.slice(start_line, last)
+    first, last = line_range(f"content {stored.content_id!r}", lines.count, start_line, end_line or 0)
+    begin, finish = lines.slice(first, last)
     start, end, pages = take_page(stored.body[begin:finish], page)
     text = stored.body[begin + start : begin + end]
     where = lines.locate(begin + start, begin + end)
     facts: dict[str, object] = {"location": where, "page": page, "pages": pages}
-    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", facts
+    parts = [Part(stored.content_id, begin + start, begin + end)]
+    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", parts, facts
 
 
-async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> tuple[str, dict[str, object]]:
+async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> _Found:
+    places: list[int] = []
     if regex:
         try:
             places = await run_in_thread(lambda: find_pattern(stored.body, search), name="tool retrieve_content")
@@ -287,10 +223,17 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int)
     else:
         found = find_words(stored.body, search, limit=limit)
     head = f"{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
-    parts = [head]
+    shown = [head]
     for piece in found:
-        parts.append(f"--- {piece.location} · relevance {piece.relevance:.2f}, matches {piece.matches}\n{piece.text}")
-    return "\n\n".join(parts), {"shown": len(found)}
+        # a pattern matches or does not: only words can be there in part
+        how = f"matches {piece.matches} of {len(places)}" if regex else _relevance(piece)
+        shown.append(f"--- {piece.location} · {how}\n{piece.text}")
+    parts = [Part(stored.content_id, piece.start, piece.start + len(piece.text)) for piece in found]
+    return "\n\n".join(shown), parts, {"shown": len(found)}
+
+
+def _relevance(piece: Excerpt) -> str:
+    return f"relevance {piece.relevance:.2f}, matches {piece.matches}"
 
 
 def _about(stored: ContentStored) -> str:

@@ -1,0 +1,86 @@
+"""What keeps an agent from retrieving the same thing for ever, however it asks for it.
+
+The record itself is asked what was brought back before, so that the answer is right after a restart too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from repertory.errors import ToolFailed
+from repertory.llm.messages import ToolUse
+from repertory.tools.context import ToolContext
+from repertory.tools.repeats import arguments_digest
+
+RETRIEVALS: Final = frozenset({"context_retrieve", "retrieve_content"})
+WINDOW: Final = 20  # iterations within which the same text may be brought back only so often
+
+
+class Part(NamedTuple):
+    """Characters ``start`` to ``end``, not included, of a message or a stored content."""
+
+    source: str
+    start: int
+    end: int
+
+
+def check_calls(context: ToolContext, max_repeats: int) -> str:
+    """Say how often the very same retrieval was made before; "" for never.
+
+    Raises:
+        ToolFailed: More than ``max_repeats`` times.
+    """
+    iterations: list[int] = []
+    for entry in () if context.record is None else context.record.snapshot():
+        for block in entry.content if entry.role == "assistant" else ():
+            if not isinstance(block, ToolUse) or block.name not in RETRIEVALS:
+                continue
+            if block.id == context.call_id:
+                break
+            if arguments_digest(block.name, block.input) == context.arguments_digest:
+                iterations.append(entry.iteration)
+    if not iterations:
+        return ""
+    times, when = len(iterations), _listed(iterations)
+    if times > max_repeats:
+        raise ToolFailed(f"the very same was retrieved {times} times already (iterations {when}), and has not changed")
+    return f"[retrieved {times} time{'s' * (times != 1)} before, in iteration {when}: the same answer again]\n"
+
+
+def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -> None:
+    """See that what is about to be brought back has not come too often, by whatever arguments.
+
+    An earlier retrieval counts that brought back more than half of it. Pages that follow one another have nothing in
+    common, so a long result may be read to its end.
+
+    Raises:
+        ToolFailed: More than ``max_repeats`` times within the last ``WINDOW`` iterations.
+    """
+    characters = sum(part.end - part.start for part in parts)
+    iterations: list[int] = []
+    for entry in () if context.record is None else reversed(context.record.snapshot()):
+        if entry.iteration <= context.iteration - WINDOW:
+            break
+        earlier = entry.metadata.get("parts") if entry.tool in RETRIEVALS else None
+        if earlier and 2 * _common(parts, [Part(*part) for part in earlier]) > characters:
+            iterations.insert(0, entry.iteration)
+    if len(iterations) > max_repeats:
+        raise ToolFailed(
+            f"this was brought back {len(iterations)} times in the last {WINDOW} iterations ({_listed(iterations)}), "
+            "by these or other arguments, and has not changed; go on with what you know of it"
+        )
+
+
+def _common(some: Iterable[Part], others: Sequence[Part]) -> int:
+    """How many characters of some parts are in others."""
+    return sum(
+        max(0, min(part.end, other.end) - max(part.start, other.start))
+        for part in some
+        for other in others
+        if part.source == other.source
+    )
+
+
+def _listed(iterations: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in iterations[-5:])

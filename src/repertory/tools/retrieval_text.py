@@ -1,0 +1,107 @@
+"""Messages as retrieval shows them: a line that says which, then their words, or some of their lines, or a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from repertory.context import compact
+from repertory.errors import ToolRetry
+from repertory.llm.messages import Block, Image, RawBlock, ToolUse, text_of
+from repertory.memory.entries import Entry
+from repertory.tools.context import ContentReader
+from repertory.tools.retrieval_guard import Part
+
+_HINT_CHARS: Final = 200
+
+
+class Piece(NamedTuple):
+    """A message as it is shown: a line that says which, then its words, beginning at ``start`` of their source."""
+
+    head: str
+    words: str
+    source: str
+    start: int = 0
+
+    @property
+    def text(self) -> str:
+        """Both."""
+        return f"{self.head}\n{self.words}"
+
+
+def parts_of(pieces: Sequence[Piece], start: int, end: int) -> list[Part]:
+    """What a page of pieces, an empty line between them, brings back."""
+    found: list[Part] = []
+    offset = 0
+    for piece in pieces:
+        words = offset + len(piece.head) + 1
+        first, last = max(start, words), min(end, offset + len(piece.text))
+        if first < last:
+            found.append(Part(piece.source, piece.start + first - words, piece.start + last - words))
+        offset += len(piece.text) + 2
+    return found
+
+
+async def render(entry: Entry, contents: ContentReader | None, *, lines: tuple[int, int] | None = None) -> Piece:
+    """One message, or some of its lines, from 1; 0 for the last."""
+    body, note, source = await _body(entry, contents)
+    if lines is None:
+        return Piece(_head(entry, f"{len(body):,} characters{note}"), body, source)
+    each = body.splitlines(keepends=True)
+    first, last = line_range(f"the message at position {entry.position}", len(each), *lines)
+    head = _head(entry, f"lines {first}-{last} of {len(each)}{note}")
+    return Piece(head, "".join(each[first - 1 : last]), source, len("".join(each[: first - 1])))
+
+
+async def hint_of(entry: Entry, contents: ContentReader | None) -> Piece:
+    """What a message is about, and how long it is."""
+    body, note, source = await _body(entry, contents)
+    count = len(body.splitlines())
+    head = _head(entry, f"{count} line{'s' * (count != 1)}", f"{len(body):,} characters{note}")
+    return Piece(head, compact(body, _HINT_CHARS, tool=entry.tool or ""), f"hint of {source}")
+
+
+async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str, str]:
+    """The whole of a message, what is missing of it, and what to call it."""
+    body, here = "\n".join(words_in(entry.content)), f"position {entry.position}"
+    if entry.content_id is not None:
+        stored = None if contents is None else await contents.read_content(entry.content_id)
+        if stored is not None and stored.body:
+            return stored.body, "", entry.content_id
+        if entry.original_length > len(body):
+            return body, f", all that is left of {entry.original_length:,}", here
+    return body, "", here
+
+
+def line_range(what: str, count: int, first: int, last: int) -> tuple[int, int]:
+    """Lines, from 1 and both included, of so many; 0 for the last.
+
+    Raises:
+        ToolRetry: There are none.
+    """
+    if last and first > last:
+        raise ToolRetry(f"start_line {first} comes after end_line {last}; {what} has {count} lines")
+    if first > count:
+        raise ToolRetry(f"{what} has {count} lines, so there is nothing from line {first} on")
+    return first, min(last or count, count)
+
+
+def _head(entry: Entry, *lengths: str) -> str:
+    marks = [f"position {entry.position}", f"iteration {entry.iteration}", entry.kind]
+    marks += [mark for mark in (entry.tool, entry.tool_call_id, entry.content_id) if mark]
+    return f"--- {' · '.join([*marks, *lengths])}"
+
+
+def words_in(content: Iterable[Block]) -> list[str]:
+    """The words of a message, its calls spelled out; reasoning is not among them."""
+    lines: list[str] = []
+    for block in content:
+        if isinstance(block, ToolUse):
+            lines.append(f"[call {block.id}] {block.name} {msgspec.json.encode(block.input).decode()}")
+        elif isinstance(block, Image | RawBlock):
+            lines.append(f"[{'image' if isinstance(block, Image) else block.raw.get('type', 'block')}]")
+        elif text := text_of(block):
+            lines.append(text)
+    return lines
