@@ -16,7 +16,7 @@ from repertory.context import (
     sent_body,
     validate,
 )
-from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json
+from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
 from repertory.memory.pairing import whole_request
@@ -56,6 +56,21 @@ def test_what_the_api_refuses_in_a_record_is_left_out() -> None:
         Text("go on"),
     )
     assert request.messages[3].content == (Text("well"),)
+
+
+def test_what_has_no_bytes_is_replaced_in_the_request_and_kept_in_the_record() -> None:
+    """A lone surrogate in a task, an answer, a call's arguments, a result or a digest makes no request unsendable."""
+    story = Story("task \ud800")
+    story.turn("fine", (Text("part \udfff"), PICTURE), text="said \udc00", arguments={"a \ud800": ["x \ud801", 1]})
+    story.say("user \ud800 é")
+    plan = apply(EMPTY, cover(0, 0, 4, 1))
+    for shown in (EMPTY, plan):
+        request = project(story.snapshot(), shown, profile=MODEL)
+        validate(request)
+        body = msgspec.json.encode(encode_request(request)).decode()
+        for words in ("task \ufffd", "said \ufffd", "x \ufffd", "part \ufffd", "user \ufffd é"):
+            assert words in body
+    assert text_of(story.entries[0].content) == "task \ud800"
 
 
 def test_the_same_block_objects_go_through_untouched() -> None:

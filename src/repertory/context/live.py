@@ -177,7 +177,4 @@ class Live:
 
 def _hash_of(call: ToolUse) -> int:
     """The same for calls of one tool with the same arguments, whatever their order."""
-    try:
-        return hash((call.name, canonical_json(call.input)))
-    except UnicodeEncodeError:  # a lone surrogate
-        return hash((call.name, repr(call.input)))
+    return hash((call.name, canonical_json(call.input)))

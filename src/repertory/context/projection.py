@@ -11,8 +11,10 @@ user's, the last one there was when the summary was swapped in, so that nothing 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -35,6 +37,7 @@ from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _THINKING = (Thinking, RedactedThinking)
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
@@ -112,9 +115,9 @@ class View:
             self._ends = like._ends[: same + 1]
             self._covered = like._covered[: self._ends[same]]
         for cover in self.plan.covers[same:]:
-            kept = [block for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
+            kept = [_sendable(block) for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
             if cover.restated_at < 0:
-                self._covered.extend((*kept, *cover.content))
+                self._covered.extend((*kept, *map(_sendable, cover.content)))
             else:
                 self._restated = (Text(_RESTATED), *kept) if kept else ()
                 if cover.restated_at < self.plan.start:  # summarized since, so it is said again in front
@@ -150,7 +153,7 @@ class View:
             self._role = entry.role
             self._last.append(entry.position)
         self._last[-1] = entry.position
-        for block in blocks:
+        for block in map(_sendable, blocks):
             (self._results if isinstance(block, ToolResult) else self._others).append(block)
 
     def _close(self) -> None:
@@ -252,6 +255,42 @@ class View:
             elif not isinstance(block, _THINKING) and not _blank(block):
                 out.append(block)
         return out
+
+
+def _sendable(block: Block) -> Block:
+    """A block without lone surrogates, which JSON from a model may carry and no request can: each becomes U+FFFD."""
+    match block:
+        case Text(text=text) if _has_surrogate(text):
+            return msgspec.structs.replace(block, text=_SURROGATE.sub("\ufffd", text))
+        case ToolUse(input=given) if _has_surrogate(given):
+            return msgspec.structs.replace(block, input=_without_surrogates(given))
+        case ToolResult(content=str() as text) if _has_surrogate(text):
+            return msgspec.structs.replace(block, content=_SURROGATE.sub("\ufffd", text))
+        case ToolResult(content=tuple() as parts) if any(_sendable(part) is not part for part in parts):
+            return msgspec.structs.replace(block, content=tuple(map(_sendable, parts)))
+        case _:
+            return block
+
+
+def _has_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.isascii() and _SURROGATE.search(value) is not None
+    if isinstance(value, dict):
+        inside: dict[str, Any] = value
+        return any(_has_surrogate(name) or _has_surrogate(inner) for name, inner in inside.items())
+    return isinstance(value, list | tuple) and any(map(_has_surrogate, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        inside: dict[str, Any] = value
+        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in inside.items()}
+    if isinstance(value, list | tuple):
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        return [_without_surrogates(inner) for inner in items]
+    return value
 
 
 def _blank(block: Block) -> bool:

@@ -31,7 +31,7 @@ def estimate_tokens(value: Countable | Iterable[Countable], *, chars_per_token: 
     """
     match value:
         case str():
-            return math.ceil(len(value.encode()) / chars_per_token)
+            return math.ceil(len(value.encode(errors="surrogatepass")) / chars_per_token)
         case Message():
             return sum(estimate_tokens(block, chars_per_token=chars_per_token) for block in value.content)
         case ModelRequest():

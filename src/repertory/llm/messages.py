@@ -7,6 +7,7 @@ So decoding and encoding again gives the same JSON object, today and for block t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -201,5 +202,11 @@ _json = msgspec.json.Encoder(order="sorted")
 
 
 def canonical_json(value: object) -> bytes:
-    """Encode as JSON with sorted keys: the same value always gives the same bytes."""
-    return _json.encode(value)
+    """Encode as JSON with sorted keys: the same value always gives the same bytes.
+
+    Lone surrogates, which have none and which JSON from a model may carry, are escaped.
+    """
+    try:
+        return _json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), sort_keys=True, separators=(",", ":")).encode()

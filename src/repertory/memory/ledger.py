@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 from repertory.errors import JournalUnreadable, JournalWriteFailed
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block, encode_block
+from repertory.llm.messages import Block
 from repertory.memory.entries import Draft, Entry
 from repertory.memory.journal import Journal, Ticket
 from repertory.memory.records import EntryAppended, Record
-from repertory.memory.rows import encode_json
 from repertory.memory.snapshot import Snapshot
 
 Estimate: TypeAlias = Callable[[Sequence[Block]], int]
@@ -21,10 +20,7 @@ Estimate: TypeAlias = Callable[[Sequence[Block]], int]
 
 def estimate_entry(content: Sequence[Block]) -> int:
     """Guess what an entry's content costs in a prompt: a token for every four characters."""
-    try:
-        return estimate_tokens(content)
-    except UnicodeEncodeError:  # a lone surrogate; it has no bytes to count, but the record takes it
-        return -(-len(encode_json([encode_block(block) for block in content])) // 4)
+    return estimate_tokens(content)
 
 
 class Ledger:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from operator import itemgetter
@@ -124,11 +123,7 @@ def pair_model_calls(
 
 def request_digest(request: Json) -> str:
     """BLAKE2b-128 of the request's canonical JSON, as ``ModelCalled.digest`` holds it."""
-    try:
-        text = canonical_json(request)
-    except UnicodeEncodeError:  # a lone surrogate
-        text = json.dumps(request, sort_keys=True, separators=(",", ":")).encode()
-    return blake2b(text, digest_size=16).hexdigest()
+    return blake2b(canonical_json(request), digest_size=16).hexdigest()
 
 
 def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,7 @@ def arguments_digest(name: str, arguments: Any) -> str:
     Returns:
         BLAKE2b-128 of the canonical JSON, as 32 hexadecimal digits.
     """
-    try:
-        data = canonical_json([name, arguments])
-    except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry
-        data = json.dumps([name, arguments], sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.blake2b(canonical_json([name, arguments]), digest_size=16).hexdigest()
 
 
 class EarlierCall(msgspec.Struct, frozen=True):
