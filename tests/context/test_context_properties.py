@@ -198,6 +198,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
             iteration=snapshot[-1].iteration + 1,
             head_tokens=100,
             max_tokens=1024,
+            gists=gists_of(snapshot),
         )
         assert (pure.plan, pure.decisions, pure.estimate) == (outcome.plan, outcome.decisions, outcome.estimate)
         kept = projector.project(snapshot, outcome.plan)

@@ -14,6 +14,9 @@ from repertory.context.plan import Plan
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 
+MARGIN = 1.15
+"""Estimates are not bills: by so much savings must exceed what they are to pay for."""
+
 
 class Rates(msgspec.Struct, frozen=True):
     """Prices as multiples of the input price.

@@ -150,7 +150,7 @@ def supersede(
     snapshot: Sequence[Entry],
     first: int,
     *,
-    names: Callable[[Entry, Entry], Iterable[str]] = lambda *_: (),
+    names: Callable[[Entry, Entry], Iterable[str]] | None = None,
 ) -> list[StubResult]:
     """Shorten the results from a position on whose call was made again since.
 
@@ -158,15 +158,15 @@ def supersede(
         live: The view.
         snapshot: The ledger.
         first: The position.
-        names: Gives the names to keep of a result that another one supersedes.
+        names: Gives the names to keep of a result that another one supersedes; None for none.
     """
     edits: list[StubResult] = []
     for entry in live.results:
         newer = live.superseded.get(entry.position)
         whole = newer is not None and not isinstance(live.plan.shown.get(newer), Stub | Removed)
         if newer is not None and whole and first <= entry.position < live.last_turn:
-            text = superseded_stub(entry, snapshot[newer], names(entry, snapshot[newer]))
-            edits.append(_stubbed(entry, text))
+            kept = names(entry, snapshot[newer]) if names is not None else ()
+            edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer], kept)))
     return [edit for edit in edits if edit.was_tokens - edit.tokens >= _LEAST_SAVED]
 
 

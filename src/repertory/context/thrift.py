@@ -2,49 +2,39 @@
 
 Old iterations wait until what they have cost in cache reads reaches the price of folding them (the rule for renting
 or buying skis); then all of them become a digest at once. A fold is paid from what the run is cheaper so far than an
-unedited one, so that it is never dearer, wherever it ends. While there is nothing to pay from, bulky results are
-shown in full once without being written to the cache, and long arguments are cut before they are ever sent.
+unedited one, so that it is not dearer wherever it ends; a settled run may borrow a little. While there is nothing to pay
+from, see ``Once``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from repertory.context.account import Account, cliffs_of, rates_of
+from repertory.context.account import MARGIN, Account, cliffs_of, rates_of
 from repertory.context.ageing import Ageing
 from repertory.context.compaction import compactable, compaction_call
-from repertory.context.cutting import cut
-from repertory.context.decisions import CoverRange, CutCall, Decision, Edit, HoldBack, RemoveResult, StubResult
+from repertory.context.decisions import CoverRange, Decision, Edit, RemoveResult, StubResult
 from repertory.context.edits import CanEdit, best_summary, compose, expiries, supersede, swap
 from repertory.context.folding import fold_edits
 from repertory.context.live import Live
 from repertory.context.merging import Merge, merge_of
+from repertory.context.once import SHORT_WORTH, Once
 from repertory.context.plan import Cover, Plan
 from repertory.context.policy import ContextPolicy
-from repertory.context.stubs import once_stub
-from repertory.context.tokens import text_tokens
-from repertory.context.vocabulary import LEAST_WORTH, names_of
-from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block, ToolUse
 from repertory.llm.profiles import ModelProfile
 from repertory.memory.entries import Entry
 from repertory.memory.records import SummaryStored
 
 _LEAST_CLEARED = 1_000  # tokens; less is not worth a fold
 _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
-_MARGIN = 1.15  # estimates are not bills
-_BULKY = 800  # tokens of a result that may be shown only once
-_LONG = 1_000  # characters of an argument that may be cut
 _SETTLED = 40  # requests; before, a fold must be paid from what was saved
 _SOON_BACK = 0.05  # of the requests so far: within them a fold ahead of the savings must pay back
 _RISK = 0.04  # of what the run would have cost unedited: so far ahead of the savings it may go
 _SOON = 0.5  # of the price of a merge; from then on it is prepared
 _MERGE_PIECES = 3  # of one that are made at each call, at least
 _MERGED_LATE = 2_000  # tokens of newer digests before a merge that costs nothing, so that it can be prepared
-_ONCE_WORTH = 3 * LEAST_WORTH  # what is shown once must be short afterwards, or nothing is saved
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +64,7 @@ class Thrift:
         self._policy: ContextPolicy = live.policy
         self.ageing = Ageing(live)
         self.account = Account(rates_of(profile), head)
+        self._once = Once(self.ageing, self.account, minimum_tokens=profile.cache.minimum_tokens)
         self.cliffs = cliffs_of(profile)
         self._head = head
         self._live = live
@@ -141,7 +132,7 @@ class Thrift:
         """Whether the savings pay for a summary that costs so much, and for swapping it in."""
         live, rates = self._live, self.account.rates
         rewritten = self._policy.summary_tokens + live.restated(live.last_turn)
-        return not tokens or _MARGIN * (tokens + (rates.write - rates.read) * rewritten) <= self.account.bank
+        return not tokens or MARGIN * (tokens + (rates.write - rates.read) * rewritten) <= self.account.bank
 
     def counted(
         self, decision: Decision, after: Live, plan: Plan, *, iteration: int, untouched: int, cold: bool
@@ -163,7 +154,8 @@ class Thrift:
 
     def decide(self, now: Moment) -> tuple[str, str, list[Edit]] | None:
         """The kind of a decision, its reason and its edits; None to leave things as they are."""
-        stubs = self._stubs_of_what_was_shown(now)
+        live, snapshot = self._live, now.snapshot
+        stubs = [] if self.account.since_counted else self._once.stubs(live, snapshot)
         fold = self._fold(now)
         if fold is not None:
             kind, reason, edits = fold
@@ -171,7 +163,7 @@ class Thrift:
             start = max((edit.last + 1 for edit in edits if isinstance(edit, CoverRange)), default=0)
             left = (stub for stub in stubs if stub.position >= start and stub.position not in taken)
             return kind, reason, [*edits, *left]
-        first = self._shorten_new(now, stubs)
+        first = [] if now.cold else self._once.shorten(live, snapshot, stubs)
         edits = [*stubs, *first]
         return ("once", "it is not written to the prompt cache in full", edits) if edits else None
 
@@ -188,7 +180,7 @@ class Thrift:
         if saves <= 0 or (not now.pressed and old < max(_LEAST_CLEARED, _LEAST_SHARE * live.tokens * free)):
             edits = self._single(now) if free else []
             return ("cold" if cached else "free", "single results are shortened at no cost", edits) if edits else None
-        paid = cost * _MARGIN <= max(0.0, account.bank) or self._may_borrow(cost, saves)
+        paid = cost * MARGIN <= max(0.0, account.bank) or self._may_borrow(cost, saves)
         pays = paid and account.owed + saves >= self._policy.patience * cost
         if not (pays or free or now.pressed):
             return None
@@ -209,7 +201,7 @@ class Thrift:
         def names(entry: Entry, newer: Entry) -> list[str]:
             ageing, there = self.ageing, self.ageing.names(newer)
             gone = {name: count for name, count in ageing.names(entry).items() if name not in there}
-            return ageing.vocabulary.choose(gone, ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
+            return ageing.vocabulary.choose(gone, ageing.standing, as_of=entry.iteration, least=SHORT_WORTH)
 
         return supersede(self._live, now.snapshot, first, names=names)
 
@@ -246,7 +238,7 @@ class Thrift:
         summary = best_summary(live, written, upto) if self._policy.summaries and written else None
         if summary is not None:
             more = rewrite * (summary.tokens + live.spoken_tokens(upto) + live.covered)
-            if (cost + more) * _MARGIN <= account.bank or now.cold:
+            if (cost + more) * MARGIN <= account.bank or now.cold:
                 rest = summary.last + 1
                 return [
                     swap(live, now.snapshot, summary, users=True),
@@ -255,106 +247,9 @@ class Thrift:
         merge = self._merge
         if merge is not None and (now.cold or self._merge_share(now.iteration) >= 1.0):
             price = rewrite * (live.covered - merge.saves)
-            if now.cold or (cost + price) * _MARGIN <= account.bank:
+            if now.cold or (cost + price) * MARGIN <= account.bank:
                 return [*merge.edits(now.snapshot), *fold_edits(self.ageing, live, now.snapshot, first, upto)]
         return list(fold_edits(self.ageing, live, now.snapshot, first, upto))
-
-    # --- while there is nothing to pay a fold from --------------------------------------------------------
-
-    def _poor(self) -> bool:
-        """Whether the bank could not pay for a fold of about what there is."""
-        rates, live = self.account.rates, self._live
-        tail = live.tokens - live.covered
-        return self.account.bank < _MARGIN * (rates.write - rates.read) * (0.25 * tail + 1_500)
-
-    def _stubs_of_what_was_shown(self, now: Moment) -> list[StubResult]:
-        """The stubs of results that the last request showed without writing them to the cache."""
-        plan = self._live.plan
-        if not plan.held or self.account.since_counted:
-            return []
-        shown = now.snapshot[plan.held : plan.decided_at]
-        return [stub for entry in shown if (stub := self._stub(entry, now.snapshot)) is not None]
-
-    def _stub(self, entry: Entry, snapshot: Sequence[Entry]) -> StubResult | None:
-        live = self._live
-        rules = live.rules(entry.tool)
-        if entry.tool_call_id is None or entry.tokens < _BULKY or rules.pin:
-            return None
-        if entry.position in live.plan.pins or entry.position in live.plan.shown:
-            return None
-        self.ageing.finish(snapshot)
-        ageing = self.ageing
-        names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=_ONCE_WORTH)
-        text = once_stub(entry, names, rules, summary=live.gist(entry))
-        tokens = text_tokens(text) + 15
-        if tokens >= entry.tokens // 2:
-            return None
-        return StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens)
-
-    def _shorten_new(self, now: Moment, stubs: Sequence[StubResult]) -> list[Edit]:
-        """Cut what is new before it is written to the cache."""
-        live, rates = self._live, self.account.rates
-        allowed = self._policy.show_once and self._policy.stubs
-        if now.cold or rates.write <= 1.0 or not (allowed and self._poor()):
-            return []
-        edits: list[Edit] = []
-        turn = now.snapshot[live.last_turn]
-        if turn.role == "assistant" and turn.position not in live.plan.shown:
-            shorter = self._shorter_call(turn, now.snapshot)
-            if shorter is not None:
-                edits.append(shorter)
-        hold = live.last_turn + 1
-        gain, held = 0.0, 0
-        for entry in now.snapshot[hold:]:
-            stub = self._stub(entry, now.snapshot)
-            held += entry.tokens
-            gain += (rates.write - 1) * entry.tokens - rates.write * stub.tokens if stub else -entry.tokens
-        saved = sum(edit.was_tokens - edit.tokens for edit in stubs)
-        before = self._head + live.tokens - saved - held
-        if gain > 0 and before >= self._profile.cache.minimum_tokens:
-            edits.append(HoldBack(position=hold))
-        return edits
-
-    def _shorter_call(self, turn: Entry, snapshot: Sequence[Entry]) -> CutCall | None:
-        if turn.position in self._live.plan.pins:
-            return None
-        inputs: dict[str, Any] = {}
-        blocks: list[Block] = []
-        for block in turn.content:
-            if isinstance(block, ToolUse) and _has_long(block.input):
-                self.ageing.finish(snapshot)
-                shorter = self._shorter(block.input, turn.iteration)
-                inputs[block.id] = shorter
-                block = msgspec.structs.replace(block, input=shorter)  # noqa: PLW2901
-            blocks.append(block)
-        tokens = estimate_tokens(blocks)
-        if not inputs or tokens >= turn.tokens:
-            return None
-        return CutCall(position=turn.position, inputs=inputs, tokens=tokens, was_tokens=turn.tokens)
-
-    def _shorter(self, value: Any, iteration: int) -> Any:
-        if isinstance(value, dict):
-            inside: dict[str, Any] = value
-            return {name: self._shorter(inner, iteration) for name, inner in inside.items()}
-        if isinstance(value, list):
-            items: list[Any] = value
-            return [self._shorter(inner, iteration) for inner in items]
-        if not isinstance(value, str) or len(value) <= _LONG:
-            return value
-        found = cut(value, _LONG // 2)
-        assert found is not None
-        known = [n for n in names_of(value) if self.ageing.vocabulary.is_known(n, iteration) and n not in found.text]
-        return f"{found.text}\n{' '.join(known)}" if known else found.text
-
-
-def _has_long(value: Any) -> bool:
-    if isinstance(value, dict):
-        inside: dict[str, Any] = value
-        return any(map(_has_long, inside.values()))
-    if isinstance(value, list):
-        items: list[Any] = value
-        return any(map(_has_long, items))
-    return isinstance(value, str) and len(value) > _LONG
 
 
 def _reason(*, free: bool, cached: bool, pays: bool) -> tuple[str, str]:
