@@ -28,12 +28,24 @@ class Berths:
         return f"{text.count('berth')} berths\nand quays"
 
 
+class Tides(Berths):
+    """One for other results."""
+
+    name = "tides"
+
+    def matches(self, text: str, data: object) -> bool:
+        """Never."""
+        return False
+
+
 @pytest.fixture(autouse=True)
 def berths() -> Iterator[None]:
     """The application has registered its compactor."""
     register_compactor(Berths())
+    register_compactor(Tides())
     yield
     COMPACTORS.pop("berths")
+    COMPACTORS.pop("tides")
 
 
 def first_line(rules: ResultPolicy, gists: Mapping[int, str]) -> str:
@@ -43,6 +55,7 @@ def first_line(rules: ResultPolicy, gists: Mapping[int, str]) -> str:
         lines = [f"crane_{day}_{number} stands at berth {number}, crane_{day}_{number} moves" for number in range(60)]
         story.turn("\n".join(lines))
     planner = Planner(policy=ContextPolicy(tools={"read": rules}), profile=profile(cache=False))
+    planner.next(story.snapshot(23), EMPTY, iteration=12)  # the lines are made before the summaries come
     plan = planner.next(story.snapshot(), EMPTY, iteration=13, gists=gists).plan
     return text_of(plan.covers[0].content).splitlines()[2]
 
@@ -63,8 +76,13 @@ def test_a_digest_says_of_a_result_what_its_policy_asks_for(rules: ResultPolicy,
 
 @pytest.mark.parametrize(
     "rules",
-    [ResultPolicy(), ResultPolicy(compact_mode="summary"), ResultPolicy(compactor="file")],
-    ids=["nothing asked for", "a summary that is not written yet", "a built-in compactor"],
+    [
+        ResultPolicy(),
+        ResultPolicy(compact_mode="summary"),
+        ResultPolicy(compactor="file"),
+        ResultPolicy(compactor="tides"),
+    ],
+    ids=["nothing asked for", "a summary that is not written yet", "a built-in compactor", "one that does not match"],
 )
 def test_else_it_keeps_the_names_worth_keeping(rules: ResultPolicy) -> None:
     """Built-in compactors are for stubs; a digest keeps more of what will be needed."""

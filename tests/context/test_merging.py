@@ -42,7 +42,7 @@ def merge_for(snapshot: Snapshot, plan: Plan, *, policy: ContextPolicy = POLICY)
     live = Live(plan, policy, snapshot)
     ageing = Ageing(live)
     ageing.finish(snapshot)
-    merge = merge_of(plan, snapshot, ageing, fixed=False, like=None)
+    merge = merge_of(plan, snapshot, ageing)
     assert merge is not None
     return merge
 
@@ -78,9 +78,10 @@ def test_a_merge_halves_the_digests_and_keeps_the_newest_lines(run: list[tuple[S
         merge = merge_for(snapshot, before)
         edits = merge.edits(snapshot)
         assert sum(edit.tokens for edit in edits) <= 0.55 * sum(cover.tokens for cover in merge.covers)
-        newest = lines_of(before.covers[-1])
-        merged_to = edits[-1].last
-        shown = [line for cover in after.covers if cover.last <= merged_to for line in lines_of(cover)]
+        newest = lines_of(merge.covers[-1])
+        shown = [line for cover in after.covers if cover.last <= edits[-1].last for line in lines_of(cover)]
+        left = [cover for cover in before.covers if cover.last > edits[-1].last]
+        assert [cover for cover in after.covers if cover in left] == left
         assert shown[-len(newest) :] == newest
         request = project(snapshot, after, profile=profile())
         validate(request)

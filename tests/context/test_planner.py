@@ -26,6 +26,7 @@ from repertory.context import (
     project,
     validate,
 )
+from repertory.context.live import Live
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import Usage, encode_request
@@ -319,6 +320,49 @@ def test_results_expire_after_their_turns(rhythm: Any) -> None:
     assert kinds == [[], [RemoveResult, StubResult], [RemoveResult, StubResult], [RemoveResult, StubResult]]
     off = msgspec.structs.replace(policy, expiration=False)
     assert plan_next(story.snapshot(), policy=off, profile=profile(cache=False), iteration=9).decisions == ()
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_what_is_shown_once_leaves_its_names(window: int) -> None:
+    """However far ahead the lines of digests are made, in which the same names stand."""
+    story = Story()
+    for number in range(10):
+        story.turn(f"berth_{number}_north crane_{number}_south\n" + "plain words of no use\n" * 400)
+    model = profile(cache=True, window=1_000_000)
+    stubs = [
+        edit
+        for _, outcome in planned(story, ContextPolicy(window=window), model, head_tokens=2_000)
+        for decision in outcome.decisions
+        for edit in decision.edits
+        if isinstance(edit, StubResult)
+    ]
+    assert len(stubs) > 3
+    for edit in stubs:
+        number = story.entries[edit.position].iteration - 1
+        assert f"crane_{number}_south" in edit.text
+
+
+def test_results_of_one_turn_expire_together_each_in_its_own_way() -> None:
+    """The strictest time, mode and length hold for all; what is made of each is its own tool's matter."""
+    story = Story()
+    story.turn("words " * 200, "words " * 200, tool="first")
+    story.entries[-1] = msgspec.structs.replace(story.entries[-1], tool="second")
+    story.turn("more")
+    policy = ContextPolicy(
+        rhythm="strict",
+        window=50,
+        summaries=False,
+        strict_chars=0,
+        tools={
+            "first": ResultPolicy(expiration_mode="compact", expiration_turns=1, compact_mode="first_chars"),
+            "second": ResultPolicy(compact_mode="stub", compactor="json"),
+        },
+    )
+    live = Live(EMPTY, policy, story.snapshot())
+    assert [(rules.expiration_mode, rules.compact_mode) for _, rules in live.expired(9)] == [
+        ("compact", "first_chars"),
+        ("compact", "stub"),
+    ]
 
 
 def test_a_stub_is_removed_when_its_time_is_up() -> None:

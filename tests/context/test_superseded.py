@@ -9,6 +9,7 @@ from context_histories import Story, planned, profile
 
 from repertory.context import ContextPolicy, Plan, Planner, StubResult
 from repertory.context.plan import Stub
+from repertory.llm.messages import text_of
 
 OLD = "lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
 NEW = "lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150
@@ -67,23 +68,35 @@ def test_an_unread_result_stays() -> None:
     assert not last_plan(story, STRICT).shown
 
 
-def test_a_fold_takes_superseded_reads_behind_it_along() -> None:
-    """They are written anew with it anyway; of the old one the names stay that the newer one does not hold."""
+@pytest.mark.parametrize("window", [3, 4, 6])
+def test_a_fold_takes_superseded_reads_behind_it_along(window: int) -> None:
+    """They are written anew with it anyway; of the old one the names stay that the newer one does not hold.
+
+    So it is however far ahead the digest's lines are made, which a short window makes early.
+    """
     story = Story()
-    for number in range(40):
+    for number in range(60):
         story.turn("plain words of no use\n" * 250, arguments={"path": number})
-        story.turn(OLD if number % 2 else NEW, arguments={"path": "a"})
+        rope = f"rope_{number}_left holds lib/crane.py\n"
+        story.turn(rope + "the load hangs in the wind\n" * 150, arguments={"path": "a"}, text="")
     folds = [
         outcome.decisions[0]
-        for _, outcome in planned(story, ContextPolicy(), profile())
-        if outcome.decisions and outcome.decisions[0].kind == "pays"
+        for _, outcome in planned(story, ContextPolicy(window=window, show_once=False), profile(cache=False))
+        if outcome.decisions
     ]
     taken = [
         edit for fold in folds for edit in fold.edits if isinstance(edit, StubResult) and "superseded" in edit.text
     ]
-    assert folds
-    assert taken
-    assert all(edit.position >= fold.edge for fold in folds for edit in fold.edits if edit in taken)
+    assert len(taken) > 3
+    for edit in taken:
+        old = text_of(story.entries[edit.position].content)
+        assert edit.text.splitlines()[1:] == [old.split()[0]]
+
+
+def test_without_stubs_none_is_made() -> None:
+    """Superseded or not."""
+    story = read_twice()
+    assert not last_plan(story, ContextPolicy(rhythm="strict", stubs=False, strict_chars=0)).shown
 
 
 def test_a_prompt_that_must_shrink_loses_them_first() -> None:

@@ -8,7 +8,7 @@ ahead only changes when the time is spent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from repertory.context.extractive import call_line
@@ -76,21 +76,37 @@ class Ageing:
         """The iteration up to which the record is read once an entry has its line."""
         return entry.iteration + self._later
 
-    def names(self, entry: Entry) -> dict[str, int]:
-        """The names of a result that has no line yet, which has been read."""
-        return {} if entry.position < self._aged else self._found.get(entry.position, {})
+    def names(self, entry: Entry) -> Mapping[str, int]:
+        """The names of a result that no cover includes and that has been read, and how often they stand in it."""
+        return self._found.get(entry.position, {})
+
+    def names_to_keep(self, entry: Entry, *, least: float, without: Container[str] = ()) -> list[str]:
+        """The names of such a result that are worth keeping and stand nowhere else that lasts.
+
+        Args:
+            entry: The result.
+            least: What a name must be worth.
+            without: Names that are not wanted.
+        """
+        found = {name: count for name, count in self.names(entry).items() if name not in without}
+        standing: Container[str] = self.standing
+        if entry.position < self._aged:
+            # Its line was made ahead, so what is in the line counts as standing; but the line is not in view yet.
+            (line,) = self.lines(entry.position, entry.position + 1)
+            found = {name: found[name] for name in names_of(line) if name in found}
+            standing = ()
+        return self.vocabulary.choose(found, standing, as_of=entry.iteration, least=least)
 
     # --- working ------------------------------------------------------------------------------------------
 
-    def work(self, snapshot: Sequence[Entry], upto: int) -> int:
-        """See that every entry below a position has its line, and work a little ahead; pieces that were left."""
+    def work(self, snapshot: Sequence[Entry], upto: int) -> None:
+        """See that every entry below a position has its line, and work a little ahead."""
         while self._aged < upto:
             self._age(snapshot)
         done = self._keep_pace(snapshot)
-        for left in range(_PIECES - done, 0, -1):
+        for _ in range(_PIECES - done):
             if not self._step(snapshot):
-                return left
-        return 0
+                break
 
     def _keep_pace(self, snapshot: Sequence[Entry]) -> int:
         """Do so much now that what came at once is not due at once; how many pieces that was."""
@@ -183,9 +199,9 @@ class Ageing:
         if is_spoken(entry, self._policy) or entry.position in self._live.plan.pins or rules.pin:
             return  # stays verbatim
         if entry.tool_call_id is not None:
-            asked = words_asked_for(entry, rules, self._live.gist(entry))
+            asked = " ".join(words_asked_for(entry, rules, "").split())
             if asked:
-                yield f"> {' '.join(asked.split())}"
+                yield f"> {asked}"
                 return
             least = LEAST_WORTH / max(rules.importance, 0.01)
             names: list[str] = []

@@ -112,9 +112,18 @@ def register_compactor(compactor: Compactor) -> None:
     COMPACTORS.update({compactor.name: compactor, **others})
 
 
-def is_registered(name: str) -> bool:
-    """Whether a compactor of this name is one that the application added."""
-    return name in COMPACTORS and not isinstance(COMPACTORS[name], _Plain)
+def own_compactor(text: str, *, tool: str = "", name: str = "") -> str:
+    """The name of a compactor that the application added, is named or has the tool's name, and matches; "" for none."""
+    for known in dict.fromkeys((name, tool)):
+        compactor = COMPACTORS.get(known)
+        if compactor is None or isinstance(compactor, _Plain):
+            continue
+        try:
+            if compactor.matches(text, _json(text)):
+                return known
+        except Exception as error:  # noqa: BLE001 - as in ``said_of``
+            _on_failure.get()(known, error)
+    return ""
 
 
 def _json(text: str) -> Any:

@@ -30,7 +30,7 @@ class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a summary stand for a range: all from the start, or what follows the last cover. See ``Cover``."""
+    """Let a summary stand for a range: for some of the covers there are, or what follows them. See ``Cover``."""
 
     first: int
     last: int

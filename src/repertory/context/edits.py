@@ -22,6 +22,7 @@ _STUB_HEAD = 45  # tokens of a stub's first line and of the block around it
 _LEAST_SAVED = 40  # tokens; a stub that saves less is not made
 _STRICT_STUB = 120  # characters that strict rhythm leaves of a result outside its window
 _LEAST_FOLDED = 300  # tokens; a digest of less would hardly be shorter
+_HEAD_TOKENS = 30  # of the line that says of a summary what it is
 _WITH_HEAD = ("extractive", "provider")  # strategies whose summaries say themselves what they are
 _MOST_COVERS = 8  # then the program's own digests are merged
 
@@ -117,7 +118,7 @@ def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> S
         if summary.first in starts
         and live.plan.start <= summary.last < upto
         and live.cut_before(summary.last + 1) == summary.last + 1
-        and summary.tokens < live.before(summary.last + 1) - (live.covered if summary.first else 0)
+        and summary.tokens + _HEAD_TOKENS < live.before(summary.last + 1) - (live.covered if summary.first else 0)
     ]
     return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
 
@@ -161,7 +162,7 @@ def supersede(
         names: Gives the names to keep of a result that another one supersedes; None for none.
     """
     edits: list[StubResult] = []
-    for entry in live.results:
+    for entry in live.results if live.policy.stubs else ():
         newer = live.superseded.get(entry.position)
         whole = newer is not None and not isinstance(live.plan.shown.get(newer), Stub | Removed)
         if newer is not None and whole and first <= entry.position < live.last_turn:
@@ -186,7 +187,11 @@ def _stubbed(entry: Entry, text: str) -> StubResult:
 
 def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) -> list[Edit]:
     """Remove or shorten the results from a position on whose time is up."""
-    expired = [(entry, rules) for entry, rules in live.expired(iteration) if entry.position >= first]
+    expired = [
+        (entry, rules)
+        for entry, rules in live.expired(iteration)
+        if entry.position >= first and (live.policy.stubs or rules.expiration_mode == "remove")
+    ]
     if not expired:
         return []
     used = names_used(snapshot[live.plan.start :])

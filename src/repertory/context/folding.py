@@ -24,7 +24,9 @@ def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int
         last = first
         while last + 1 < upto and not (spoken(snapshot[last + 1]) and not spoken(snapshot[last])):
             last += 1
-        lines = [line for line in ageing.lines(first, last + 1) if line]
+        # What a model wrote of a result may come after its line was made.
+        made = zip(snapshot[first : last + 1], ageing.lines(first, last + 1), strict=True)
+        lines = [said for entry, line in made if (said := _gist_line(live, entry) or line)]
         span = snapshot[first].iteration, snapshot[last].iteration
         content = digest_content(lines, *span, retrieval=live.policy.retrieval)
         edits.append(
@@ -41,6 +43,11 @@ def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int
         )
         first = last + 1
     return edits
+
+
+def _gist_line(live: Live, entry: Entry) -> str:
+    gist = " ".join(live.gist(entry).split())
+    return f"> {gist}" if gist and entry.position not in live.plan.pins and not live.rules(entry.tool).pin else ""
 
 
 def digest_content(lines: Sequence[str], first: int, last: int, *, retrieval: bool) -> tuple[Text, ...]:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 from repertory.context.plan import Expanded, Plan, Stub
-from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
+from repertory.context.policy import ContextPolicy, ResultRules, expiring_as, most_aggressive
 from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.memory.entries import Entry
@@ -171,7 +171,11 @@ class Live:
             rules = most_aggressive([self.rules(entry.tool) for entry in entries])
             if rules.expiration_mode != "none" and iteration - turn > rules.expiration_turns:
                 short = self.plan.shown if rules.expiration_mode == "compact" else {}
-                found.extend((e, rules) for e in entries if e.position < self.last_turn and e.position not in short)
+                found.extend(
+                    (entry, expiring_as(self.rules(entry.tool), rules))
+                    for entry in entries
+                    if entry.position < self.last_turn and entry.position not in short
+                )
         return found
 
 

@@ -14,7 +14,7 @@ from repertory.memory.entries import Entry
 
 _SHARE = 0.5  # of the digests' tokens that is left
 _LEAST = 18_000  # tokens of digests that are merged
-_PIECE = 4_000  # characters shortened at a time
+_PIECE = 2_000  # characters shortened at a time
 
 
 class Merge:
@@ -125,14 +125,15 @@ class Merge:
                         yield
 
 
-def merge_of(plan: Plan, snapshot: Sequence[Entry], ageing: Ageing, *, fixed: bool, like: Merge | None) -> Merge | None:
+def merge_of(plan: Plan, snapshot: Sequence[Entry], ageing: Ageing, *, like: Merge | None = None) -> Merge | None:
     """The merge that a plan's digests are long enough for; None where they are not.
+
+    Digests that come later are left to the next merge, so that there is time to prepare this one.
 
     Args:
         plan: The plan.
         snapshot: The record.
         ageing: Of the run.
-        fixed: Whether digests that come later are left to the next merge, so that there is time to prepare this one.
         like: The merge of an earlier plan, which goes on if it is still the same.
     """
     own = len(plan.covers)
@@ -140,7 +141,7 @@ def merge_of(plan: Plan, snapshot: Sequence[Entry], ageing: Ageing, *, fixed: bo
         own -= 1
     total, upto = 0, own
     for cover in plan.covers[own:]:
-        if fixed and total >= _LEAST:
+        if total >= _LEAST:
             break
         total += cover.tokens
         upto += 1

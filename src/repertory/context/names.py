@@ -77,7 +77,7 @@ def names_in(text: str) -> Mapping[str, float]:
         boost = 0.0
         for raw in TOKEN.findall(line):
             token = raw.rstrip("./-~@:")
-            kind = kind_of_name(token)
+            kind = kind_of_name(token) if len(token) <= _LONGEST else None
             if kind is None:
                 continue
             if not boost:

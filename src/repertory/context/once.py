@@ -55,9 +55,8 @@ class Once:
             return None
         if entry.position in live.plan.pins or entry.position in live.plan.shown:
             return None
-        ageing = self._ageing
-        ageing.finish(snapshot)
-        names = ageing.vocabulary.choose(ageing.names(entry), ageing.standing, as_of=entry.iteration, least=SHORT_WORTH)
+        self._ageing.finish(snapshot)
+        names = self._ageing.names_to_keep(entry, least=SHORT_WORTH)
         text = once_stub(entry, names, rules, summary=live.gist(entry))
         tokens = text_tokens(text) + 15
         if tokens >= entry.tokens // 2:

@@ -194,7 +194,7 @@ class Planner:
     def affords(self, dollars: float) -> bool:
         """Whether what was saved so far pays for a summary of this price, and for swapping it in.
 
-        Always so where nothing is weighed: in strict rhythm, and where the model's prices are not known.
+        Always so where nothing is weighed: in strict rhythm, where prices are not known, before the first call.
         """
         return self._thrift is None or self._thrift.affords(self._priced_in_tokens(dollars))
 

@@ -166,6 +166,16 @@ def most_aggressive(rules: Sequence[ResultRules]) -> ResultRules:
     )
 
 
+def expiring_as(rules: ResultRules, strictest: ResultRules) -> ResultRules:
+    """A result's own rules, with the expiration that holds for its whole turn."""
+    return msgspec.structs.replace(
+        rules,
+        expiration_turns=strictest.expiration_turns,
+        expiration_mode=strictest.expiration_mode,
+        compact_length=strictest.compact_length,
+    )
+
+
 class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How the view of an agent is kept small. ``context=None`` on an agent means a plain loop instead.
 

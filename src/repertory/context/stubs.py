@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repertory.context.compactors import beginning, compact, is_registered
+import msgspec
+
+from repertory.context.compactors import beginning, compact, own_compactor
 from repertory.context.cutting import first_chars
 from repertory.context.names import best_names, trouble_lines
 from repertory.context.policy import ResultRules
@@ -61,8 +63,8 @@ def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
         return summary
     if rules.compact_mode == "first_chars":
         return first_chars(own_words(entry)[0], rules.compact_length)
-    own = is_registered(rules.compactor) or is_registered(entry.tool or "")
-    return _gist(entry, rules) if own else ""
+    own = own_compactor(own_words(entry)[0], tool=entry.tool or "", name=rules.compactor)
+    return _gist(entry, msgspec.structs.replace(rules, compactor=own)) if own else ""
 
 
 def superseded_stub(entry: Entry, newer: Entry, names: Iterable[str] = ()) -> str:

@@ -2,8 +2,8 @@
 
 Old iterations wait until what they have cost in cache reads reaches the price of folding them (the rule for renting
 or buying skis); then all of them become a digest at once. A fold is paid from what the run is cheaper so far than an
-unedited one, so that it is not dearer wherever it ends; a settled run may borrow a little. While there is nothing to pay
-from, see ``Once``.
+unedited one, so that it is not dearer wherever it ends; a settled run may borrow a little. While there is nothing to
+pay from, see ``Once``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
 _SETTLED = 40  # requests; before, a fold must be paid from what was saved
 _SOON_BACK = 0.05  # of the requests so far: within them a fold ahead of the savings must pay back
 _RISK = 0.04  # of what the run would have cost unedited: so far ahead of the savings it may go
-_SOON = 0.5  # of the price of a merge; from then on it is prepared
-_MERGE_PIECES = 3  # of one that are made at each call, at least
+_MERGE_PIECES = 2  # of one that are made at each call
 _MERGED_LATE = 2_000  # tokens of newer digests before a merge that costs nothing, so that it can be prepared
 
 
@@ -85,19 +84,18 @@ class Thrift:
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Take in what is new of the record."""
         live = self._live
-        left = self.ageing.work(snapshot, self.edge(iteration))
-        self._prepare_merge(snapshot, iteration, left)
+        self.ageing.work(snapshot, self.edge(iteration))
+        self._prepare_merge(snapshot)
         self.account.grow(snapshot, live.plan, live.before, self._in_vain)
 
-    def _prepare_merge(self, snapshot: Sequence[Entry], iteration: int, pieces: int) -> None:
-        """Make some pieces of a merge that is soon to come."""
+    def _prepare_merge(self, snapshot: Sequence[Entry]) -> None:
+        """Make some pieces of the merge that will come."""
         plan = self._live.plan
         if self._merge_of is not plan.covers:
             self._merge_of = plan.covers
-            fixed = self.account.rates.write <= self.account.rates.read
-            self._merge = merge_of(plan, snapshot, self.ageing, fixed=fixed, like=self._merge)
-        if self._merge is not None and self._merge_share(iteration) >= _SOON:
-            for _ in range(max(_MERGE_PIECES, pieces)):
+            self._merge = merge_of(plan, snapshot, self.ageing, like=self._merge)
+        if self._merge is not None:
+            for _ in range(_MERGE_PIECES):
                 if not self._merge.step():
                     break
 
@@ -194,16 +192,15 @@ class Thrift:
 
     def _superseded(self, now: Moment, first: int) -> list[StubResult]:
         """The stubs of results whose call was made again, with the names that the newer one does not hold."""
-        if not (self._policy.stubs and self._live.superseded):
+        live = self._live
+        if not any(first <= position < live.last_turn for position in live.superseded):
             return []
         self.ageing.finish(now.snapshot)
 
         def names(entry: Entry, newer: Entry) -> list[str]:
-            ageing, there = self.ageing, self.ageing.names(newer)
-            gone = {name: count for name, count in ageing.names(entry).items() if name not in there}
-            return ageing.vocabulary.choose(gone, ageing.standing, as_of=entry.iteration, least=SHORT_WORTH)
+            return self.ageing.names_to_keep(entry, least=SHORT_WORTH, without=self.ageing.names(newer))
 
-        return supersede(self._live, now.snapshot, first, names=names)
+        return supersede(live, now.snapshot, first, names=names)
 
     def _may_borrow(self, cost: float, saves: float) -> bool:
         """Whether a fold may be paid ahead of any savings: little of what the run has cost, and soon earned back."""
@@ -237,8 +234,8 @@ class Thrift:
         written = [summary for summary in now.summaries if summary.strategy not in dearer]
         summary = best_summary(live, written, upto) if self._policy.summaries and written else None
         if summary is not None:
-            more = rewrite * (summary.tokens + live.spoken_tokens(upto) + live.covered)
-            if (cost + more) * MARGIN <= account.bank or now.cold:
+            more = rewrite * (summary.tokens + live.restated(upto))
+            if (cost + more) * MARGIN <= max(0.0, account.bank) or now.cold:
                 rest = summary.last + 1
                 return [
                     swap(live, now.snapshot, summary, users=True),
@@ -247,7 +244,7 @@ class Thrift:
         merge = self._merge
         if merge is not None and (now.cold or self._merge_share(now.iteration) >= 1.0):
             price = rewrite * (live.covered - merge.saves)
-            if now.cold or (cost + price) * MARGIN <= account.bank:
+            if now.cold or (cost + price) * MARGIN <= max(0.0, account.bank):
                 return [*merge.edits(now.snapshot), *fold_edits(self.ageing, live, now.snapshot, first, upto)]
         return list(fold_edits(self.ageing, live, now.snapshot, first, upto))
 

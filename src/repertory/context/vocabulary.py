@@ -13,6 +13,8 @@ from typing import Any
 
 from repertory.context.names import TOKEN, WEIGHT, kind_of_name
 
+_LONGEST = 200  # characters of a token that is looked at; longer ones would only fill the caches
+_NO_NAME = ("", 0.0)
 _MARK = re.compile(r"[/.:@\-]+")
 _SPREAD = (0, 1.0, 3.5, 8.0, 13.0)  # in so many results
 _REPEAT = (0, 1.0, 1.7, 2.5, 3.0)  # so often in one
@@ -37,7 +39,8 @@ def _named(raw: str) -> tuple[str, float]:
 
 def names_of(text: str) -> list[str]:
     """The names in a text, each once, in order."""
-    return [name for name, weight in map(_named, dict.fromkeys(TOKEN.findall(text))) if weight]
+    tokens = (token for token in dict.fromkeys(TOKEN.findall(text)) if len(token) <= _LONGEST)
+    return [name for name, weight in map(_named, tokens) if weight]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -61,7 +64,7 @@ def count_names(text: str) -> Iterator[dict[str, int]]:
         yield {}
     found: dict[str, int] = {}
     for number, (token, count) in enumerate(tokens.items(), 1):
-        name, weight = _named(token)
+        name, weight = _named(token) if len(token) <= _LONGEST else _NO_NAME
         if weight:
             found[name] = found.get(name, 0) + count
         if not number % (2 * BATCH):

@@ -140,8 +140,7 @@ def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
     if wanted is None:
         raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
     chain = [wanted]
-    need = _own_from(wanted)  # messages of what it builds on
-    while need:
+    while _own_from(chain[-1]):
         base = calls.get(chain[-1].base_call or 0)
         if base is None or base.call >= chain[-1].call:
             raise JournalUnreadable(
@@ -149,10 +148,9 @@ def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
                 "before it"
             )
         chain.append(base)
-        need = min(need, _own_from(base))
     messages: list[Json] = []
     for record in reversed(chain):
-        messages = _built_on(messages, record)
+        _build_on(messages, record)
     body = dict(wanted.body)
     if "messages" in body:
         body["messages"] = messages
@@ -169,11 +167,12 @@ def _own_from(record: ModelCalled) -> int:
     return 0 if record.base_call is None else record.shared_messages + bool(record.shared_blocks)
 
 
-def _built_on(base: Sequence[Json], record: ModelCalled) -> list[Json]:
-    """The messages of a request, given those of its base."""
+def _build_on(messages: list[Json], record: ModelCalled) -> None:
+    """Make the messages of a request out of those of its base."""
     own: Sequence[Json] = record.body.get("messages", [])
     shared = record.shared_messages if record.base_call is not None else 0
-    if record.base_call is None or not record.shared_blocks:
-        return [*base[:shared], *own]
-    begun = [*base[shared]["content"][: record.shared_blocks], *own[0]["content"]]
-    return [*base[:shared], {**own[0], "content": begun}, *own[1:]]
+    if record.base_call is not None and record.shared_blocks:
+        begun = [*messages[shared]["content"][: record.shared_blocks], *own[0]["content"]]
+        own = [{**own[0], "content": begun}, *own[1:]]
+    del messages[shared:]
+    messages.extend(own)
