@@ -256,3 +256,27 @@ async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) 
     assert bool(small.requests) == asked
     assert bool(figures.summaries) == asked
     assert figures.cost_seen <= figures.cost_plain
+
+
+async def test_a_resumed_run_does_not_take_its_whole_record_for_new(tmp_path: Path) -> None:
+    """What has a summary is not dense work; the next one is due when as much has come again."""
+    small = FunctionModel(lambda request: "GOAL: to read.", profile=FREE)
+    policy = rp.ContextPolicy(summarize_tokens=2_500, summarize_every=1_000)
+    path = tmp_path / "runs.db"
+    reader = Reader(6, stop_at=6)
+    async with rp.open_supervisor(
+        path, model=reader.model, summaries=ModelStrategy(small), drain_timeout=0.01, durability="process"
+    ) as supervisor:
+        run = await supervisor.spawn(clerk(policy), "Read.")
+        await reader.arrived.wait()
+        while not await supervisor.journal.read_summaries(run.id):
+            await trio.lowlevel.checkpoint()
+    before = len(small.requests)
+    assert before > 0
+    async with rp.open_supervisor(
+        path, model=Reader(1, stop_at=99, first=9).model, summaries=ModelStrategy(small), durability="process"
+    ) as supervisor:
+        resumed = await supervisor.resume(run.id, agent=clerk(policy))
+        await resumed.wait_result()
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(small.requests) == before

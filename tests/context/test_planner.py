@@ -20,7 +20,10 @@ from repertory.context import (
     RemoveResult,
     ResultPolicy,
     StubResult,
+    apply,
+    expand,
     measure,
+    pin,
     plan_next,
     price_of,
     project,
@@ -504,3 +507,46 @@ def test_a_planner_follows_a_plan_that_others_changed() -> None:
     back = planner.next(story.snapshot(9), EMPTY, iteration=5)
     assert back.estimate == measure(story.snapshot(9), EMPTY)
     assert isinstance(story.snapshot(), Snapshot)
+
+
+@pytest.mark.parametrize("others", ["pin", "unpin", "expand"])
+@pytest.mark.parametrize("at", [8, 15, 29])
+def test_a_planner_goes_on_as_one_that_comes_afresh(others: str, at: int) -> None:
+    """After others have changed the plan it decides what a planner would that knows the record and the plan alone."""
+    story, policy, model = long_story(60), ContextPolicy(), profile(window=1_000_000)
+    planner, plan = Planner(policy=policy, profile=model, head_tokens=HEAD), EMPTY
+    for number, position in enumerate(story.requests(), 1):
+        snapshot = story.snapshot(position)
+        if number == at:
+            where = position - 3
+            asked = (
+                expand(snapshot, plan, 2, iteration=number)
+                if others == "expand"
+                else pin(snapshot, where, iteration=number, on=others == "pin")
+            )
+            plan = apply(plan, asked)
+        fresh = Planner(policy=policy, profile=model, head_tokens=HEAD)
+        outcome = planner.next(snapshot, plan, iteration=number)
+        if number >= at:
+            again = fresh.next(snapshot, plan, iteration=number)
+            assert (again.decisions, again.estimate) == (outcome.decisions, outcome.estimate)
+        plan = outcome.plan
+
+
+def test_what_was_paid_beside_the_run_is_taken_from_its_savings() -> None:
+    """Until a decision counts it, also when a caller pins something meanwhile and when another planner takes over."""
+    story, policy, model = long_story(40), ContextPolicy(), profile(window=1_000_000)
+    planner, plan = Planner(policy=policy, profile=model, head_tokens=HEAD), EMPTY
+    for number, position in enumerate(story.requests(), 1):
+        snapshot = story.snapshot(position)
+        plan = planner.next(snapshot, plan, iteration=number).plan
+    savings = next(cents / 100 for cents in range(10_000, 0, -1) if planner.affords(cents / 100))
+    planner.charge(savings)
+    assert not planner.affords(savings / 2)
+    plan = apply(plan, pin(snapshot, position - 2, iteration=number))
+    planner.next(snapshot, plan, iteration=number)
+    assert not planner.affords(savings / 2)
+    other = Planner(policy=policy, profile=model, head_tokens=HEAD, charged=planner.charged)
+    other.next(snapshot, plan, iteration=number)
+    assert not other.affords(savings / 2)
+    assert planner.charged == savings

@@ -186,7 +186,7 @@ class Returning:
         SummaryText(GOOD, model=None),  # type: ignore[arg-type]
         SummaryText(GOOD, content=[Text(GOOD)]),  # type: ignore[arg-type]
         SummaryText(GOOD, content=("words",)),  # type: ignore[arg-type]
-        SummaryText(GOOD, content=(Text("\ud800"),)),
+        SummaryText(GOOD, content=(Text("x", extra={"cited": object()}),)),
     ],
 )
 async def test_a_strategy_that_returns_something_else_fails_like_any_other(answer: Any) -> None:

@@ -224,6 +224,10 @@ class Loop:
         """Keep a summary until the planner wants it."""
         self._view.offer(message)
 
+    def charge(self, cost: float) -> None:
+        """Count what was paid for the run beside its own calls; US dollars."""
+        self._view.charge(cost)
+
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
         self._view.summary_failed(message)

@@ -10,7 +10,7 @@ from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Planner
 from repertory.llm.messages import text_of
 from repertory.memory.records import SummaryStored
-from repertory.summarizer import Summarize
+from repertory.summarizer import ExtractiveStrategy, Summarize
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
@@ -31,11 +31,14 @@ class Summaries:
         self.ready: list[SummaryStored] = []
         """Those that the planner may still swap in."""
 
-    def open(self, stored: Sequence[SummaryStored]) -> None:
-        """Take up what the journal holds."""
+    def open(self, stored: Sequence[SummaryStored], *, head: int) -> None:
+        """Take up what the journal holds; ``head`` are the tokens of system text and tools."""
         self.ready = list(stored)
         self.drop_covered()
         self._newest = stored[-1] if stored else None
+        if self._newest is not None:
+            summarized = self._live.ledger.snapshot()[: self._newest.last + 1]
+            self._asked_at = head + sum(max(e.tokens, -(-e.original_length // 4)) for e in summarized)
 
     def drop_covered(self) -> None:
         """Forget those of which the plan has no more use."""
@@ -49,7 +52,8 @@ class Summaries:
     def request(self, iteration: int, *, size: int, head: int, planner: Planner | None) -> None:
         """Send the summarizer a snapshot every so many iterations, and go on; the answer comes by mail.
 
-        One that what was saved so far could not pay for waits: until it is swapped in it would only cost.
+        One that costs waits for as long as what was saved so far could not pay for it, or an earlier one has not been
+        swapped in: until it is shown it would only cost.
 
         Args:
             iteration: The iteration that has just ended.
@@ -62,10 +66,11 @@ class Summaries:
             return
         if iteration % policy.summarize_every and not self._is_dense(policy, size - max(self._asked_at, head)):
             return
-        snapshot, newest = self._live.ledger.snapshot(), self._newest
-        new = sum(entry.tokens for entry in snapshot[newest.last + 1 if newest else 0 :])
-        if planner is not None and not planner.affords(self._runtime.summary_price(new, policy.summary_tokens)):
+        price = self._runtime.summary_price(size - max(self._asked_at, head), policy.summary_tokens)
+        waits = price and any(summary.strategy != ExtractiveStrategy.name for summary in self.ready)
+        if planner is not None and (waits or not planner.affords(price)):
             return
+        snapshot, newest = self._live.ledger.snapshot(), self._newest
         self._asked_at = size
         self._runtime.summarizer.tell(
             Summarize(

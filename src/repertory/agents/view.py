@@ -92,6 +92,7 @@ class ContextView:
         )
         self._projector = self._new_projector(options=agent.options)
         self._server_limit = ServerLimit(max_tokens)
+        self._planner: Planner | None = None
         self._planner = self._new_planner()
         self.edits = PlanEdits(
             runtime, live, self._policy, binding=model.profile.target == "binding", price=self._priced
@@ -122,16 +123,20 @@ class ContextView:
             self._drop_blocks()
         # A provider's summary that was not swapped in at once is not taken up again.
         stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
-        self._summaries.open(stored)
+        self._summaries.open(stored, head=self._head)
         self._live.meter.reset()
         self._live.meter.add(summaries=sum(swapped_in(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
         called_in = 0
+        counted_in = max((decision.iteration for decision in decisions if decision.counted), default=0)
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
             if row.called.purpose != "agent":
-                self._live.meter.add(cost_seen=row.replied.cost if row.replied else 0.0)
+                cost = row.replied.cost if row.replied else 0.0
+                self._live.meter.add(cost_seen=cost)
+                if row.called.iteration >= counted_in:
+                    self.charge(cost)
             elif row.replied is not None and row.replied.error is None:
                 self._called_at = row.replied.at
                 self._count(
@@ -374,6 +379,7 @@ class ContextView:
             head_tokens=self._head,
             max_tokens=self._max_tokens,
             accepted_tokens=self._server_limit.tokens,
+            charged=self._planner.charged if self._planner is not None else 0.0,
         )
 
     def drop_mismatched(self, error: ModelError, iteration: int) -> bool:
@@ -430,9 +436,10 @@ class ContextView:
         summary = message.summary
         self._live.meter.add(cost_seen=message.cost)
         if summary.strategy != ProviderStrategy.name:
-            self._charge(message.cost)
+            self.charge(message.cost)
             self._summaries.add(summary)
         elif not self._compactions.arrived(summary):
+            self.charge(message.cost)
             self._runtime.publish(self._live, SummaryRefused, reason="the provider's summary came too late")
             return
         self._runtime.publish(
@@ -446,14 +453,15 @@ class ContextView:
             failure=message.failure,
         )
 
-    def _charge(self, cost: float) -> None:
+    def charge(self, cost: float) -> None:
+        """Take from the savings what was paid for the run beside its own calls; US dollars."""
         if self._planner is not None:
             self._planner.charge(cost)
 
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
         self._live.meter.add(cost_seen=message.cost)
-        self._charge(message.cost)
+        self.charge(message.cost)
         self._compactions.failed(message.upto)
         if not message.superseded:
             self._runtime.publish(self._live, SummaryRefused, reason=message.reason)

@@ -63,6 +63,7 @@ class Planner:
         head_tokens: int = 0,
         max_tokens: int = 8192,
         accepted_tokens: int | None = None,
+        charged: float = 0.0,
     ) -> None:
         """Prepare for a run.
 
@@ -72,6 +73,7 @@ class Planner:
             head_tokens: Estimate of system text and tools.
             max_tokens: What is left free of the window for the answer.
             accepted_tokens: The longest prompt that the server was found to take; None for what the profile says.
+            charged: US dollars paid for the run beside its own calls that no decision has counted yet.
         """
         self._policy = policy
         self._profile = profile
@@ -83,6 +85,7 @@ class Planner:
             (accepted_tokens, "the server refused longer ones"),
         ]
         self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
+        self.charged = charged
         self._live: Live | None = None
         self._thrift: Thrift | None = None
 
@@ -141,6 +144,7 @@ class Planner:
             self._live, decisions = live, (decision,)
             if thrift is not None:
                 thrift.follow(live)
+                self.charged = 0.0  # the decision counts it
             estimate = self._head + live.tokens
         return Outcome(
             plan=plan,
@@ -189,6 +193,7 @@ class Planner:
         after = Live(edited, self._policy, snapshot, like=live)
         first = min((_begins(edit) for edit in decision.edits), default=0)
         untouched = self._head + (live.before(first) if first > plan.start else 0)
+        self.charged = 0.0
         return self._thrift.counted(decision, after, edited, iteration=iteration, untouched=untouched, cold=cold)
 
     def affords(self, dollars: float) -> bool:
@@ -200,6 +205,7 @@ class Planner:
 
     def charge(self, dollars: float) -> None:
         """Take from the savings what was paid for the run beside its own calls, such as for a summary."""
+        self.charged += dollars
         if self._thrift is not None:
             self._thrift.account.bank -= self._priced_in_tokens(dollars)
 
@@ -209,15 +215,27 @@ class Planner:
         return dollars * 1e6 / price if price else 0.0
 
     def _follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
-        """The view of a plan, up to the record. A plan that others have changed is counted from the beginning."""
-        live = self._live
+        """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
+        live, before = self._live, self._live
         if live is None or live.plan is not plan or live.position > len(snapshot):
-            live = self._live = Live(plan, self._policy, snapshot, like=live)
-            thrifty = self._policy.rhythm == "thrifty"
-            self._thrift = Thrift(live, profile=self._profile, head=self._head) if thrifty else None
+            live = self._live = Live(plan, self._policy, snapshot, like=before)
+            if self._policy.rhythm == "thrifty":
+                self._take_over(live, before)
         elif live.position < len(snapshot):
             live.grow(snapshot)
         return live
+
+    def _take_over(self, live: Live, before: Live | None) -> None:
+        """Give a view that others made what is known of the run: all that was read of it, and the account."""
+        goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
+        if before is None or self._thrift is None or not goes_on:
+            self._thrift = Thrift(live, profile=self._profile, head=self._head)
+        else:
+            same_view = live.plan.epoch == before.plan.epoch  # pins alone
+            self._thrift.adopt(live, same_view=same_view)
+            if same_view:
+                return
+        self._thrift.account.bank -= self._priced_in_tokens(self.charged)
 
     def _decide(
         self, state: _State, summaries: Sequence[SummaryStored], limit: int, *, refused: bool

@@ -81,6 +81,21 @@ class Thrift:
             self.ageing.follow(live)
         self.account.take_up(live.plan, live.before)
 
+    def adopt(self, live: Live, *, same_view: bool) -> None:
+        """Take over the view of a plan that others changed; what was read of the record stays.
+
+        Args:
+            live: The view.
+            same_view: Whether it shows what the last one did, so that the account goes on; else it is made up from the
+                plan's figures.
+        """
+        self._live = live
+        self.ageing.follow(live)
+        if not same_view:
+            self.account = Account(self.account.rates, self._head)
+            self._once = Once(self.ageing, self.account, minimum_tokens=self._profile.cache.minimum_tokens)
+            self.account.take_up(live.plan, live.before)
+
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Take in what is new of the record."""
         live = self._live
