@@ -8,7 +8,7 @@ ahead only changes when the time is spent.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from repertory.context.extractive import call_line
@@ -35,6 +35,7 @@ OWN = ("digest", "merged")
 """Strategies of the covers that are made here."""
 _SAID_CHARS = 200
 _AHEAD = 3  # iterations of slack for reading
+_MOST_PIECES = 10  # of work at each call, where nothing is due yet
 _PIECES = 8  # of work at each call, where nothing is due
 
 
@@ -76,19 +77,9 @@ class Ageing:
         """The iteration up to which the record is read once an entry has its line."""
         return entry.iteration + self._later
 
-    def names(self, entry: Entry) -> Mapping[str, int]:
-        """The names of a result that no cover includes and that has been read, and how often they stand in it."""
-        return self._found.get(entry.position, {})
-
-    def names_to_keep(self, entry: Entry, *, least: float, without: Container[str] = ()) -> list[str]:
-        """The names of such a result that are worth keeping and stand nowhere else that lasts.
-
-        Args:
-            entry: The result.
-            least: What a name must be worth.
-            without: Names that are not wanted.
-        """
-        found = {name: count for name, count in self.names(entry).items() if name not in without}
+    def names_to_keep(self, entry: Entry, *, least: float) -> list[str]:
+        """The names of a result that no cover includes which are worth that much and stand nowhere else that lasts."""
+        found = self._found.get(entry.position, {})
         standing: Container[str] = self.standing
         if entry.position < self._aged:
             # Its line was made ahead, so what is in the line counts as standing; but the line is not in view yet.
@@ -99,14 +90,15 @@ class Ageing:
 
     # --- working ------------------------------------------------------------------------------------------
 
-    def work(self, snapshot: Sequence[Entry], upto: int) -> None:
-        """See that every entry below a position has its line, and work a little ahead."""
+    def work(self, snapshot: Sequence[Entry], upto: int) -> bool:
+        """See that every entry below a position has its line, and work a little ahead; whether little was to do."""
         while self._aged < upto:
             self._age(snapshot)
         done = self._keep_pace(snapshot)
-        for _ in range(_PIECES - done):
+        for left in range(_PIECES - done, 0, -1):
             if not self._step(snapshot):
-                break
+                return left > _PIECES // 2
+        return False
 
     def _keep_pace(self, snapshot: Sequence[Entry]) -> int:
         """Do so much now that what came at once is not due at once; how many pieces that was."""
@@ -272,7 +264,7 @@ def _pace(work: Iterable[tuple[float, int]], later: int) -> int:
     for pieces, iteration in work:
         total += pieces
         pace = max(pace, total / max(1, iteration + later + 1))
-    return math.ceil(pace)
+    return min(_MOST_PIECES, math.ceil(pace))
 
 
 def lines_of(cover: Cover) -> list[str]:

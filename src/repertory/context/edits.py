@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -146,28 +146,14 @@ def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> 
     return edits
 
 
-def supersede(
-    live: Live,
-    snapshot: Sequence[Entry],
-    first: int,
-    *,
-    names: Callable[[Entry, Entry], Iterable[str]] | None = None,
-) -> list[StubResult]:
-    """Shorten the results from a position on whose call was made again since.
-
-    Args:
-        live: The view.
-        snapshot: The ledger.
-        first: The position.
-        names: Gives the names to keep of a result that another one supersedes; None for none.
-    """
+def supersede(live: Live, snapshot: Sequence[Entry], first: int) -> list[StubResult]:
+    """Shorten the results from a position on whose call was made again since: what they gave is no longer so."""
     edits: list[StubResult] = []
     for entry in live.results if live.policy.stubs else ():
         newer = live.superseded.get(entry.position)
         whole = newer is not None and not isinstance(live.plan.shown.get(newer), Stub | Removed)
         if newer is not None and whole and first <= entry.position < live.last_turn:
-            kept = names(entry, snapshot[newer]) if names is not None else ()
-            edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer], kept)))
+            edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer])))
     return [edit for edit in edits if edit.was_tokens - edit.tokens >= _LEAST_SAVED]
 
 

@@ -23,8 +23,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, ToolUse
 from repertory.memory.entries import Entry
 
-SHORT_WORTH = 3 * LEAST_WORTH
-"""What a name must be worth in what is short because it was shown already, or nothing is saved."""
+_WORTH = 3 * LEAST_WORTH  # of a name, or nothing is saved
 _BULKY = 800  # tokens of a result that may be shown only once
 _LONG = 1_000  # characters of an argument that may be cut
 
@@ -56,7 +55,7 @@ class Once:
         if entry.position in live.plan.pins or entry.position in live.plan.shown:
             return None
         self._ageing.finish(snapshot)
-        names = self._ageing.names_to_keep(entry, least=SHORT_WORTH)
+        names = self._ageing.names_to_keep(entry, least=_WORTH)
         text = once_stub(entry, names, rules, summary=live.gist(entry))
         tokens = text_tokens(text) + 15
         if tokens >= entry.tokens // 2:

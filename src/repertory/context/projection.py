@@ -259,17 +259,18 @@ class View:
 
 def _sendable(block: Block) -> Block:
     """A block without lone surrogates, which JSON from a model may carry and no request can: each becomes U+FFFD."""
-    match block:
-        case Text(text=text) if _has_surrogate(text):
-            return msgspec.structs.replace(block, text=_SURROGATE.sub("\ufffd", text))
-        case ToolUse(input=given) if _has_surrogate(given):
-            return msgspec.structs.replace(block, input=_without_surrogates(given))
-        case ToolResult(content=str() as text) if _has_surrogate(text):
-            return msgspec.structs.replace(block, content=_SURROGATE.sub("\ufffd", text))
-        case ToolResult(content=tuple() as parts) if any(_sendable(part) is not part for part in parts):
-            return msgspec.structs.replace(block, content=tuple(map(_sendable, parts)))
-        case _:
-            return block
+    if isinstance(block, Text):
+        return block if not _has_surrogate(block.text) else msgspec.structs.replace(block, text=_mended(block.text))
+    if isinstance(block, ToolResult):
+        content = block.content
+        if isinstance(content, str):
+            return block if not _has_surrogate(content) else msgspec.structs.replace(block, content=_mended(content))
+        parts = tuple(map(_sendable, content))
+        same = all(part is other for part, other in zip(parts, content, strict=True))
+        return block if same else msgspec.structs.replace(block, content=parts)
+    if isinstance(block, ToolUse) and _has_surrogate(block.input):
+        return msgspec.structs.replace(block, input=_mended(block.input))
+    return block
 
 
 def _has_surrogate(value: Any) -> bool:
@@ -281,15 +282,15 @@ def _has_surrogate(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_has_surrogate, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _without_surrogates(value: Any) -> Any:
+def _mended(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
         inside: dict[str, Any] = value
-        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in inside.items()}
+        return {_mended(name): _mended(inner) for name, inner in inside.items()}
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return [_without_surrogates(inner) for inner in items]
+        return [_mended(inner) for inner in items]
     return value
 
 

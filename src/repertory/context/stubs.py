@@ -67,13 +67,12 @@ def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
     return _gist(entry, msgspec.structs.replace(rules, compactor=own)) if own else ""
 
 
-def superseded_stub(entry: Entry, newer: Entry, names: Iterable[str] = ()) -> str:
-    """What remains of a result whose call was made again: where the newer one is, and names that it does not hold."""
-    head = (
+def superseded_stub(entry: Entry, newer: Entry) -> str:
+    """What remains of a result whose call was made again: where the newer one is."""
+    return (
         f"[superseded: {entry.tool or 'result'}, iteration {entry.iteration}; called again with the same arguments in "
         f"iteration {newer.iteration}]"
     )
-    return "\n".join(part for part in (head, " ".join(names)) if part)
 
 
 def removal_of(entry: Entry, rules: ResultRules) -> str:

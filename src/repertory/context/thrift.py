@@ -20,7 +20,7 @@ from repertory.context.edits import CanEdit, best_summary, compose, expiries, su
 from repertory.context.folding import fold_edits
 from repertory.context.live import Live
 from repertory.context.merging import Merge, merge_of
-from repertory.context.once import SHORT_WORTH, Once
+from repertory.context.once import Once
 from repertory.context.plan import Cover, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.llm.profiles import ModelProfile
@@ -32,7 +32,6 @@ _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing
 _SETTLED = 40  # requests; before, a fold must be paid from what was saved
 _SOON_BACK = 0.05  # of the requests so far: within them a fold ahead of the savings must pay back
 _RISK = 0.04  # of what the run would have cost unedited: so far ahead of the savings it may go
-_MERGE_PIECES = 2  # of one that are made at each call
 _MERGED_LATE = 2_000  # tokens of newer digests before a merge that costs nothing, so that it can be prepared
 
 
@@ -99,18 +98,18 @@ class Thrift:
     def grow(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Take in what is new of the record."""
         live = self._live
-        self.ageing.work(snapshot, self.edge(iteration))
-        self._prepare_merge(snapshot)
+        idle = self.ageing.work(snapshot, self.edge(iteration))
+        self._prepare_merge(snapshot, 3 if idle else 1)
         self.account.grow(snapshot, live.plan, live.before, self._in_vain)
 
-    def _prepare_merge(self, snapshot: Sequence[Entry]) -> None:
+    def _prepare_merge(self, snapshot: Sequence[Entry], pieces: int) -> None:
         """Make some pieces of the merge that will come."""
         plan = self._live.plan
         if self._merge_of is not plan.covers:
             self._merge_of = plan.covers
             self._merge = merge_of(plan, snapshot, self.ageing, like=self._merge)
         if self._merge is not None:
-            for _ in range(_MERGE_PIECES):
+            for _ in range(pieces):
                 if not self._merge.step():
                     break
 
@@ -202,20 +201,8 @@ class Thrift:
         edits += expiries(live, now.snapshot, now.iteration, upto)
         taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
         # What is behind the fold is written anew with it, so nothing else need pay for these.
-        edits += (stub for stub in self._superseded(now, upto) if stub.position not in taken)
+        edits += (stub for stub in supersede(live, now.snapshot, upto) if stub.position not in taken)
         return kind, reason, edits
-
-    def _superseded(self, now: Moment, first: int) -> list[StubResult]:
-        """The stubs of results whose call was made again, with the names that the newer one does not hold."""
-        live = self._live
-        if not any(first <= position < live.last_turn for position in live.superseded):
-            return []
-        self.ageing.finish(now.snapshot)
-
-        def names(entry: Entry, newer: Entry) -> list[str]:
-            return self.ageing.names_to_keep(entry, least=SHORT_WORTH, without=self.ageing.names(newer))
-
-        return supersede(live, now.snapshot, first, names=names)
 
     def _may_borrow(self, cost: float, saves: float) -> bool:
         """Whether a fold may be paid ahead of any savings: little of what the run has cost, and soon earned back."""

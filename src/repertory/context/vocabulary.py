@@ -127,7 +127,8 @@ class Vocabulary:
 
     def used_in(self, line: str, as_of: int) -> list[str]:
         """The names in a line that the agent had used by then."""
-        return [name for name in _names_in_line(line) if self.is_used(name, as_of)]
+        used, before, never = self._used, self._used_before, as_of + 1
+        return [name for name in _names_in_line(line) if used.get(name, before.get(name, never)) <= as_of]
 
     def is_known(self, name: str, as_of: int) -> bool:
         """Whether a result had shown a name by then."""
