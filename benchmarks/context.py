@@ -2,8 +2,8 @@
 
 Run it with ``python benchmarks/context.py``. The ledger is made to look like a coding agent's: mostly short results,
 some long ones (log-normal, median 700 tokens), two parallel calls now and then, a user who speaks every 50 iterations.
-The policy is the default one. Promised: p99 under 1 ms, and at most 1.5 times what it takes at 100 iterations, at 10,000
-and, with ``--iterations 100000``, at 100,000. Writing the request down for the journal is told by itself.
+The policy is the default one. Promised: p99 under 1 ms, and at most 1.5 times what it takes at 100 iterations, here and
+with ``--iterations 100000``. Writing the request down for the journal is told by itself.
 """
 
 from __future__ import annotations
