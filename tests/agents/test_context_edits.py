@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.memory import open_journal
-from repertory.testing import ScriptedModel, call, open_messages_server
+from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.tools import context_tools
 
 FIRST = 2  # position of the first result: after the task and the call
@@ -300,3 +301,25 @@ async def test_a_hold_that_ends_under_a_summary_takes_the_reasoning_along(budget
         edits = [event.kind async for event in run.events() if isinstance(event, ContextEdited)]
         assert {exchange.status for exchange in server.exchanges} == {200}
     assert set(edits) == {"forced", "expand"}
+
+
+async def test_what_was_decided_is_in_the_journal_though_no_request_could_be_made() -> None:
+    """A hold begins and ends at the boundary at which a prompt that cannot fit ends the run."""
+    sent = trio.Event()
+
+    async def answer(request: ModelRequest) -> Any:
+        if len(model.requests) == 1:
+            return call("read_log", day=1)
+        await run.send("urgent " * 6_000)
+        sent.set()
+        return call("context_retrieve", iteration=1)
+
+    model = FunctionModel(answer)
+    policy = rp.ContextPolicy(budget_tokens=6_000)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_log, *context_tools()], context=policy), "Read.")
+        with pytest.raises(RunError, match="6,000"):
+            await run.wait_result()
+        assert sent.is_set()
+        reasons = [made.body["reason"] for made in await supervisor.journal.read_decisions(run.id)]
+    assert reasons == ["held for a while: it was just retrieved", "the hold is over"]

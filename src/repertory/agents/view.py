@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -165,8 +165,8 @@ class ContextView:
         estimate = record_estimate
         records: list[Any] = []
         live.tell_added()
-        records.extend(self.edits.at_boundary(snapshot, iteration))
-        records.extend(self._swap_in(snapshot, iteration, now))
+        decided = [*self.edits.at_boundary(snapshot, iteration), *self._swap_in(snapshot, iteration, now)]
+        self._journal_decisions(decided)
         if self._planner is not None:
             try:
                 outcome = self._next(self._planner, snapshot, iteration, now)
@@ -175,7 +175,7 @@ class ContextView:
                 if not released and self._shrink_to == self._shrink_at_most:
                     raise
                 self._shrink_to = self._shrink_at_most
-                records.extend(released)
+                self._journal_decisions(released)
                 outcome = self._next(self._planner, snapshot, iteration, now)
             estimate = outcome.estimate
             self._request_compaction(outcome.compaction, snapshot, iteration, now)
@@ -208,6 +208,11 @@ class ContextView:
             build_seconds=build_seconds,
         )
         return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
+
+    def _journal_decisions(self, made: Sequence[DecisionMade]) -> None:
+        """Write down what holds whether or not a request can be made now: it is in the plan, and has been told."""
+        if made:
+            self._runtime.journal.submit(made)
 
     async def fits(self, shown: Shown, iteration: int) -> bool:
         """Have the server count a request where that is decisive; see ``PromptCounter``.

@@ -93,12 +93,10 @@ class Merge:
 
     def is_in(self, plan: Plan) -> bool:
         """Whether a plan shows it."""
-        mine = {edit.last: edit.content for edit in self._edits or ()}
-        return (
-            bool(mine)
-            and all(cover.content is mine[cover.last] for cover in plan.covers if cover.last in mine)
-            and any(cover.last in mine for cover in plan.covers)
-        )
+        if not self._edits:
+            return False
+        newest = self._edits[-1]  # all of them are taken together or not at all
+        return any(cover.last == newest.last and cover.content is newest.content for cover in plan.covers)
 
     def _shorten(self, before: Sequence[Cover]) -> Iterator[None]:
         """Keep what fits of the lines, the newest first."""
