@@ -13,13 +13,14 @@ from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import Alert, ContextEdited
+from repertory.agents import Alert, ContextEdited, ModelAnswered, SummaryTaken
 from repertory.agents.alerts import AlertThresholds, Watch, Watched, crossings
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Usage
 from repertory.testing import ScriptedModel, call
 
 DOCUMENTED = AlertThresholds()
+COMMON: dict[str, Any] = {"run_id": "run-1", "agent": "clerk", "iteration": 1, "at": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -104,18 +105,21 @@ def test_a_fallback_is_a_failure_and_a_summary_is_none() -> None:
     watch = Watch(AlertThresholds(summary_failures=0.5))
     said = []
     for failure in ("", "", "ModelUnavailable: down", "ModelUnavailable: down", "ModelUnavailable: down"):
-        watch.saw("SummaryTaken", {"failure": failure} if failure else {})
+        watch.saw(SummaryTaken(**COMMON, first=0, last=3, strategy="own", tokens=1, replaced_tokens=9, failure=failure))
         said.append([crossing.reason for crossing in watch.check()])
     assert said == [[], [], [], [], ["60.0% of 5 summaries failed or were refused, more than 50.0%"]]
 
 
 def test_only_the_last_iterations_count_and_a_crossing_is_said_once() -> None:
-    """It is said again only after the figure was back below; both forms of an event count."""
+    """It is said again only after the figure was back below."""
     watch = Watch(AlertThresholds(tokens=100, window=2))
     said = []
     for tokens in (60, 60, 60, 10, 10, 95, 10):
-        usage = Usage(tokens)
-        watch.saw("ModelAnswered", {"usage": usage if tokens == 60 else {"input_tokens": tokens}})
+        watch.saw(
+            ModelAnswered(
+                **COMMON, usage=Usage(tokens), cost=0.0, stop_reason="end_turn", text="", tool_calls=0, duration=1.0
+            )
+        )
         said.append([crossing.value for crossing in watch.check()])
     assert said == [[], [120], [], [], [], [105], []]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from repertory.agents.events import ModelAnswered, SummaryRefused, SummaryTaken, ToolEnded
+from repertory.agents.events import AnyEvent, ModelAnswered, SummaryRefused, SummaryTaken, ToolEnded
 from repertory.errors import ConfigurationError
-from repertory.llm.model import Usage
 
 
 class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +99,9 @@ def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
     return found
 
 
-def summary_failed(kind: str, body: Mapping[str, Any]) -> bool:
-    """Whether an event, by its name and fields, says that a summary was not written as it should be."""
-    return kind == SummaryRefused.__name__ or (kind == SummaryTaken.__name__ and bool(body.get("failure")))
+def summary_failed(event: AnyEvent) -> bool:
+    """Whether an event says that a summary was not written as it should be."""
+    return isinstance(event, SummaryRefused) or (isinstance(event, SummaryTaken) and bool(event.failure))
 
 
 class Watch:
@@ -115,17 +113,17 @@ class Watch:
         self._counts = Watched()
         self._beyond: set[str] = set()
 
-    def saw(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Count an event, by its name and fields, as it is published or as the journal has it."""
+    def saw(self, event: AnyEvent) -> None:
+        """Count an event, as it is published or as the journal has it."""
         now = self._counts
-        if kind == ModelAnswered.__name__:
-            self._prompts.append(msgspec.convert(body["usage"], Usage).prompt_tokens)
-        elif kind == ToolEnded.__name__:
-            retrievals = now.retrievals + bool(body.get("retrieval"))
+        if isinstance(event, ModelAnswered):
+            self._prompts.append(event.usage.prompt_tokens)
+        elif isinstance(event, ToolEnded):
+            retrievals = now.retrievals + event.retrieval
             self._counts = msgspec.structs.replace(now, tool_calls=now.tool_calls + 1, retrievals=retrievals)
-        elif summary_failed(kind, body):
+        elif summary_failed(event):
             self._counts = msgspec.structs.replace(now, summaries_failed=now.summaries_failed + 1)
-        elif kind == SummaryTaken.__name__:
+        elif isinstance(event, SummaryTaken):
             self._counts = msgspec.structs.replace(now, summaries=now.summaries + 1)
 
     def check(self) -> list[Crossing]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
+from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
-from repertory.memory.records import RunState
+from repertory.memory.records import EventLogged, RunState
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
@@ -210,3 +211,35 @@ AnyEvent: TypeAlias = (
     | EventsMissed
 )
 """Any of the events, so that a type checker knows when a ``match`` has seen them all."""
+
+_KINDS: Final[dict[str, type[AnyEvent]]] = {kind.__name__: kind for kind in get_args(AnyEvent)}
+_OF_EVERY_EVENT: Final = frozenset(Event.__struct_fields__)  # the record has columns for them, or its run has
+
+
+def to_record(event: AnyEvent) -> EventLogged:
+    """What the journal keeps of an event: each of its own fields, whether or not it was given."""
+    own = [name for name in event.__struct_fields__ if name not in _OF_EVERY_EVENT]
+    body = {name: msgspec.to_builtins(getattr(event, name)) for name in own}
+    return EventLogged(
+        run_id=event.run_id, type=type(event).__name__, body=body, at=event.at, iteration=event.iteration
+    )
+
+
+def from_record(record: EventLogged, *, agent: str = "") -> AnyEvent | None:
+    """The event that a record keeps; None where the record is of no type that is listed here.
+
+    Args:
+        record: As the journal gives it.
+        agent: The name of the run's agent, which is not in the record.
+
+    Raises:
+        JournalUnreadable: A field is missing or of another type.
+    """
+    kind = _KINDS.get(record.type)
+    if kind is None:
+        return None
+    common = {"run_id": record.run_id, "agent": agent, "iteration": record.iteration, "at": record.at}
+    try:
+        return msgspec.convert({**record.body, **common, "event": record.type}, type=kind)
+    except msgspec.ValidationError as error:
+        raise JournalUnreadable(f"an event {record.type} of run {record.run_id} cannot be read: {error}") from error

@@ -13,14 +13,14 @@ from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch, summary_failed
-from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, from_record, to_record
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
 from repertory.context import replay
 from repertory.errors import ActorStopped, LimitExceeded, RunError, RunNotFound
 from repertory.llm import open_model
-from repertory.llm.messages import Json, Text
+from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Draft, Ledger, Memory
@@ -143,15 +143,14 @@ class Runtime:
         live.skip_added()
         live.iteration = row.iteration
         heard = {entry.metadata.get("message_id") for entry in ledger.snapshot()}
-        for _, event in await self.journal.read_events(live.run_id):
-            if live.watch is not None:
-                live.watch.saw(event.type, event.body)
-            if event.type == _SAID and event.body["message_id"] not in heard:
-                live.say(Said(event.body["message_id"], event.body["text"]))
-            elif summary_failed(event.type, event.body):
-                live.meter.add(summaries_failed=1)
-            elif event.type == RESULT_SUMMARIZED:
-                live.gists[event.body["position"]] = event.body["text"]
+        for _, record in await self.journal.read_events(live.run_id):
+            event = from_record(record, agent=agent.name)
+            if event is not None:
+                self._count(live, event)
+            elif record.type == _SAID and record.body["message_id"] not in heard:
+                live.say(Said(record.body["message_id"], record.body["text"]))
+            elif record.type == RESULT_SUMMARIZED:
+                live.gists[record.body["position"]] = record.body["text"]
         if live.watch is not None:
             live.watch.check()  # what is beyond by now was said by the process before
         self._register(live)
@@ -196,17 +195,19 @@ class Runtime:
 
     def publish(self, live: LiveRun, event: type[AnyEvent], *, keep: bool = True, **fields: Any) -> None:
         """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
-        now, iteration = self.clock(), live.iteration
-        self.hub.publish(event(run_id=live.run_id, agent=live.agent.name, iteration=iteration, at=now, **fields))
-        if live.watch is not None:
-            live.watch.saw(event.__name__, fields)
-        if summary_failed(event.__name__, fields):
-            live.meter.add(summaries_failed=1)
-        log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=iteration, **fields)
+        made = event(run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields)
+        self.hub.publish(made)
+        self._count(live, made)
+        log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=live.iteration, **fields)
         if keep:
-            body: Json = msgspec.to_builtins(fields)
-            record = EventLogged(run_id=live.run_id, type=event.__name__, body=body, at=now, iteration=iteration)
-            self.journal.submit([record])
+            self.journal.submit([to_record(made)])
+
+    def _count(self, live: LiveRun, event: AnyEvent) -> None:
+        """Take an event into the figures of its run, as it happens or as the journal has it."""
+        if live.watch is not None:
+            live.watch.saw(event)
+        if summary_failed(event):
+            live.meter.add(summaries_failed=1)
 
     def check_alerts(self, live: LiveRun) -> None:
         """Say which figures of a run have gone beyond their threshold; see ``AlertThresholds``."""

@@ -11,9 +11,10 @@ import msgspec
 from repertory.agents import RunStatistics
 from repertory.agents.accounting import Meter
 from repertory.agents.alerts import summary_failed
+from repertory.agents.events import Alert, AnyEvent, SummaryRefused, SummaryTaken, ToolEnded, from_record
 from repertory.context import Calibration, CoverRange, decode_decision
 from repertory.llm import profile_for
-from repertory.memory import Entry, EventLogged, Journal, ModelCallRow, RunRow, SummaryStored
+from repertory.memory import Entry, Journal, ModelCallRow, RunRow, SummaryStored
 
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,11 +131,12 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
     run_id = row.started.run_id
     calls = await journal.read_model_calls(run_id)
     entries = await journal.read_entries(run_id)
-    events = [event for _, event in await journal.read_events(run_id)]
+    logged = [from_record(record) for _, record in await journal.read_events(run_id)]
+    events = [event for event in logged if event is not None]
     statistics, iterations, errors = _iterations(row.started.model, calls, entries)
     decisions, swapped_in = _decisions((made.body for made in await journal.read_decisions(run_id)), iterations)
     tools = _tools(events)
-    kinds = Counter(event.type for event in events)
+    kinds = Counter(map(type, events))
     prompts = [iteration.prompt_tokens for iteration in iterations]
     return RunFigures(
         run_id=run_id,
@@ -151,22 +153,22 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
             retrievals=sum(tool.retrievals for tool in tools.values()),
             retrievals_covered=sum(bool(entry.metadata.get("covered")) for entry in entries),
             dedup_hits=sum(tool.deduplicated for tool in tools.values()),
-            summaries_failed=sum(summary_failed(event.type, event.body) for event in events),
+            summaries_failed=sum(map(summary_failed, events)),
         ),
         iterations=iterations,
         purposes=_purposes(calls),
         tools=tools,
         summaries=Summaries(
-            taken=kinds["SummaryTaken"],
+            taken=kinds[SummaryTaken],
             swapped_in=swapped_in,
-            refused=kinds["SummaryRefused"],
+            refused=kinds[SummaryRefused],
             fallbacks=_fallbacks(calls, await journal.read_summaries(run_id)),
         ),
         decisions=decisions,
         average_context=round(sum(prompts) / len(prompts)) if prompts else 0,
         peak_context=max(prompts, default=0),
         estimate_errors=errors,
-        alerts=[str(event.body["reason"]) for event in events if event.type == "Alert"],
+        alerts=[event.reason for event in events if isinstance(event, Alert)],
     )
 
 
@@ -236,18 +238,17 @@ def _purposes(calls: Iterable[ModelCallRow]) -> dict[str, Purpose]:
     return found
 
 
-def _tools(events: Iterable[EventLogged]) -> dict[str, ToolUsage]:
+def _tools(events: Iterable[AnyEvent]) -> dict[str, ToolUsage]:
     found: dict[str, ToolUsage] = {}
     for event in events:
-        if event.type == "ToolEnded":
-            body = event.body
+        if isinstance(event, ToolEnded):
             more = ToolUsage(
                 calls=1,
-                errors=int(body["status"] == "error"),
-                retrievals=int(body["retrieval"]),
-                deduplicated=int(body["deduplicated"]),
+                errors=int(event.status == "error"),
+                retrievals=int(event.retrieval),
+                deduplicated=int(event.deduplicated),
             )
-            found[body["tool"]] = added(found.get(body["tool"], ToolUsage()), more)
+            found[event.tool] = added(found.get(event.tool, ToolUsage()), more)
     return found
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from repertory.agents import Agent, Limits, Run, open_supervisor
+from repertory.agents import Agent, IterationStarted, Limits, Run, open_supervisor
+from repertory.agents.events import from_record
 from repertory.context import ContextPolicy, decode_decision
 from repertory.errors import InvalidRequest, RunFailed
 from repertory.llm.estimate import estimate_tokens
@@ -153,7 +154,7 @@ async def play(
             except RunFailed as failed:
                 error = failed
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
-        events = [event for _, event in await journal.read_events(_RUN_ID) if event.type == "IterationStarted"]
+        events = [from_record(record) for _, record in await journal.read_events(_RUN_ID)]
         plain = _Plain(run, profile, judge.frame, len(judge.view))
         for turns, usage in model.beside:
             judge.costs[turns - 1] += cost_of(profile, usage)
@@ -176,7 +177,7 @@ async def play(
             decisions=Counter(decision.kind for decision in decisions),
             cleared_tokens=sum(decision.arithmetic.cleared_tokens for decision in decisions),
             summaries=handle[0].statistics().summaries,
-            build_seconds=[float(event.body["build_seconds"]) for event in events],
+            build_seconds=[event.build_seconds for event in events if isinstance(event, IterationStarted)],
             error="" if error is None else str(error.__cause__ or error),
         )
     assert played is not None

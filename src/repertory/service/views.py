@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.model import Usage
+from repertory.agents.events import ModelAnswered, ToolEnded, from_record
 from repertory.memory.journal import Journal, RunRow
 from repertory.memory.records import FINAL_STATES, EventLogged
 
@@ -167,16 +167,14 @@ def sum_of(node: RunNode) -> Figures:
 def figures(events: Iterable[EventLogged]) -> Figures:
     """Add up the events of one run."""
     total: dict[str, Any] = dict.fromkeys(Figures.__struct_fields__, 0) | {"runs": 1}
-    for event in events:
-        body = event.body
-        if event.type == "ModelAnswered":
-            usage = msgspec.convert(body["usage"], Usage)
+    for event in map(from_record, events):
+        if isinstance(event, ModelAnswered):
             total["iterations"] += 1
-            total["tokens_seen"] += usage.prompt_tokens
-            total["output_tokens"] += usage.output_tokens
-            total["cost"] += body["cost"]
-        elif event.type == "ToolEnded":
+            total["tokens_seen"] += event.usage.prompt_tokens
+            total["output_tokens"] += event.usage.output_tokens
+            total["cost"] += event.cost
+        elif isinstance(event, ToolEnded):
             total["tool_calls"] += 1
-            total["dedup_hits"] += body["deduplicated"]
-            total["retrievals"] += body["retrieval"]
+            total["dedup_hits"] += event.deduplicated
+            total["retrievals"] += event.retrieval
     return Figures(**total)
