@@ -116,6 +116,30 @@ def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
     check(body)
 
 
+def test_a_run_is_in_the_iteration_of_its_newest_model_call(check: Check) -> None:
+    """Also where no change of state says so: while it runs, and after it was killed. Summaries are no iterations."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r-1", 5.0), kit.started("r-2", 6.0), kit.started("r-3", 7.0)])
+        await journal.write([RunStateChanged(run_id="r-1", state="paused", at=8.0, iteration=2)])
+        await journal.write([RunStateChanged(run_id="r-3", state="done", at=8.0, iteration=7)])
+        await journal.write(
+            [
+                kit.called(1, {}, "r-1", iteration=3, purpose="agent"),
+                kit.called(1, {}, "r-2", iteration=1, purpose="agent"),
+                kit.called(2, {}, "r-2", iteration=2, purpose="agent"),
+                kit.called(3, {}, "r-2", iteration=9, purpose="summary"),
+                kit.called(1, {}, "r-3", iteration=7, purpose="agent"),
+                kit.called(1, {}, "r-1", iteration=4, purpose="agent"),  # begun again under its number
+            ]
+        )
+        rows = await journal.read_runs()
+        assert [(row.started.run_id, row.iteration) for row in rows] == [("r-1", 4), ("r-2", 2), ("r-3", 7)]
+        assert (await journal.read_run("r-2")).iteration == 2
+
+    check(body)
+
+
 def test_runs_are_listed_in_order_and_by_state(check: Check) -> None:
     """The latest change of state counts; a run without any is running; a change of an unknown run is no run."""
 

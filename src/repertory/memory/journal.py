@@ -30,7 +30,12 @@ Durability: TypeAlias = Literal["memory", "process", "power"]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands now."""
+    """A run as it stands now.
+
+    Attributes:
+        iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
+            the iteration that it was killed in.
+    """
 
     started: RunStarted
     state: RunState

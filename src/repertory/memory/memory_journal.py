@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import anyio.lowlevel
@@ -148,7 +149,12 @@ class MemoryJournal:
     async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
         """Runs in the order they were started."""
         changed = {record.run_id: record for _, record in await self._read(RUN_STATES)}
-        rows = [run_row(record, changed.get(record.run_id)) for _, record in await self._read(RUNS)]
+        calls = [record for _, record in await self._read(MODEL_CALLS) if record.purpose == "agent"]
+        called = {call.run_id: call.iteration for call in sorted(calls, key=attrgetter("call"))}
+        rows = [
+            run_row(record, changed.get(record.run_id), called=called.get(record.run_id, 0))
+            for _, record in await self._read(RUNS)
+        ]
         return [row for row in rows if states is None or row.state in states]
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:

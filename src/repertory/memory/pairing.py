@@ -22,15 +22,15 @@ from repertory.memory.records import (
 )
 
 
-def run_row(started: RunStarted, changed: RunStateChanged | None) -> RunRow:
-    """A run and its latest change of state."""
+def run_row(started: RunStarted, changed: RunStateChanged | None, *, called: int) -> RunRow:
+    """A run, its latest change of state, and the iteration that its loop called a model in last."""
     if changed is None:
-        return RunRow(started=started, state="running", updated_at=started.at)
+        return RunRow(started=started, state="running", updated_at=started.at, iteration=called)
     return RunRow(
         started=started,
         state=changed.state,
         updated_at=changed.at,
-        iteration=changed.iteration,
+        iteration=max(changed.iteration, called),
         result=changed.result,
         error=changed.error,
     )

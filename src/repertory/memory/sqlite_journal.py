@@ -48,6 +48,7 @@ from repertory.memory.search import EntryIndex, match_expression, search_hit
 from repertory.memory.sqlite_file import FileLock, not_writable
 from repertory.memory.sqlite_jobs import delete_contents, index_slice
 from repertory.memory.sqlite_reader import Rows, SqliteReader
+from repertory.memory.sqlite_schema import LATEST_ITERATION
 from repertory.memory.sqlite_writer import Job, SqliteWriter, WriterStatistics
 
 T = TypeVar("T")
@@ -135,12 +136,16 @@ class SqliteJournal:
 
         def decode(rows: Rows) -> list[RunRow]:
             return [
-                run_row(RUNS.decode(row[:runs]), RUN_STATES.decode(row[runs : runs + states]) if row[-1] else None)
+                run_row(
+                    RUNS.decode(row[:runs]),
+                    RUN_STATES.decode(row[runs : runs + states]) if row[-2] else None,
+                    called=int(row[-1] or 0),
+                )
                 for row in rows
             ]
 
         return await self._fetch(
-            f"""SELECT {", ".join(columns)}, s.seq FROM runs r LEFT JOIN run_states s
+            f"""SELECT {", ".join(columns)}, s.seq, {LATEST_ITERATION} FROM runs r LEFT JOIN run_states s
                 ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id) {where} ORDER BY r.seq""",
             values,
             decode,

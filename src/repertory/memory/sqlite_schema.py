@@ -31,6 +31,10 @@ class Migration(msgspec.Struct, frozen=True):
     for_users: bool = False
 
 
+# Of the newest call of a run's loop; calls are numbered, so this is one look into an index.
+LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r.run_id AND purpose = 'agent'
+                                   ORDER BY call DESC, seq DESC LIMIT 1)"""
+
 # Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
 # edge of a table, which measures three times faster than keys scattered by run. Large bodies stand in tables of
 # their own, so that listing calls and contents never reads them.
@@ -93,10 +97,10 @@ _FIRST = Migration(
         CREATE_INDEX,
         "CREATE TABLE search_progress (indexed INTEGER)",
         "INSERT INTO search_progress VALUES (0)",
-        """CREATE VIEW run_status AS
+        f"""CREATE VIEW run_status AS
            SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
                   coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
-                  coalesce(s.iteration, 0) AS iteration, s.result, s.error
+                  max(coalesce(s.iteration, 0), coalesce({LATEST_ITERATION}, 0)) AS iteration, s.result, s.error
            FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)""",
         """CREATE VIEW tool_calls AS
            SELECT i.run_id, i.iteration, i.call_id, i.tool, i.effect, i.arguments, i.at AS intended_at, o.status,
