@@ -22,7 +22,7 @@ async def full(word: str, context: rp.ToolContext) -> rp.ToolOutput:
     """Decorated with options."""
     assert_type(context.memory, rp.Memory | None)
     assert_type(await context.need_memory().store(word), ItemInfo)
-    return rp.ToolOutput(word, metadata={"length": len(word)})
+    return rp.ToolOutput(word, facts={"length": len(word)}, metadata={"by": "me"})
 
 
 assert_type(bare, rp.Tool)

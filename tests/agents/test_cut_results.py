@@ -16,7 +16,7 @@ from repertory.tools import context_tools
 async def list_reports(year: int) -> rp.ToolOutput:
     """List the reports of a year."""
     text = "\n".join(f"reports/{year}/report-{year}-{number}.txt" for number in range(300))
-    return rp.ToolOutput(text, url=f"https://harbour.example/{year}", metadata={"status": 200})
+    return rp.ToolOutput(text, url=f"https://harbour.example/{year}", facts={"status": 200})
 
 
 STRICT = rp.ContextPolicy(rhythm="strict", window=2)

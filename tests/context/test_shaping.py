@@ -14,6 +14,7 @@ from repertory.context import ResultRules, cite, shape_result, stub_of
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
 from repertory.context.stubs import once_stub, removal_of
 from repertory.llm.messages import Text
+from repertory.memory.entries import Retrieved
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
 ROWS = msgspec.json.encode([{"id": n, "name": f"row {n}", "url": None} for n in range(300)]).decode()
@@ -107,7 +108,7 @@ def test_a_result_can_be_shown_as_its_citation_only() -> None:
     """Id, source, address, sizes, small facts, excerpt, location, and how to get the whole."""
     rules = ResultRules(cite_on_arrival=True, excerpt_chars=100)
     shaped = shape_result(
-        PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", params={"status": 200}
+        PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", facts={"status": 200}
     )
     assert isinstance(shaped.content, str)
     for part in (
@@ -126,13 +127,13 @@ def test_a_result_can_be_shown_as_its_citation_only() -> None:
 
 @pytest.mark.parametrize("cited", [False, True], ids=["capped", "cited"])
 def test_where_a_result_came_from_stays_visible_when_it_is_not_shown_whole(cited: bool) -> None:
-    """Its address first, then what its tool says about it, in one line; what the runtime notes for itself does not."""
+    """Its address first, then what its tool says about it, in one line."""
     rules = ResultRules(cap_chars=300, cite_on_arrival=cited)
-    facts = {"status": 200, "title": "Tides\nof the sea", "deduplicated_from": "c1", "pages": [1, 2]}
-    shaped = shape_result(PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", params=facts)
+    facts = {"status": 200, "title": "Tides\nof the sea", "pages": [1, 2]}
+    shaped = shape_result(PROSE, rules=rules, content_id="c-5", tool="fetch", url="https://sea.example", facts=facts)
     assert "https://sea.example; status: 200; title: Tides of the sea; pages: [1,2]" in str(shaped.content)
     assert "deduplicated" not in str(shaped.content)
-    long = shape_result(PROSE, rules=rules, content_id="c-5", params={"note": "word " * 500})
+    long = shape_result(PROSE, rules=rules, content_id="c-5", facts={"note": "word " * 500})
     assert len(str(long.content)) < 1_000
 
 
@@ -181,10 +182,10 @@ def test_the_names_in_a_stub_are_the_results_own(rules: dict[str, int]) -> None:
 def test_a_stub_says_where_the_result_came_from_in_one_line() -> None:
     """Under its head: the address first, then the facts; a retrieval names its source itself."""
     entry = Story().turn(PROSE)[1]
-    entry = msgspec.structs.replace(entry, url="https://sea.example", metadata={"status": 200, "kind": "tide"})
+    entry = msgspec.structs.replace(entry, url="https://sea.example", facts={"status": 200, "kind": "tide"})
     assert stub_of(entry, ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
     assert once_stub(entry, (), ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
-    entry = msgspec.structs.replace(entry, metadata={"retrieval": True, "positions": [1, 2, 3]})
+    entry = msgspec.structs.replace(entry, retrieved=Retrieved(positions=(1, 2, 3)))
     assert "positions" not in stub_of(entry, ResultRules())
 
 

@@ -54,8 +54,8 @@ def test_a_pointer_to_the_first_result_does_not_supersede_it() -> None:
     story = read_twice()
     pointer = story.entries[-1]
     story.entries[-1] = type(pointer)(
-        **{name: getattr(pointer, name) for name in pointer.__struct_fields__ if name != "metadata"},
-        metadata={"deduplicated_from": "call_1"},
+        **{name: getattr(pointer, name) for name in pointer.__struct_fields__ if name != "deduplicated_from"},
+        deduplicated_from="call_1",
     )
     assert not last_plan(story, STRICT).shown
 

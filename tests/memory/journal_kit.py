@@ -34,6 +34,7 @@ from repertory.memory import (
     open_journal,
     request_digest,
 )
+from repertory.memory.entries import Part, Retrieved
 
 KINDS = ("memory", "sqlite")
 
@@ -107,6 +108,8 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             content=(Text("a", {"citations": [1]}), ToolUse("call-1", "fetch", {"url": "u"})),
             iteration=3,
             step_id="step",
+            stop_reason="tool_use",
+            message_id="msg-1",
             metadata={"k": "v"},
         ),
         appended(
@@ -118,6 +121,12 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             tool_call_id="call-1",
             content_id="c-1",
             original_length=7,
+            gist="o",
+            url="http://x",
+            facts={"status": 200},
+            deduplicated_from="call-0",
+            retrieved=Retrieved(positions=(0,), content_id="c-0", parts=(Part("c-0", 1, 3),), hint=True),
+            covered=True,
         ),
         DecisionMade(run_id=run_id, iteration=3, kind="stub", body={"edits": [1]}, at=3.0),
         ToolIntended(
@@ -131,7 +140,17 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             iteration=3,
             at=3.1,
         ),
-        ToolFinished(run_id=run_id, call_id="call-1", status="ok", at=3.2, duration=0.1, deduplicated_from="call-0"),
+        ToolFinished(
+            run_id=run_id,
+            call_id="call-1",
+            tool="fetch",
+            status="ok",
+            at=3.2,
+            duration=0.1,
+            deduplicated_from="call-0",
+            retrieval=True,
+            covered=True,
+        ),
         called(1, {"model": "m", "messages": [{"role": "user", "content": "hi"}]}, run_id, prompt_estimate=5),
         ModelReplied(
             run_id=run_id,

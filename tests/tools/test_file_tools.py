@@ -213,7 +213,7 @@ async def test_a_search_without_time_says_what_it_left_out(root: Path) -> None:
     search = file_tools(root, search_timeout=0)[1]
     output = await call_tool(search, {"pattern": "walk", "glob": "*.py"})
     assert output.text == "0 matches in 0 files (left out: 3 not searched for lack of time: narrow path or glob)"
-    assert output.metadata["complete"] is False
+    assert output.facts["complete"] is False
 
 
 async def test_many_files_go_to_the_pattern_in_batches(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ async def test_what_is_stored_is_listed_and_read() -> None:
             tags=["heron", "bird"],
             related_to=["item-x"],
         )
-        item_id = stored.metadata["item_id"]
+        item_id = stored.facts["item_id"]
         assert stored.text == f"stored as {item_id}"
         line = (
             f"{item_id} · web_content · 19 characters · 2023-11-14 22:15 UTC · from birds.md:7"
@@ -70,7 +70,7 @@ async def test_what_is_stored_is_listed_and_read() -> None:
         assert re.sub(r"22:\d\d UTC", "22:15 UTC", listed.text) == f"1 item\n{line}"
         read = await call(memory, "memory_retrieve", id=item_id)
         assert re.sub(r"22:\d\d UTC", "22:15 UTC", read.text) == f"{line}\n\nHerons stand still."
-        assert read.metadata == {"paged": True, "item_id": item_id, "page": 1, "pages": 1}
+        assert (read.paged, read.facts) == (True, {"item_id": item_id, "page": 1, "pages": 1})
         assert (await memory.retrieve(item_id)).metadata == {"run": "r", "agent": "scout", "iteration": 3}
 
 
@@ -82,8 +82,8 @@ async def test_a_call_that_is_made_again_writes_the_same_item() -> None:
         again = await call(memory, "memory_store", key="ab" * 16, content="once")
         other = await call(memory, "memory_store", key="cd" * 16, content="once")
         assert await memory.snapshot() == position + 1
-        assert first.metadata["item_id"] == again.metadata["item_id"] == f"item-{'ab' * 8}"
-        assert other.metadata["item_id"] != first.metadata["item_id"]
+        assert first.facts["item_id"] == again.facts["item_id"] == f"item-{'ab' * 8}"
+        assert other.facts["item_id"] != first.facts["item_id"]
         assert len(await memory.query()) == 2
 
 
@@ -113,7 +113,7 @@ async def test_the_list_is_filtered_by_everything_that_is_known() -> None:
         assert await sources(since=_iso(times[4], zone="+00:00")) == ["s5", "s4"]
         limited = await call(memory, "memory_query", limit=2)
         assert limited.text.startswith("6 items, the newest 2 listed\n")
-        assert limited.metadata == {"found": 6, "listed": 2}
+        assert limited.facts == {"found": 6, "listed": 2}
 
 
 def _iso(seconds: float, *, zone: str = "") -> str:
@@ -126,7 +126,7 @@ async def test_an_item_is_read_in_the_wanted_shape() -> None:
     """Each transform, with the size of the whole beside it."""
     text = "Herons stand. They wait.\n\nKestrels hover. They drop.\nvoles\nmice"
     async with open_memory() as memory:
-        item_id = (await call(memory, "memory_store", content=text)).metadata["item_id"]
+        item_id = (await call(memory, "memory_store", content=text)).facts["item_id"]
 
         async def shaped(**arguments: object) -> str:
             output = await call(memory, "memory_retrieve", id=item_id, **arguments)
@@ -146,12 +146,12 @@ async def test_a_large_item_is_read_page_by_page() -> None:
     """No page needs cutting, and none is lost."""
     text = "".join(f"line {number}\n" for number in range(6_000))
     async with open_memory() as memory:
-        item_id = (await call(memory, "memory_store", content=text)).metadata["item_id"]
+        item_id = (await call(memory, "memory_store", content=text)).facts["item_id"]
         first = await call(memory, "memory_retrieve", id=item_id)
         assert len(first.text) < PAGE + 300
         pages = [
             (await call(memory, "memory_retrieve", id=item_id, page=number + 1)).text.partition("\n\n")[2]
-            for number in range(first.metadata["pages"])
+            for number in range(first.facts["pages"])
         ]
         assert "".join(re.sub(r"\n\[page [^\]]*\]$", "", page) for page in pages) == text
 

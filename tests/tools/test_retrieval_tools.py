@@ -14,6 +14,7 @@ from repertory.errors import ToolRetry
 from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.memory import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.memory.contents import ContentStore
+from repertory.memory.entries import Retrieved
 from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored
 from repertory.memory.snapshot import Snapshot
@@ -89,7 +90,7 @@ class Run:
                 iteration=self.iteration,
                 tool=tool.name,
                 tool_call_id=use.id,
-                metadata=output.metadata,
+                retrieved=output.retrieved,
             )
         )
         return output
@@ -123,9 +124,10 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
     assert " · action-result · fetch · call-2 · content-" in output.text
     assert output.text.count("The heron stands.\n") == 100
     assert output.text.endswith("The kestrel hovers.\n")
-    facts = dict(output.metadata)
-    (_, *asked), (source, *shown) = facts.pop("parts")
-    assert facts == {"retrieval": True, "found": 2, "positions": [3, 4], "page": 1, "pages": 1}
+    assert output.facts == {"found": 2, "page": 1, "pages": 1}
+    assert output.retrieved is not None
+    assert (output.retrieved.positions, output.retrieved.hint) == ((3, 4), False)
+    (_, *asked), (source, *shown) = output.retrieved.parts
     assert (asked, source[:8], shown) == ([0, 31], "content-", [0, 1_820])
     assert output.source_type == "retrieval"
 
@@ -149,7 +151,8 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
 async def test_filters_narrow_each_other_down(run: Run, arguments: dict[str, Any], positions: list[int] | None) -> None:
     """By iteration, position, call, tool and topic; always in the order of the record."""
     output = await run.call(RETRIEVE, **arguments)
-    assert output.metadata.get("positions") == positions
+    found = output.retrieved.positions if output.retrieved is not None else ()
+    assert list(found) == (positions or [])
 
 
 @pytest.mark.parametrize("one", [{"tool_call_id": "call-2"}, {"position": 4}, {"iteration": 2}, {"tool_name": "fetch"}])
@@ -158,7 +161,8 @@ async def test_some_lines_of_one_message(run: Run, one: dict[str, Any]) -> None:
     output = await run.call(RETRIEVE, **one, start_line=100, end_line=101)
     assert output.text.startswith("1 message found\n\n--- position 4 · iteration 2 · action-result · fetch · call-2 · ")
     assert output.text.endswith("lines 100-101 of 101\nThe heron stands.\nThe kestrel hovers.\n")
-    assert output.metadata["positions"] == [4]
+    assert output.retrieved is not None
+    assert output.retrieved.positions == (4,)
     end = await run.call(RETRIEVE, **one, start_line=101)
     assert end.text.endswith("lines 101-101 of 101\nThe kestrel hovers.\n")
     begin = await run.call(RETRIEVE, **one, end_line=1)
@@ -195,8 +199,8 @@ async def test_lines_that_cannot_be_shown_are_the_models_to_repair(
 async def test_a_hint_says_what_is_there_and_shows_no_content(run: Run) -> None:
     """Position, lines, length and what it is about, for a few tokens; nothing counts as brought back."""
     output = await run.call(RETRIEVE, iteration=2, hint=True)
-    facts = {name: value for name, value in output.metadata.items() if name != "parts"}
-    assert facts == {"retrieval": True, "found": 2, "hinted": [3, 4], "page": 1, "pages": 1}
+    assert output.retrieved is not None
+    assert (output.retrieved.positions, output.retrieved.hint) == ((3, 4), True)
     head, call, result = output.text.split("\n\n")
     assert head == "2 messages found"
     assert call.startswith("--- position 3 · iteration 2 · assistant · 1 line · ")
@@ -242,8 +246,9 @@ async def test_without_any_filter_it_is_refused(run: Run) -> None:
 async def test_retrievals_do_not_bring_back_retrievals(run: Run) -> None:
     """What they brought back stands in the record where it came from; asked for by name they are found."""
     await run.call(RETRIEVE, tool_call_id="call-1")
-    assert (await run.call(RETRIEVE, topic="kestrel")).metadata["positions"] == [2]
-    assert (await run.call(RETRIEVE, tool_name="context_retrieve")).metadata["found"] == 2
+    text = (await run.call(RETRIEVE, topic="kestrel")).text
+    assert text.startswith("1 message found\n\n--- position 2 ")
+    assert (await run.call(RETRIEVE, tool_name="context_retrieve")).facts["found"] == 2
 
 
 async def test_a_cleaned_up_content_is_replaced_by_what_was_shown(run: Run) -> None:
@@ -329,7 +334,7 @@ async def test_a_long_result_may_be_read_to_its_end_in_any_way(run: Run, repeats
     retrieve, content = context_tools(max_repeats=repeats)
     bodies = ["".join(f"tide {name}{number}\n" for number in range(9_000)) for name in "abc"]
     ids = [await run.turn("fetch", {"url": body[:9]}, body, cite=True) for body in bodies]
-    pages = (await run.call(content, content_id=ids[0])).metadata["pages"]
+    pages = (await run.call(content, content_id=ids[0])).facts["pages"]
     assert pages > 4
     for page in range(2, pages + 1):
         assert not (await run.call(content, content_id=ids[0], page=page)).is_error
@@ -344,10 +349,10 @@ async def test_a_topic_is_not_what_was_looked_up(run: Run) -> None:
     for _ in range(3):
         await run.call(RETRIEVE, topic="kestrel")
     found = await run.call(RETRIEVE, topic="kestrel", limit=9)
-    assert found.metadata["positions"] == [2]
+    assert found.retrieved == Retrieved(positions=(2,), parts=found.retrieved.parts)
     await run.turn("context_retrieve", {"topic": "kestrel"}, "1 message found", said="The kestrels hover at noon.")
     said = await run.call(RETRIEVE, topic="kestrel", limit=8)
-    assert said.metadata["positions"] == [2, 15]
+    assert said.retrieved.positions == (2, 15)
 
 
 async def test_calls_side_by_side_are_not_each_others_repeats(run: Run) -> None:
@@ -371,7 +376,7 @@ async def test_a_long_answer_comes_in_pages_that_lose_nothing(run: Run) -> None:
         head, _, rest = output.text.partition("\n\n")
         assert head.startswith(f"{content_id} (tool, fetch; {len(whole):,} characters): lines ")
         pages.append(re.sub(r"\n\[page [^\]]*\]$", "", rest))
-        if page == output.metadata["pages"]:
+        if page == output.facts["pages"]:
             assert output.text.endswith(f"[page {page} of {page}, the last]")
             break
         assert output.text.endswith(f"make the same call with page={page + 1}]")
@@ -386,7 +391,7 @@ async def test_lines_of_a_content(run: Run) -> None:
     content_id = await run.turn("fetch", {}, "one\ntwo\nthree\nfour\n", cite=True)
     output = await run.call(CONTENT, content_id=content_id, start_line=2, end_line=3)
     assert output.text == f"{content_id} (tool, fetch; 19 characters): lines 2-3 of 4\n\ntwo\nthree"
-    assert output.metadata["content_id"] == content_id
+    assert output.retrieved.content_id == content_id
     tail = await run.call(CONTENT, content_id=content_id, start_line=3, end_line=99)
     assert tail.text.endswith("lines 3-4 of 4\n\nthree\nfour")
     beyond = await run.call(CONTENT, content_id=content_id, start_line=9)
@@ -406,7 +411,7 @@ async def test_passages_of_a_content(run: Run) -> None:
     assert "the heron and the kestrel" in first
     assert re.match(r"--- lines \d+-402 of 402 · relevance 0\.50, matches 1\n", second)
     one = await run.call(CONTENT, content_id=content_id, search="heron kestrel", limit=1)
-    assert one.metadata["shown"] == 1
+    assert one.facts["shown"] == 1
     none = await run.call(CONTENT, content_id=content_id, search="walrus")
     assert none.text.endswith("no passages for 'walrus'")
 
@@ -415,7 +420,7 @@ async def test_a_pattern_in_a_content(run: Run) -> None:
     """A regular expression is searched where it can be stopped, and a wrong one explained."""
     content_id = await run.turn("fetch", {}, "id=17\nid=x\nid=42\n", cite=True)
     output = await run.call(CONTENT, content_id=content_id, search=r"^id=\d+$", regex=True)
-    assert output.metadata["shown"] == 1
+    assert output.facts["shown"] == 1
     assert "--- lines 1-3 of 3 · matches 2 of 2\n" in output.text
     assert "relevance" not in output.text
     for nothing in ({}, {"search": ""}):

@@ -83,15 +83,20 @@ async def test_a_tool_may_say_more_than_its_words() -> None:
     assert (refusal.is_error, refusal.text) == (True, "no")
 
 
-async def test_metadata_is_small_plain_json() -> None:
-    """It goes into the record, so what cannot be kept is told as a result that cannot be shown."""
-    made = await call_tool(returning(ToolOutput("x", url="a\0", metadata={"at": (1, Pair(1, [])), "no": float("nan")})))
-    assert made.metadata == {"at": [1, {"b": 1, "a": []}], "no": None}
-    assert made.url == "a\N{REPLACEMENT CHARACTER}"
-    large = await call_tool(returning(ToolOutput("x", metadata={"all": "y" * 20_000})))
-    assert large.metadata == {"left_out": "20,010 characters of metadata, at most 10,000 are kept"}
-    for metadata in ({"x": object()}, {"x": "\udc80"}):
-        output = await call_tool(returning(ToolOutput("x", metadata=metadata)))
+@pytest.mark.parametrize("name", ["facts", "metadata"])
+async def test_facts_and_metadata_are_small_plain_json(name: str) -> None:
+    """They go into the record, so what cannot be kept is told as a result that cannot be shown."""
+
+    async def made(value: dict[str, Any]) -> ToolOutput:
+        return await call_tool(returning(ToolOutput("x", url="a\0", **{name: value})))  # type: ignore[arg-type]
+
+    output = await made({"at": (1, Pair(1, [])), "no": float("nan")})
+    assert getattr(output, name) == {"at": [1, {"b": 1, "a": []}], "no": None}
+    assert output.url == "a\N{REPLACEMENT CHARACTER}"
+    large = await made({"all": "y" * 20_000})
+    assert getattr(large, name) == {"left_out": f"20,010 characters of {name}, at most 10,000 are kept"}
+    for value in ({"x": object()}, {"x": "\udc80"}):
+        output = await made(value)
         assert output.error is not None
         assert output.error.cause == "result"
 

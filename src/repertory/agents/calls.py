@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
 from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
+from repertory.agents.reading import ContentsOfTree, RecordOfRun
 from repertory.agents.recovery import OpenCall, interrupted_result
 from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory import Draft, Entry, Snapshot
-from repertory.memory.journal import SearchHit
+from repertory.memory.entries import Retrieved
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import (
     EarlierCall,
@@ -64,8 +65,8 @@ class Caller:
         """Count the calls of earlier processes."""
         for entry in snapshot:
             if entry.tool_call_id is not None:
-                fetched, covered = bool(entry.metadata.get("retrieval")), bool(entry.metadata.get("covered"))
-                self._live.meter.add(tool_calls=1, retrievals=fetched, retrievals_covered=covered)
+                fetched = entry.retrieved is not None
+                self._live.meter.add(tool_calls=1, retrievals=fetched, retrievals_covered=entry.covered)
 
     def forget_results(self) -> None:
         """Answer no call from an earlier one: somebody outside may have changed what it saw."""
@@ -133,11 +134,10 @@ class Caller:
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, entry: Entry, iteration: int) -> None:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
         self._live.meter.add(dedup_hits=1)
-        facts = {"deduplicated_from": earlier.call_id}
         pointer = self._pointer(earlier, entry)
         if pointer:
             result = ToolResult(use.id, pointer)
-            draft = Draft(role="user", kind=entry.kind, content=(result,), iteration=iteration, metadata=facts)
+            draft = Draft(role="user", kind=entry.kind, content=(result,), iteration=iteration)
         else:
             draft = Draft(
                 role="user",
@@ -148,9 +148,13 @@ class Caller:
                 original_length=entry.original_length,
                 gist=entry.gist,
                 url=entry.url,
-                metadata={**entry.metadata, **facts},
+                facts=entry.facts,
+                retrieved=entry.retrieved,
+                covered=entry.covered,
+                metadata=entry.metadata,
             )
-        await self._keep(use, draft, "ok", deduplicated_from=earlier.call_id)
+        draft = msgspec.structs.replace(draft, deduplicated_from=earlier.call_id)
+        await self._keep(use, draft, "ok")
 
     async def _make(self, use: ToolUse, tool: Tool, digest: str, iteration: int) -> None:
         """Run the tool's body between its intent and its outcome."""
@@ -180,9 +184,9 @@ class Caller:
             call_id=use.id,
             idempotency_key=key,
             arguments_digest=digest,
-            record=_Record(live),
+            record=RecordOfRun(live),
             progress=self._progress_of(use),
-            contents=self._journal,
+            contents=ContentsOfTree(live),
             memory=live.memory,
         )
         try:
@@ -195,8 +199,6 @@ class Caller:
 
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
         """Shape a result and keep it."""
-        if output.metadata.get("retrieval") and self._is_covered(output.metadata):
-            output = msgspec.structs.replace(output, metadata={**output.metadata, "covered": True})
         shaped, stored = self._shape(use, output)
         draft = Draft(
             role="user",
@@ -207,6 +209,9 @@ class Caller:
             original_length=shaped.original_length,
             gist=shaped.gist,
             url=output.url,
+            facts=output.facts,
+            retrieved=output.retrieved,
+            covered=self._brings_back_covered(output.retrieved),
             metadata=output.metadata,
         )
         await self._keep(use, draft, output.status, duration=output.duration, also=[*stored, *output.records])
@@ -219,11 +224,18 @@ class Caller:
         *,
         duration: float = 0.0,
         also: Sequence[Record] = (),
-        deduplicated_from: str | None = None,
     ) -> None:
         """Make a result durable together with its outcome and everything it commits."""
         draft = msgspec.structs.replace(draft, tool=use.name, tool_call_id=use.id)
-        finished = self._finished(use, status, duration=duration, deduplicated_from=deduplicated_from)
+        retrieval = draft.retrieved is not None
+        finished = self._finished(
+            use,
+            status,
+            duration=duration,
+            deduplicated_from=draft.deduplicated_from or None,
+            retrieval=retrieval,
+            covered=draft.covered,
+        )
         await self._live.ledger.append(draft, also=[finished, *also])
         shown = len(text_of(draft.content))
         self._ended(
@@ -232,15 +244,14 @@ class Caller:
             characters=draft.original_length or shown,
             shown=shown,
             duration=duration,
-            deduplicated=deduplicated_from is not None,
-            retrieval=bool(draft.metadata.get("retrieval")),
-            covered=bool(draft.metadata.get("covered")),
+            deduplicated=bool(draft.deduplicated_from),
+            retrieval=retrieval,
+            covered=draft.covered,
         )
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
         """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
-        pages = output.metadata.get("retrieval") or output.metadata.get("paged")
-        if self._policy is None or pages:
+        if self._policy is None or output.paged or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content), []
         call = f"{self._live.run_id}\0{use.id}".encode()
@@ -250,7 +261,7 @@ class Caller:
             content_id="c-" + hashlib.blake2b(call, digest_size=5).hexdigest(),
             tool=use.name,
             url=output.url,
-            params=output.metadata,
+            facts=output.facts,
         )
         if shaped.content_id is None:
             return shaped, []
@@ -270,7 +281,14 @@ class Caller:
         return shaped, [stored]
 
     def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
-        return ToolFinished(run_id=self._live.run_id, call_id=use.id, status=status, at=self._runtime.clock(), **fields)
+        return ToolFinished(
+            run_id=self._live.run_id,
+            call_id=use.id,
+            tool=use.name,
+            status=status,
+            at=self._runtime.clock(),
+            **fields,
+        )
 
     def _ended(
         self, use: ToolUse, status: str, *, retrieval: bool = False, covered: bool = False, **figures: Any
@@ -321,14 +339,17 @@ class Caller:
             f"characters, call {earlier.call_id}) stands above, unchanged{cited}]"
         )
 
-    def _is_covered(self, facts: Mapping[str, Any]) -> bool:
+    def _brings_back_covered(self, retrieved: Retrieved | None) -> bool:
         """Whether a retrieval brought back what a summary stands for."""
+        if retrieved is None or retrieved.hint:
+            return False
         snapshot, plan = self._live.ledger.snapshot(), self._live.plan
-        positions: set[int] = set(facts.get("positions") or ())
-        content_id = facts.get("content_id")
-        if content_id:
-            positions.update(entry.position for entry in snapshot if entry.content_id == content_id)
-        return any(plan.representation(snapshot[position]) == "covered" for position in positions)
+        return any(
+            plan.representation(entry) == "covered"
+            for entry in snapshot
+            if entry.position in retrieved.positions
+            or (entry.content_id is not None and entry.content_id == retrieved.content_id)
+        )
 
 
 def _known_calls(policy: ContextPolicy | None) -> int:
@@ -340,16 +361,3 @@ def _marked(entry: Entry, call_id: str, note: str) -> ToolResult:
     """What an earlier result showed, as the result of another call."""
     shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
     return ToolResult(call_id, f"{note}\n{shown}" if isinstance(shown, str) else (Text(note), *shown))
-
-
-class _Record:
-    """The run's record, as tools may read it."""
-
-    def __init__(self, live: LiveRun) -> None:
-        self._live = live
-
-    def snapshot(self) -> Snapshot:
-        return self._live.ledger.snapshot()
-
-    async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
-        return await self._live.ledger.journal.search_entries(self._live.run_id, query, limit=limit)

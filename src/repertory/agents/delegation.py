@@ -56,7 +56,7 @@ def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
             live.waiting -= 1
         if child.state == "done":
             facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
-            return ToolOutput(child.result or "", source_type="agent", format="markdown", metadata=facts)
+            return ToolOutput(child.result or "", source_type="agent", format="markdown", facts=facts)
         if child.state == "failed":
             raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {child.error}")
         if child.state == "stopped":

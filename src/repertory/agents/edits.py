@@ -209,8 +209,9 @@ class PlanEdits:
 
     def _were_short(self, brought: Sequence[Entry], snapshot: Sequence[Entry]) -> list[Entry]:
         """The entries that were brought back although more or less of them was missing in view."""
-        positions = {at for entry in brought for at in entry.metadata.get("positions") or ()}
-        contents = {entry.metadata.get("content_id") for entry in brought} - {None}
+        told = [entry.retrieved for entry in brought if entry.retrieved is not None]
+        positions = {at for each in told for at in each.positions}
+        contents = {each.content_id for each in told if each.content_id}
         return [
             entry
             for entry in snapshot
@@ -257,7 +258,7 @@ def _is_unsent(decision: Decision, called_in: int) -> bool:
 
 def _brings_back(entry: Entry) -> bool:
     """Whether an entry is what the agent retrieved; a hint at it brings nothing back."""
-    return bool(entry.metadata.get("retrieval")) and "hinted" not in entry.metadata
+    return entry.retrieved is not None and not entry.retrieved.hint
 
 
 def _shown_as(plan: Plan, position: int) -> object:

@@ -32,7 +32,7 @@ class Gists:
         new, self._looked = snapshot[self._looked :], len(snapshot)
         for entry in new:
             rules = self._policy.rules(entry.tool)
-            if entry.tool is None or rules.compact_mode != "summary" or entry.metadata.get("retrieval"):
+            if entry.tool is None or rules.compact_mode != "summary" or entry.retrieved is not None:
                 continue
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length:

@@ -118,7 +118,7 @@ class Loop:
                         kind="user-input",
                         content=(Text(message.text),),
                         iteration=live.iteration,
-                        metadata={"message_id": message.message_id},
+                        message_id=message.message_id,
                     )
                     for message in said
                 )
@@ -131,7 +131,7 @@ class Loop:
         last = snapshot[-1]
         if last.role != "assistant" or tool_uses(last.content):
             return None
-        stop_reason = last.metadata.get("stop_reason")
+        stop_reason = last.stop_reason
         text = text_of(last.content).strip()
         if stop_reason == "pause_turn":
             return None
@@ -196,7 +196,7 @@ class Loop:
                 kind="assistant",
                 content=content,
                 iteration=iteration,
-                metadata={"stop_reason": response.stop_reason},
+                stop_reason=response.stop_reason,
             )
             replied = self._view.replied(shown, response, duration=anyio.current_time() - begun)
             await self._ledger.append(draft, also=[replied])
@@ -239,7 +239,7 @@ def _whole_answer(snapshot: Snapshot, last: Entry, text: str) -> str:
     position = last.position - 1
     while position > 0 and snapshot[position].kind == "retry-context":
         before = snapshot[position - 1]
-        if before.metadata.get("stop_reason") != "max_tokens":
+        if before.stop_reason != "max_tokens":
             break
         parts.append(text_of(before.content))
         position -= 2

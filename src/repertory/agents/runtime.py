@@ -142,7 +142,7 @@ class Runtime:
         live.plan = replay(made.body for made in await self.journal.read_decisions(live.run_id))
         live.skip_added()
         live.iteration = row.iteration
-        heard = {entry.metadata.get("message_id") for entry in ledger.snapshot()}
+        heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await self.journal.read_events(live.run_id):
             event = from_record(record, agent=agent.name)
             if event is not None:

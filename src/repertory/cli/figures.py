@@ -151,7 +151,7 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
             summaries=swapped_in,
             tool_calls=sum(tool.calls for tool in tools.values()),
             retrievals=sum(tool.retrievals for tool in tools.values()),
-            retrievals_covered=sum(bool(entry.metadata.get("covered")) for entry in entries),
+            retrievals_covered=sum(entry.covered for entry in entries),
             dedup_hits=sum(tool.deduplicated for tool in tools.values()),
             summaries_failed=sum(map(summary_failed, events)),
         ),

@@ -102,7 +102,7 @@ class Live:
         """Note which result a new one supersedes: not one that failed, or that only points at the first."""
         call = self._calls.get(entry.tool_call_id or "")
         failed = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
-        if call is None or failed or entry.metadata.get("deduplicated_from"):
+        if call is None or failed or entry.deduplicated_from:
             return
         if call in self._newest:
             self.superseded[self._newest[call]] = entry.position

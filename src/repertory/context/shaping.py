@@ -20,7 +20,6 @@ Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 
 _CHARS_PER_TOKEN = 4
 _FACTS_CHARS = 200
-_OWN_FACTS = {"retrieval", "covered", "paged", "deduplicated_from"}  # what the runtime notes for itself
 # What is written around a result's own words; see ``_capped``, ``Citation.text`` and ``EarlierCall.note``.
 _REPEATED = re.compile(r"\A\[already called in iteration \d+ with the same arguments; this is that result\]\n")
 _AROUND = re.compile(r"\A\[citation [^\n]*\]\n|\n\[[^\n]*\]\Z")
@@ -38,7 +37,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
         length: Characters of the whole.
         lines: Lines of the whole.
         url: Where it came from; "" where it has no address.
-        params: Small facts about it.
+        facts: Small facts about it.
         retrieval: Whether the text names the tool that shows the whole.
     """
 
@@ -49,7 +48,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     lines: int
     url: str = ""
-    params: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    facts: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     retrieval: bool = True
 
     @property
@@ -59,7 +58,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
             f"citation {self.content_id}",
             self.source,
             f"{self.length:,} characters, {self.lines:,} lines",
-            facts_line(self.url, self.params),
+            facts_line(self.url, self.facts),
         ]
         how = how_to_get(self.content_id, retrieval=self.retrieval)
         return f"[{' | '.join(part for part in head if part)}]\n{self.excerpt}\n[{self.location}{how}]"
@@ -89,12 +88,10 @@ def how_to_get(content_id: str, *, retrieval: bool) -> str:
 
 
 def facts_line(url: str, facts: Mapping[str, Any]) -> str:
-    """Where a result came from and what its tool says about it, in one line; what was retrieved says that itself."""
-    if facts.get("retrieval"):
-        return ""
-    told = {name: value for name, value in facts.items() if name not in _OWN_FACTS}
+    """Where a result came from and what its tool says about it, in one line."""
     parts = [
-        f"{name}: {value if isinstance(value, str) else canonical_json(value).decode()}" for name, value in told.items()
+        f"{name}: {value if isinstance(value, str) else canonical_json(value).decode()}"
+        for name, value in facts.items()
     ]
     return clip("; ".join([url, *parts] if url else parts), _FACTS_CHARS)
 
@@ -118,7 +115,7 @@ def shape_result(
     content_id: str,
     tool: str = "",
     url: str = "",
-    params: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Shaped:
     """Decide what the model first sees of a result.
 
@@ -131,7 +128,7 @@ def shape_result(
         content_id: The id to store the whole under, should that be needed.
         tool: The tool's name.
         url: Where the result came from; "" where it has no address.
-        params: Small facts that stay visible when the result is not shown whole.
+        facts: Small facts that stay visible when the result is not shown whole.
     """
     text = text_of(content)
     length = len(text)
@@ -148,7 +145,7 @@ def shape_result(
         source=tool,
         excerpt_chars=rules.excerpt_chars,
         url=url,
-        params=params,
+        facts=facts,
         retrieval=rules.retrieval,
     )
     if cited and rules.cite_on_arrival and not rules.pin:
@@ -174,7 +171,7 @@ def cite(
     source: str = "",
     excerpt_chars: int = 500,
     url: str = "",
-    params: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     retrieval: bool = True,
 ) -> Citation:
     """Make the citation of a stored text."""
@@ -193,7 +190,7 @@ def cite(
         length=len(text),
         lines=lines,
         url=url,
-        params=dict(params or {}),
+        facts=dict(facts or {}),
         retrieval=retrieval,
     )
 
@@ -202,7 +199,7 @@ def _capped(text: str, cap: int, citation: Citation) -> str:
     found = cut(text, cap, kind=kind_of_text(text))
     assert found is not None
     sizes = f"{len(text) - found.omitted:,} of {len(text):,} characters shown"
-    facts = facts_line(citation.url, citation.params)
+    facts = facts_line(citation.url, citation.facts)
     note = f"{sizes}; {facts}" if facts else sizes
     return f"{found.text}\n[{note}{how_to_get(citation.content_id, retrieval=citation.retrieval)}]"
 

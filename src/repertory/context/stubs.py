@@ -88,8 +88,8 @@ def whole_of(entry: Entry, rules: ResultRules) -> str:
 
 
 def facts_of(entry: Entry) -> str:
-    """Where a result came from and what its tool says about it, in one line."""
-    return facts_line(entry.url, entry.metadata)
+    """Where a result came from and what its tool says about it, in one line; what was retrieved says that itself."""
+    return "" if entry.retrieved is not None else facts_line(entry.url, entry.facts)
 
 
 def _under(what: str, entry: Entry, rules: ResultRules, *parts: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,30 @@ EntryKind: TypeAlias = Literal[
     "retry-context",  # why the runtime asks the model again
     "system",  # said by the runtime: a reminder, a notice of recovery
 ]
+
+
+class Part(NamedTuple):
+    """Characters ``start`` to ``end``, not included, of an earlier entry or a stored content."""
+
+    source: str
+    start: int
+    end: int
+
+
+class Retrieved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a result brought back of what was no longer in view.
+
+    Attributes:
+        positions: The entries that it shows, or hints at.
+        content_id: The stored content that it shows; "" for none.
+        parts: The characters of them that it shows.
+        hint: Whether it only tells that they are there, and brings nothing back.
+    """
+
+    positions: tuple[int, ...] = ()
+    content_id: str = ""
+    parts: tuple[Part, ...] = ()
+    hint: bool = False
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +59,13 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         gist: What stands for the whole of a result that was cut, once it is shortened further; "" where that is to be
             made from ``content``.
         url: Where a result came from; "" where it has no address.
+        facts: Small facts about a result, as its tool gave them; told where the result is shown short.
         step_id: Which step of the run wrote it, for traces; "" where nobody asked.
+        stop_reason: Why the model stopped, for its turns; "" otherwise.
+        message_id: Which message to the run it is, for what users say; "" otherwise.
+        deduplicated_from: The call whose result it repeats or points at; "" for a result of its own.
+        retrieved: What it brought back; None for everything but the results of retrievals.
+        covered: Whether a summary stood for something of what it brought back.
         metadata: The application's own, kept and never read.
     """
 
@@ -49,7 +79,13 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     original_length: int = 0
     gist: str = ""
     url: str = ""
+    facts: Json = msgspec.field(default_factory=dict)
     step_id: str = ""
+    stop_reason: str = ""
+    message_id: str = ""
+    deduplicated_from: str = ""
+    retrieved: Retrieved | None = None
+    covered: bool = False
     metadata: Json = msgspec.field(default_factory=dict)
 
 

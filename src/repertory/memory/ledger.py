@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from repertory.errors import JournalUnreadable, JournalWriteFailed
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block
@@ -162,20 +164,4 @@ class Ledger:
 
 
 def _entry(draft: Draft, position: int, now: float, tokens: int) -> Entry:
-    return Entry(
-        role=draft.role,
-        kind=draft.kind,
-        content=draft.content,
-        iteration=draft.iteration,
-        tool=draft.tool,
-        tool_call_id=draft.tool_call_id,
-        content_id=draft.content_id,
-        original_length=draft.original_length,
-        gist=draft.gist,
-        url=draft.url,
-        step_id=draft.step_id,
-        metadata=draft.metadata,
-        position=position,
-        created_at=now,
-        tokens=tokens,
-    )
+    return Entry(**msgspec.structs.asdict(draft), position=position, created_at=now, tokens=tokens)

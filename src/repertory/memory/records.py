@@ -121,16 +121,22 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
 
     Attributes:
         status: ``interrupted`` where nobody knows what it did.
+        tool: The tool's name.
         duration: Seconds that the body took; 0.0 where unknown.
         deduplicated_from: The call whose result was given instead of running the tool again.
+        retrieval: Whether it brought back something that was no longer in view.
+        covered: Whether a summary stood for something of that.
     """
 
     run_id: str
     call_id: str
     status: OutcomeStatus
     at: float
+    tool: str = ""
     duration: float = 0.0
     deduplicated_from: str | None = None
+    retrieval: bool = False
+    covered: bool = False
 
 
 class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):

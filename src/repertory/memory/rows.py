@@ -17,7 +17,7 @@ import msgspec
 from repertory.errors import RecordRefused
 from repertory.llm.messages import decode_block, encode_block
 from repertory.llm.model import Usage
-from repertory.memory.entries import Entry
+from repertory.memory.entries import Entry, Retrieved
 from repertory.memory.records import (
     ContentStored,
     DecisionMade,
@@ -120,12 +120,17 @@ def _decode_blocks(text: Value) -> Any:
     return tuple(decode_block(raw) for raw in decode_json(text))
 
 
+def _decode_retrieved(text: Value) -> Retrieved | None:
+    return None if text is None else msgspec.convert(decode_json(text), Retrieved)
+
+
 _Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
 _CODECS: Final[dict[str, _Codec]] = {
     "json": (encode_json, decode_json),
     "blocks": (_encode_blocks, _decode_blocks),
     "strings": (encode_json, lambda text: tuple(decode_json(text))),
     "bool": (int, bool),
+    "retrieved": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
 }
 
 
@@ -220,7 +225,9 @@ ENTRIES: Final = Table(
     "entries",
     EntryAppended,
     "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id entry.content_id "
-    "entry.original_length entry.step_id entry.created_at entry.tokens entry.metadata:json entry.content:blocks",
+    "entry.original_length entry.url entry.step_id entry.stop_reason entry.message_id entry.deduplicated_from "
+    "entry.retrieved:retrieved entry.covered:bool entry.created_at entry.tokens entry.facts:json entry.metadata:json "
+    "entry.content:blocks",
     entry=Entry,
 )
 DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at body:json")
@@ -229,7 +236,11 @@ TOOL_INTENTS: Final = Table(
     ToolIntended,
     "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments:json",
 )
-TOOL_OUTCOMES: Final = Table("tool_outcomes", ToolFinished, "run_id call_id status at duration deduplicated_from")
+TOOL_OUTCOMES: Final = Table(
+    "tool_outcomes",
+    ToolFinished,
+    "run_id call_id tool status at duration deduplicated_from retrieval:bool covered:bool",
+)
 MODEL_CALLS: Final = Table(
     "model_calls",
     ModelCalled,

@@ -122,7 +122,7 @@ def _list(folder: Folder, path: str, pattern: str, limit: int) -> ToolOutput:
         folders = ", ".join(f"{name} {count:,}" for name, count in tops.most_common(30))
         head += f", the first {len(shown):,} shown; narrow path or pattern for the rest. Where they are: {folders}"
     facts = {"path": path, "total": total, "shown": len(shown)}
-    return ToolOutput("\n".join([head + _note(skipped), *shown]), source_type="file", metadata=facts)
+    return ToolOutput("\n".join([head + _note(skipped), *shown]), source_type="file", facts=facts)
 
 
 def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> ToolOutput:
@@ -152,7 +152,7 @@ def _view(folder: Folder, path: str, start_line: int, end_line: int | None) -> T
     if last < min(len(lines), end_line or len(lines)):
         shown.append(f"[stopped at line {last} of {len(lines)}; go on with start_line={last + 1}]")
     facts = {"path": name, "first": start_line, "last": last, "lines": len(lines)}
-    return ToolOutput("\n".join([head, *shown]), source_type="file", format="code", metadata=facts)
+    return ToolOutput("\n".join([head, *shown]), source_type="file", format="code", facts=facts)
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ def _search(folder: Folder, wanted: _Wanted, seconds: float, context_lines: int,
         head += f", the first {shown:,} shown; narrow the pattern, path or glob for the rest"
     complete = _OUT_OF_TIME not in skipped
     facts = {"total": total, "files": files, "shown": shown, "complete": complete}
-    return ToolOutput("\n".join([head + _note(skipped), *lines]), source_type="search", metadata=facts)
+    return ToolOutput("\n".join([head + _note(skipped), *lines]), source_type="search", facts=facts)
 
 
 def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]) -> Iterator[_Hit]:

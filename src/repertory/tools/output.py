@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.memory.entries import Retrieved
 from repertory.memory.records import OutcomeStatus, Record
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 Cause: TypeAlias = Literal["arguments", "unknown-tool", "retry", "failed", "deadline", "crash", "result"]
 
 NO_OUTPUT: Final = "(no output)"
-_MOST_METADATA: Final = 10_000  # characters as JSON
+_MOST_FACTS: Final = 10_000  # characters as JSON
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +48,12 @@ class ToolOutput(msgspec.Struct, frozen=True):
         source_type: What the content store files it under: ``web``, ``database``, ``file``, ``search``, ``tool``.
         url: Where the content came from; "" where it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        metadata: Small facts about the result, as JSON, that stay when the content is cited or shortened.
+        facts: Small facts about the result, as JSON, that the model is told when the content is cited or shortened.
+        metadata: The application's own, as JSON; kept with the result and never read.
         records: Durable records that commit in one transaction with the outcome; none of them if it is an error.
+        paged: Whether it is one page of something longer: shown as it is, neither cut nor cited.
+        retrieved: What it brought back of what was no longer in view; None where it is no retrieval. It is shown as it
+            is, and stays in view for a while.
         truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
             was not.
         error: Why it failed; None if it did not.
@@ -60,8 +65,11 @@ class ToolOutput(msgspec.Struct, frozen=True):
     source_type: str = "tool"
     url: str = ""
     format: str = "text"
+    facts: Json = msgspec.field(default_factory=Json)
     metadata: Json = msgspec.field(default_factory=Json)
     records: tuple[Record, ...] = ()
+    paged: bool = False
+    retrieved: Retrieved | None = None
     truncated_from: int | None = None
     error: ErrorDetail | None = None
     duration: float = 0.0
@@ -130,7 +138,8 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
         output,
         content=bounded,
         url=clean_text(output.url)[0],
-        metadata=_plain_metadata(output.metadata),
+        facts=_plain(output.facts, "facts"),
+        metadata=_plain(output.metadata, "metadata"),
         truncated_from=length if cap is not None and length > cap else output.truncated_from,
     )
 
@@ -203,13 +212,13 @@ def _bound_blocks(blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap
     return tuple(out) or NO_OUTPUT, length
 
 
-def _plain_metadata(metadata: Json) -> Json:
-    """Metadata as the JSON that it will be kept as; what is not small is left out."""
-    if not metadata:
-        return metadata
-    text = _json_text(metadata)
-    if len(text) > _MOST_METADATA:
-        return {"left_out": f"{len(text):,} characters of metadata, at most {_MOST_METADATA:,} are kept"}
+def _plain(facts: Json, what: str) -> Json:
+    """Facts as the JSON that they will be kept as; what is not small is left out."""
+    if not facts:
+        return facts
+    text = _json_text(facts)
+    if len(text) > _MOST_FACTS:
+        return {"left_out": f"{len(text):,} characters of {what}, at most {_MOST_FACTS:,} are kept"}
     plain: Json = msgspec.json.decode(text)
     return plain
 

@@ -62,7 +62,7 @@ def memory_tools() -> list[Tool]:
         except MemoryStoreError as error:
             raise ToolFailed(str(error)) from error
         facts = {"item_id": item.item_id, "size": item.size}
-        return ToolOutput(f"stored as {item.item_id}", source_type="memory", metadata=facts)
+        return ToolOutput(f"stored as {item.item_id}", source_type="memory", facts=facts)
 
     async def memory_query(
         context: ToolContext,
@@ -100,7 +100,7 @@ def memory_tools() -> list[Tool]:
             head += f", the newest {limit} listed"
         facts = {"found": len(items), "listed": min(len(items), limit)}
         lines = [head, *(_line(item) for item in items[:limit])]
-        return ToolOutput("\n".join(lines), source_type="memory", metadata=facts)
+        return ToolOutput("\n".join(lines), source_type="memory", facts=facts)
 
     async def memory_retrieve(
         id: str,  # noqa: A002 - what the other two tools call it
@@ -128,8 +128,8 @@ def memory_tools() -> list[Tool]:
         start, end, pages = take_page(item.content, page)
         shape = "" if transform == "full" else f", {transform}"
         text = f"{_line(item)}{shape}\n\n{item.content[start:end]}{page_note(page, pages)}"
-        facts = {"paged": True, "item_id": id, "page": page, "pages": pages}
-        return ToolOutput(text, source_type="memory", metadata=facts)
+        facts = {"item_id": id, "page": page, "pages": pages}
+        return ToolOutput(text, source_type="memory", facts=facts, paged=True)
 
     as_it_is = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Final, TypeAlias
 
@@ -11,8 +11,8 @@ import msgspec
 
 from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
-from repertory.llm.messages import ToolUse
-from repertory.memory.entries import Entry
+from repertory.llm.messages import Json, ToolUse
+from repertory.memory.entries import Entry, Part, Retrieved
 from repertory.memory.excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.memory.patterns import find_pattern
 from repertory.memory.records import ContentStored
@@ -20,11 +20,11 @@ from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-from repertory.tools.retrieval_guard import RETRIEVALS, Part, check_calls, check_parts
+from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
 from repertory.tools.retrieval_text import hint_of, line_range, parts_of, render, words_in
 from repertory.tools.threads import run_in_thread
 
-_Found: TypeAlias = tuple[str, list[Part], dict[str, object]]  # what is shown, which part that is, and facts of it
+_Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -98,7 +98,8 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         else:
             matching.reverse()
         if not matching:
-            return _retrieved(f"{repeated}no earlier message fits. {_contents_of(entries)}", {"found": 0})
+            text = f"{repeated}no earlier message fits. {_contents_of(entries)}"
+            return ToolOutput(text, source_type="retrieval", facts={"found": 0}, retrieved=Retrieved())
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
         show = hint_of if hint else partial(render, lines=lines)
         shown = [await show(entry, context.contents) for entry in chosen]
@@ -109,14 +110,12 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
         if len(chosen) < len(matching):
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
-        facts = {
-            "found": len(matching),
-            "hinted" if hint else "positions": [entry.position for entry in chosen],
-            "page": page,
-            "pages": pages,
-            "parts": parts,
-        }
-        return _retrieved(f"{head}\n\n{text[start:end]}{page_note(page, pages)}", facts)
+        return ToolOutput(
+            f"{head}\n\n{text[start:end]}{page_note(page, pages)}",
+            source_type="retrieval",
+            facts={"found": len(matching), "page": page, "pages": pages},
+            retrieved=Retrieved(positions=tuple(entry.position for entry in chosen), parts=tuple(parts), hint=hint),
+        )
 
     async def retrieve_content(
         content_id: str,
@@ -156,17 +155,17 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             text, parts, facts = _lines(stored, start_line, end_line, page)
         # searches that share a common word also share the passages behind the best one
         check_parts(context, parts[:1] if search and not regex else parts, max_repeats)
-        return _retrieved(repeated + text, {"content_id": content_id, **facts, "parts": parts}, stored)
+        return ToolOutput(
+            repeated + text,
+            source_type="retrieval",
+            url=stored.url,
+            format=stored.format,
+            facts=facts,
+            retrieved=Retrieved(content_id=content_id, parts=tuple(parts)),
+        )
 
     functions = (context_retrieve, retrieve_content)
     return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
-
-
-def _retrieved(text: str, facts: Mapping[str, object], stored: ContentStored | None = None) -> ToolOutput:
-    metadata = {"retrieval": True, **facts}
-    if stored is None:
-        return ToolOutput(text, source_type="retrieval", metadata=metadata)
-    return ToolOutput(text, source_type="retrieval", url=stored.url, format=stored.format, metadata=metadata)
 
 
 def _earlier(context: ToolContext) -> Sequence[Entry]:
@@ -207,9 +206,8 @@ def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: i
     start, end, pages = take_page(stored.body[begin:finish], page)
     text = stored.body[begin + start : begin + end]
     where = lines.locate(begin + start, begin + end)
-    facts: dict[str, object] = {"location": where, "page": page, "pages": pages}
     parts = [Part(stored.content_id, begin + start, begin + end)]
-    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", parts, facts
+    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", parts, {"page": page, "pages": pages}
 
 
 async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> _Found:

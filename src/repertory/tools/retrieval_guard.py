@@ -6,23 +6,16 @@ The record itself is asked what was brought back before, so that the answer is r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from repertory.errors import ToolFailed
 from repertory.llm.messages import ToolUse
+from repertory.memory.entries import Part
 from repertory.tools.context import ToolContext
 from repertory.tools.repeats import arguments_digest
 
 RETRIEVALS: Final = frozenset({"context_retrieve", "retrieve_content"})
 WINDOW: Final = 20  # iterations within which the same text may be brought back only so often
-
-
-class Part(NamedTuple):
-    """Characters ``start`` to ``end``, not included, of a message or a stored content."""
-
-    source: str
-    start: int
-    end: int
 
 
 def check_calls(context: ToolContext, max_repeats: int) -> str:
@@ -62,8 +55,8 @@ def check_parts(context: ToolContext, parts: Sequence[Part], max_repeats: int) -
     for entry in () if context.record is None else reversed(context.record.snapshot()):
         if entry.iteration <= context.iteration - WINDOW:
             break
-        earlier = entry.metadata.get("parts") if entry.tool in RETRIEVALS else None
-        if earlier and 2 * _common(parts, [Part(*part) for part in earlier]) > characters:
+        earlier = entry.retrieved
+        if earlier is not None and 2 * _common(parts, earlier.parts) > characters:
             iterations.insert(0, entry.iteration)
     if len(iterations) > max_repeats:
         raise ToolFailed(

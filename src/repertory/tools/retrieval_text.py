@@ -10,9 +10,8 @@ import msgspec
 from repertory.context import compact
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, ToolUse, text_of
-from repertory.memory.entries import Entry
+from repertory.memory.entries import Entry, Part
 from repertory.tools.context import ContentReader
-from repertory.tools.retrieval_guard import Part
 
 _HINT_CHARS: Final = 200
 
