@@ -104,11 +104,15 @@ class Client:
         return await anyio.connect_tcp(*self.address)
 
     @asynccontextmanager
-    async def follow(self, path: str, *, last: int | None = None) -> AsyncIterator[EventStream]:
+    async def follow(
+        self, path: str, *, last: int | None = None, token: str | None = None
+    ) -> AsyncIterator[EventStream]:
         """An open event stream, after the event with the id ``last``."""
+        host = "localhost" if isinstance(self.address, str) else f"localhost:{self.address[1]}"
+        headers = {"host": host} | ({} if last is None else {"last-event-id": str(last)})
         async with await self.connect() as connection:
             stream = EventStream(connection)
-            await stream.begin(path, {} if last is None else {"last-event-id": str(last)})
+            await stream.begin(path, headers | ({} if token is None else {"authorization": f"Bearer {token}"}))
             yield stream
 
 
@@ -125,7 +129,7 @@ class EventStream:
 
     async def begin(self, path: str, headers: dict[str, str]) -> None:
         """Ask for the stream, and read the head of the answer."""
-        asked = h11.Request(method="GET", target=path, headers=[("host", "localhost"), *headers.items()])
+        asked = h11.Request(method="GET", target=path, headers=list(headers.items()))
         await self._connection.send(self._http.send(asked) + self._http.send(h11.EndOfMessage()))
         head = await self._next()
         assert isinstance(head, h11.Response)

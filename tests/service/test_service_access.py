@@ -136,17 +136,20 @@ def test_evil_requests_fail_on_the_wire_and_change_nothing(short: Path, run_asyn
     run_async(main)
 
 
-def test_a_web_socket_is_refused(short: Path, run_async: Any) -> None:
-    """There is nothing but HTTP here, whatever a page asks for."""
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
+def test_a_connection_changes_to_no_other_protocol(short: Path, run_async: Any, protocol: bytes) -> None:
+    """Who asks for HTTP/2 or a web socket is answered in HTTP/1.1, and the next request on the connection as well."""
 
     async def main() -> None:
         async with open_client(short, ScriptedModel([])) as client, await client.connect() as connection:
             await connection.send(
-                b"GET /events HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-                b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+                b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade, http2-settings\r\n"
+                b"upgrade: %b\r\nhttp2-settings: AAMAAABkAAQAAAAA\r\nsec-websocket-version: 13\r\n"
+                b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" % protocol
             )
-            assert (await connection.receive()).startswith(b"HTTP/1.1 403")
-            assert (await client.get("/healthz"))["status"] == "ok"
+            assert (await connection.receive()).startswith(b"HTTP/1.1 200")
+            await connection.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert (await connection.receive()).startswith(b"HTTP/1.1 200")
 
     run_async(main)
 

@@ -200,9 +200,10 @@ def test_wrong_options_are_told(short: Path, run_async: Any, options: dict[str, 
 
 def test_the_room_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A library that is not installed is named with the extra that brings it; a wrong name is a wrong name."""
-    monkeypatch.delitem(sys.modules, "repertory.service.server", raising=False)
-    monkeypatch.setitem(sys.modules, "anycorn", None)
-    with pytest.raises(ConfigurationError, match=r'anycorn is not installed; pip install "repertory\[service\]"'):
+    for name in ("server", "http1"):
+        monkeypatch.delitem(sys.modules, f"repertory.service.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with pytest.raises(ConfigurationError, match=r'h11 is not installed; pip install "repertory\[service\]"'):
         _ = repertory.service.serve_http
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = repertory.service.nothing

@@ -143,12 +143,18 @@ class Guard:
 
         refusal = self._access.refusal(scope["method"], scope["path"], scope["headers"])
         if refusal is None:
+            if (scope["method"], scope["path"]) not in _OPEN:
+                scope.get("extensions", {}).get("repertory.admit", _nobody_asks)()
             await self._app(scope, receive, send_guarded)
             return
         asked = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
         body = msgspec.json.encode({"error": refusal.reason})
         answer = Response(body, refusal.status, headers=asked, media_type="application/json")
         await answer(scope, receive, send_guarded)
+
+
+def _nobody_asks() -> None:
+    """Another server than ours does not want to know who may ask."""
 
 
 def _bearer(shown: str | None) -> bytes:

@@ -210,7 +210,7 @@ async def _read(request: Request, kind: type[T]) -> T:
         raise HTTPException(400, "the body is not whole") from None
     try:
         return msgspec.json.decode(bytes(body) or (b"{}" if kind is Nothing else b""), type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"the body is not what was expected: {error}") from error
 
 

@@ -1,0 +1,222 @@
+"""One client's connection: HTTP/1.1 on h11, handed to an ASGI app request by request.
+
+There is no HTTP/2 and no web socket: a client that asks to change to one gets its answer in HTTP/1.1, one that begins
+with another version 505. Whatever the client does or leaves undone, each wait for it ends: for the head of a request,
+for room to write an answer; the app bounds the wait for a body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, Final
+from urllib.parse import unquote
+
+import anyio
+import anyio.abc
+import h11
+import msgspec
+from starlette.types import ASGIApp, Message, Scope
+
+HEADER_TIMEOUT: Final = 10.0  # seconds until the head of a request must be there; also how long a connection may idle
+SEND_TIMEOUT: Final = 10.0  # seconds until a client must have taken one piece of an answer
+_LINGER: Final = 1.0  # seconds that a client which is still sending has to read why it was refused
+_MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers, give or take one reading of as many
+_MAX_AHEAD: Final = 64 * 1024  # bytes that a client may send before it has its answer
+
+_log = logging.getLogger("repertory.service")
+
+
+class Connection:
+    """Answers the requests of one client, one after the other, until either side ends it.
+
+    Args:
+        stream: The client.
+        app: What answers. It calls ``scope["extensions"]["repertory.admit"]`` for a request whose sender may ask.
+        report: Told in one line when the client is dropped, or the app fails.
+        header_timeout: Seconds until the head of a request must be there.
+        send_timeout: Seconds until the client must have taken one piece of an answer.
+
+    Attributes:
+        admitted: Whether the client has made a request that it may make.
+        busy: Whether a request is being answered.
+        closing: Set to end the connection after the answer that is under way.
+    """
+
+    def __init__(
+        self,
+        stream: anyio.abc.SocketStream,
+        app: ASGIApp,
+        *,
+        report: Callable[[str], None],
+        header_timeout: float = HEADER_TIMEOUT,
+        send_timeout: float = SEND_TIMEOUT,
+    ) -> None:
+        self._stream = stream
+        self._app = app
+        self._report = report
+        self._header_timeout = header_timeout
+        self._send_timeout = send_timeout
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        self._head = b""  # of the answer; it goes out with the first piece of the body
+        self._piece: Any = h11.NEED_DATA  # of the request's body, if one came with the head
+        self._bodiless = False  # whether the answer must have no body
+        self._ahead = 0
+        self._scope = anyio.CancelScope()
+        self.admitted = False
+        self.busy = False
+        self.closing = False
+
+    def drop(self) -> None:
+        """End the connection now, whatever is under way."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Answer requests until the connection ends."""
+        async with self._stream:
+            with self._scope:
+                try:
+                    while not self.closing and await self._answer_one():
+                        self._http.start_next_cycle()
+                        self._ahead = 0
+                except h11.RemoteProtocolError as error:
+                    await self._refuse(error.error_status_hint, str(error))
+                await self._linger()
+
+    async def _answer_one(self) -> bool:
+        """Answer the next request; whether another may follow."""
+        with anyio.move_on_after(self._header_timeout):
+            request = await self._next_event()
+            if not isinstance(request, h11.Request):
+                return False
+            if request.http_version not in (b"1.0", b"1.1"):
+                await self._refuse(505, "only HTTP/1.1 is spoken here")
+                return False
+            self.busy = True
+        if not self.busy:
+            return False
+        self._bodiless = request.method == b"HEAD"
+        self._piece = self._http.next_event()  # where there is no body, h11 finds its end now
+        try:
+            await self._app(self._scope_of(request), self._receive, self._send)
+        except h11.RemoteProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - supervises: one request's error must not end the runs
+            _log.exception("%s failed", request.target.decode())
+            self._report(f"{request.method.decode()} {request.target.decode()[:200]} failed: {error!r}")
+        self.busy = False
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def _scope_of(self, request: h11.Request) -> Scope:
+        target, headers = request.target, list(request.headers)
+        if not target.startswith(b"/") and target != b"*":  # a whole address, as to a proxy; RFC 9112, section 3.2.2
+            scheme, separator, rest = target.partition(b"://")
+            authority, slash, path = rest.partition(b"/")
+            if scheme.lower() != b"http" or not separator or not authority:
+                raise h11.RemoteProtocolError("the target must be a path or an http address")
+            authority, question, query = authority.partition(b"?")
+            target = b"/" + (path if slash else question + query)
+            headers = [(name, value) for name, value in headers if name != b"host"] + [(b"host", authority)]
+        raw_path, _, query = target.partition(b"?")
+        return {
+            "type": "http",
+            # From 2.4 on Starlette leaves it to failing sends to tell that a client has gone; a silent stream has none.
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode(),
+            "scheme": "http",
+            "path": unquote(raw_path.decode()),
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": None,
+            "server": None,
+            "extensions": {"repertory.admit": self._admit},
+        }
+
+    def _admit(self) -> None:
+        self.admitted = True
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> Message:
+        """The next piece of the request's body; after it, wait for the client to go."""
+        if self._http.they_are_waiting_for_100_continue:
+            await self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+        piece, self._piece = self._piece, h11.NEED_DATA
+        if piece is h11.NEED_DATA and self._http.their_state is h11.SEND_BODY:
+            piece = await self._next_event()
+        if isinstance(piece, h11.Data):
+            return {"type": "http.request", "body": bytes(piece.data), "more_body": True}
+        if isinstance(piece, h11.EndOfMessage):
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while data := await self._read():
+            self._ahead += len(data)
+            if self._ahead > _MAX_AHEAD:
+                self.drop()
+            self._http.receive_data(data)
+        return {"type": "http.disconnect"}
+
+    async def _next_event(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._read())
+        return event
+
+    async def _read(self) -> bytes:
+        """What the client sent; nothing once it has gone."""
+        try:
+            return await self._stream.receive(_MAX_HEAD)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return b""
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"date", formatdate(usegmt=True).encode())]
+            if self.closing or self._http.their_state in (h11.SEND_BODY, h11.ERROR):
+                headers.append((b"connection", b"close"))
+            self._bodiless = self._bodiless or message["status"] in (204, 304)
+            self._head = self._http.send(h11.Response(status_code=message["status"], headers=headers)) or b""
+            return
+        data, self._head = self._head, b""
+        body = message.get("body", b"")
+        if body and not self._bodiless:
+            data += self._http.send(h11.Data(data=body)) or b""
+        if not message.get("more_body", False):
+            data += self._http.send(h11.EndOfMessage()) or b""
+        await self._write(data)
+
+    async def _refuse(self, status: int, reason: str) -> None:
+        """Answer what cannot be handed to the app, if there is still a place for an answer."""
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = msgspec.json.encode({"error": reason})
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+
+    async def _write(self, data: bytes | None) -> None:
+        try:
+            with anyio.fail_after(self._send_timeout):
+                await self._stream.send(data or b"")
+        except TimeoutError:
+            self._report(
+                f"dropped a client that took nothing for {self._send_timeout:g} s; it can go on from the last id"
+            )
+            self.drop()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self.drop()
+        await anyio.lowlevel.checkpoint()  # where a client that was dropped ends
+
+    async def _linger(self) -> None:
+        """Let a client that is still sending read the answer: closing on unread bytes would throw it away."""
+        if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is h11.ERROR:
+            try:
+                await self._stream.send_eof()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+                return
+            with anyio.move_on_after(_LINGER):
+                while await self._read():
+                    pass
