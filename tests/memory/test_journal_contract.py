@@ -252,6 +252,23 @@ def test_plain_threads_submit_and_wait(check: Check) -> None:
     check(body)
 
 
+def test_a_read_shows_everything_that_was_submitted_before_it(check: Check) -> None:
+    """Also what nobody waits for: a restarted actor must not decide again what its predecessor has decided."""
+
+    async def body(journal: Journal) -> None:
+        for number in range(1, 200):
+            made = DecisionMade(run_id="r", iteration=number, kind="stub", body={}, at=1.0)
+            journal.submit([made, kit.called(number, {}, "r"), kit.appended("r", number - 1)])
+            counts = [
+                len(await journal.read_decisions("r")),
+                len(await journal.read_model_calls("r")),
+                len(await journal.read_entries("r")),
+            ]
+            assert counts == [number] * 3
+
+    check(body)
+
+
 def test_what_is_refused_stops_nothing(check: Check) -> None:
     """A batch with a bad record is refused whole; the journal goes on."""
 

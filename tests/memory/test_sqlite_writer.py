@@ -85,6 +85,37 @@ def test_a_job_takes_its_turn_among_batches(tmp_path: Path) -> None:
     assert positions(tmp_path / "j.db", "a") == [0, 1]
 
 
+def test_a_read_waits_for_what_was_queued_before_it_and_for_nothing_else(tmp_path: Path, run_async: RunAsync) -> None:
+    """On a disk that takes its time; what is queued later, or fails, holds no reader."""
+
+    async def main() -> None:
+        async with open_journal(tmp_path / f"{len(list(tmp_path.iterdir()))}.db") as journal:
+            assert isinstance(journal, SqliteJournal)
+            assert journal._writer is not None
+            stopped = Stopped(journal._writer)
+            journal.submit([kit.appended("a", 0)])
+            read: list[int] = []
+
+            async def look() -> None:
+                read.append(len(await journal.read_entries("a")))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(look)
+                await anyio.wait_all_tasks_blocked()
+                later = Stopped(journal._writer)
+                assert read == []
+                stopped.go.set()
+                with anyio.fail_after(10):
+                    while not read:
+                        await anyio.lowlevel.checkpoint()
+                later.go.set()
+            assert read == [1]
+            journal._writer.start_job(lambda connection: connection.execute("SELECT * FROM missing"))
+            assert len(await journal.read_entries("a")) == 1
+
+    run_async(main)
+
+
 def test_a_mistake_in_a_job_is_its_askers_alone(tmp_path: Path) -> None:
     """It is taken back and raised to who asked; the journal goes on."""
     writer = new_writer(tmp_path / "j.db")

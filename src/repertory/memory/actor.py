@@ -55,7 +55,6 @@ class MemoryActor:
 
     async def started(self, _ctx: ActorContext) -> None:
         """Load everything from the journal, what a crashed predecessor left on its way included."""
-        await self._journal.write(())
         scopes = await self._journal.read_scopes()
         ids = list(dict.fromkeys(scope.scope_id for scope in scopes))
         self._tree = ScopeTree(scopes, await self._journal.read_items(ids))

@@ -115,7 +115,12 @@ class Ticket(Protocol):
 
 
 class Journal(Protocol):
-    """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process."""
+    """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process.
+
+    A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits
+    for it or not: it waits until that is durable. So a restarted actor never decides again what its predecessor has
+    decided. A journal that was opened to look only shows what its owner has made durable.
+    """
 
     @property
     def durability(self) -> Durability:

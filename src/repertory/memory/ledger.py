@@ -74,8 +74,6 @@ class Ledger:
         Raises:
             JournalUnreadable: The entries have gaps, so the file was damaged or changed from outside.
         """
-        # An append whose waiter was cancelled may still be on its way to the disk: let it arrive first.
-        await journal.write(())
         entries = await journal.read_entries(run_id)
         for expected, entry in enumerate(entries):
             if entry.position != expected:

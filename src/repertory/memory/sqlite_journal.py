@@ -125,6 +125,8 @@ class SqliteJournal:
         return await self._fetch(f"SELECT {', '.join(columns)} FROM {source} {rest}", values, decode)
 
     async def _fetch(self, sql: str, values: Sequence[object], decode: Callable[[Rows], T]) -> T:
+        if self._writer is not None:
+            await self._writer.wait_queued()
         return await self._reader.fetch(sql, [encode_plain(value) for value in values], decode)
 
     async def _of_run(self, table: Table, run_id: str, rest: str = "ORDER BY t.seq") -> list[tuple[int, Any]]:

@@ -77,6 +77,7 @@ class SqliteWriter:
         self._path = path
         self._queue: queue.SimpleQueue[_Batch | Job[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # nothing may be queued behind the end
+        self._last: Latch | None = None  # what was queued last
         self._closed = False
         self._failure: BaseException | None = None
         self._sequence = max(
@@ -109,6 +110,14 @@ class SqliteWriter:
             if self._failure is not None:
                 raise self._failed()
             self._queue.put(item)
+            self._last = item
+
+    async def wait_queued(self) -> None:
+        """Wait until everything that was queued before this call is written, or has failed."""
+        with self._lock:
+            last = None if self._closed else self._last
+        if last is not None and not last.done:
+            await last.wait_done()
 
     def statistics(self) -> WriterStatistics:
         """The counts at this instant."""

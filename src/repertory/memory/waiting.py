@@ -145,6 +145,11 @@ class Latch:
 
     async def wait(self) -> None:
         """Wait until done. A cancelled wait changes nothing for what is waited for."""
+        await self.wait_done()
+        self._check()
+
+    async def wait_done(self) -> None:
+        """The same, whether it became done well or with an error."""
         if self.done:
             await anyio.lowlevel.checkpoint()
         else:
@@ -152,7 +157,6 @@ class Latch:
             self._tasks.append(waiter)
             if not self.done:
                 await waiter.wait()
-        self._check()
 
     def wait_sync(self) -> None:
         """The same, blocking the calling thread."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from repertory.errors import JournalWriteFailed
 from repertory.memory.journal import Ticket
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.records import Record
+from repertory.memory.rows import Table
 from repertory.memory.waiting import Latch, wake_all
 
 
@@ -80,6 +82,11 @@ class SlowJournal(MemoryJournal):
         ticket = Latch()
         self._held.append((ticket, records, on_commit))
         return ticket
+
+    async def _read(self, table: Table, key: str = "", *values: str) -> list[tuple[int, Any]]:
+        if self._held:
+            await self._held[-1][0].wait()
+        return await super()._read(table, key, *values)
 
     async def aclose(self) -> None:
         """Write what is queued, then close."""
