@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         AlertThresholds,
         Limits,
         Run,
-        RunStatistics,
         Supervisor,
         load_agent,
         open_supervisor,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from repertory.context import ContextPolicy, ResultPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
     from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
-    from repertory.memory import Memory, open_journal
+    from repertory.memory import Memory, RunStatistics, open_journal
     from repertory.tools import (
         Tool,
         ToolContext,
@@ -54,7 +53,6 @@ _HOMES = {
         "AlertThresholds",
         "Limits",
         "Run",
-        "RunStatistics",
         "Supervisor",
         "load_agent",
         "open_supervisor",
@@ -65,7 +63,7 @@ _HOMES = {
     "context": ("ContextPolicy", "ResultPolicy"),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
     "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
-    "memory": ("Memory", "open_journal"),
+    "memory": ("Memory", "RunStatistics", "open_journal"),
     "tools": (
         "Tool",
         "ToolContext",

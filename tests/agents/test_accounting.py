@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.agents.accounting import Meter, RunStatistics, plain_usage
+from repertory.agents.accounting import plain_usage, with_plain
 from repertory.llm import profile_for
 from repertory.llm.model import Usage
-from repertory.llm.profiles import cost_of
+from repertory.llm.profiles import ModelProfile, cost_of
+from repertory.memory import ModelReplied, RunStatistics
 
 CACHED = profile_for("claude-sonnet-4-5")
 UNCACHED = profile_for("offline")
@@ -34,17 +35,22 @@ def test_where_nothing_is_cached_a_plain_loop_pays_for_all_of_it() -> None:
     )
 
 
+def answered(usage: Usage, *, view: int, record: int, previous: int, model: ModelProfile = CACHED) -> ModelReplied:
+    """The record of one call, with the plain loop's beside it."""
+    reply = ModelReplied(run_id="run-1", call=1, at=1.0, usage=usage, cost=cost_of(model, usage))
+    return with_plain(reply, model, view_estimate=view, record_estimate=record, previous=previous)
+
+
 @given(st.lists(st.tuples(st.integers(1, 200_000), st.integers(0, 5_000)), min_size=1, max_size=30))
 def test_a_run_that_shows_everything_costs_what_a_plain_loop_costs(calls: list[tuple[int, int]]) -> None:
     """The comparison is fair: where the view is the record, both columns are the same."""
-    meter = Meter()
+    figures = RunStatistics()
     prompts = sorted(prompt for prompt, _ in calls)
     previous = 0
     for prompt, (_, output) in zip(prompts, calls, strict=True):
         usage = plain_usage(CACHED, prompt=prompt, previous_prompt=previous, output=output)
-        meter.count_call(CACHED, usage, view_estimate=prompt, record_estimate=prompt)
+        figures = figures.count(answered(usage, view=prompt, record=prompt, previous=figures.record_tokens))
         previous = prompt
-    figures = meter.statistics
     assert figures.tokens_seen == figures.tokens_plain == sum(prompts)
     assert figures.cost_seen == pytest.approx(figures.cost_plain)
     assert figures.iterations == len(calls)
@@ -52,14 +58,14 @@ def test_a_run_that_shows_everything_costs_what_a_plain_loop_costs(calls: list[t
 
 def test_an_estimate_that_is_off_is_off_in_both_columns() -> None:
     """The provider's count corrects the plain loop's estimate by the same factor."""
-    meter = Meter()
-    meter.count_call(UNCACHED, Usage(input_tokens=1500), view_estimate=1000, record_estimate=4000)
-    assert meter.statistics.tokens_plain == 6000
+    reply = answered(Usage(input_tokens=1500), view=1000, record=4000, previous=0, model=UNCACHED)
+    assert reply.plain_tokens == 6000
 
 
 def test_figures_of_a_tree_add_up() -> None:
-    """Every figure is a sum."""
-    one = RunStatistics(iterations=2, tokens_seen=10, cost_seen=0.5, summaries=1)
-    total = one + RunStatistics(iterations=3, tokens_seen=20, cost_seen=0.25)
+    """Every figure is a sum, but for the largest prompt."""
+    one = RunStatistics(iterations=2, tokens_seen=10, cost_seen=0.5, summaries=1, largest_prompt=9)
+    total = one + RunStatistics(iterations=3, tokens_seen=20, cost_seen=0.25, largest_prompt=7)
     assert (total.iterations, total.tokens_seen, total.cost_seen, total.summaries, total.runs) == (5, 30, 0.75, 1, 2)
+    assert total.largest_prompt == 9
     assert cost_of(UNCACHED, Usage()) == 0

@@ -13,50 +13,54 @@ from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import Alert, ContextEdited, ModelAnswered, SummaryTaken
-from repertory.agents.alerts import AlertThresholds, Watch, Watched, crossings
+from repertory.agents import Alert, ContextEdited
+from repertory.agents.alerts import AlertThresholds, Watch, crossings
 from repertory.errors import ConfigurationError
-from repertory.llm.model import Usage
+from repertory.memory import RunStatistics
 from repertory.testing import ScriptedModel, call
 
 DOCUMENTED = AlertThresholds()
 COMMON: dict[str, Any] = {"run_id": "run-1", "agent": "clerk", "iteration": 1, "at": 0.0}
 
 
+EVERYTHING = RunStatistics(tool_calls=10, retrievals=9, summaries_refused=1)
+
+
 @pytest.mark.parametrize(
-    ("figures", "metrics"),
+    ("figures", "tokens", "metrics"),
     [
-        (Watched(), []),
-        (Watched(tokens=80_000), []),
-        (Watched(tokens=80_001), ["tokens"]),
-        (Watched(tool_calls=10, retrievals=1), []),
-        (Watched(tool_calls=10, retrievals=2), ["retrieval_share"]),
-        (Watched(tool_calls=9, retrievals=9), []),
-        (Watched(summaries=99, summaries_failed=1), []),
-        (Watched(summaries=98, summaries_failed=1), ["summary_failures"]),
-        (Watched(tokens=90_000, tool_calls=10, retrievals=9, summaries_failed=1),
-         ["tokens", "retrieval_share", "summary_failures"]),
+        (RunStatistics(), 0, []),
+        (RunStatistics(), 80_000, []),
+        (RunStatistics(), 80_001, ["tokens"]),
+        (RunStatistics(tool_calls=10, retrievals=1), 0, []),
+        (RunStatistics(tool_calls=10, retrievals=2), 0, ["retrieval_share"]),
+        (RunStatistics(tool_calls=9, retrievals=9), 0, []),
+        (RunStatistics(summaries_written=99, summaries_refused=1), 0, []),
+        (RunStatistics(summaries_written=98, summaries_refused=1), 0, ["summary_failures"]),
+        (RunStatistics(summaries_written=98, summaries_fallback=1), 0, ["summary_failures"]),
+        (EVERYTHING, 90_000, ["tokens", "retrieval_share", "summary_failures"]),
     ],
-)  # fmt: skip
-def test_a_figure_is_worth_an_alert_only_beyond_its_threshold(figures: Watched, metrics: list[str]) -> None:
+)
+def test_a_figure_is_worth_an_alert_only_beyond_its_threshold(
+    figures: RunStatistics, tokens: int, metrics: list[str]
+) -> None:
     """The documented thresholds: at them all is well, and a handful of tool calls says nothing yet."""
-    assert [crossing.metric for crossing in crossings(figures, DOCUMENTED)] == metrics
+    assert [crossing.metric for crossing in crossings(figures, DOCUMENTED, tokens=tokens)] == metrics
 
 
 def test_a_reason_has_the_figure_and_the_threshold() -> None:
     """Whoever reads the log needs to look nothing up."""
-    (tokens,) = crossings(Watched(tokens=81_234), DOCUMENTED)
+    (tokens,) = crossings(RunStatistics(), DOCUMENTED, tokens=81_234)
     assert tokens.reason == "81,234 prompt tokens in the last 16 iterations, more than 80,000"
     assert (tokens.value, tokens.threshold) == (81_234, 80_000)
-    (share,) = crossings(Watched(tool_calls=20, retrievals=5), DOCUMENTED)
+    (share,) = crossings(RunStatistics(tool_calls=20, retrievals=5), DOCUMENTED, tokens=0)
     assert share.reason == "25.0% of 20 tool calls look something up again, more than 10.0%"
 
 
 def test_none_switches_one_alert_off() -> None:
     """Each by itself."""
-    everything = Watched(tokens=90_000, tool_calls=10, retrievals=9, summaries_failed=1)
     for name in ("tokens", "retrieval_share", "summary_failures"):
-        left = crossings(everything, AlertThresholds(**{name: None}))  # type: ignore[arg-type]
+        left = crossings(EVERYTHING, AlertThresholds(**{name: None}), tokens=90_000)  # type: ignore[arg-type]
         assert name not in [crossing.metric for crossing in left]
         assert len(left) == 2
 
@@ -100,27 +104,13 @@ async def test_a_supervisor_takes_nothing_that_would_only_fail_later(options: di
             pass
 
 
-def test_a_fallback_is_a_failure_and_a_summary_is_none() -> None:
-    """What the extractive strategy had to write is what the one that was asked did not."""
-    watch = Watch(AlertThresholds(summary_failures=0.5))
-    said = []
-    for failure in ("", "", "ModelUnavailable: down", "ModelUnavailable: down", "ModelUnavailable: down"):
-        watch.saw(SummaryTaken(**COMMON, first=0, last=3, strategy="own", tokens=1, replaced_tokens=9, failure=failure))
-        said.append([crossing.reason for crossing in watch.check()])
-    assert said == [[], [], [], [], ["60.0% of 5 summaries failed or were refused, more than 50.0%"]]
-
-
 def test_only_the_last_iterations_count_and_a_crossing_is_said_once() -> None:
     """It is said again only after the figure was back below."""
     watch = Watch(AlertThresholds(tokens=100, window=2))
     said = []
     for tokens in (60, 60, 60, 10, 10, 95, 10):
-        watch.saw(
-            ModelAnswered(
-                **COMMON, usage=Usage(tokens), cost=0.0, stop_reason="end_turn", text="", tool_calls=0, duration=1.0
-            )
-        )
-        said.append([crossing.value for crossing in watch.check()])
+        watch.saw_prompt(tokens)
+        said.append([crossing.value for crossing in watch.check(RunStatistics())])
     assert said == [[], [120], [], [], [], [105], []]
 
 

@@ -166,7 +166,7 @@ async def test_a_listener_that_raises_is_counted_and_logged_and_breaks_nothing(
         async with rp.open_supervisor(model=model) as supervisor:
             run = await supervisor.spawn(clerk(on_lifecycle=fail), "Read.", on_lifecycle=heard.append)
             assert await run.wait_result() == "Done."
-            assert run.statistics().listener_errors == len(heard) > 10
+            assert run.listener_errors == len(heard) > 10
     assert sum(record.message == "listener.failed" for record in caplog.records) == len(heard)
 
 

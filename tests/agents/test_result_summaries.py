@@ -102,10 +102,8 @@ async def test_a_summary_that_fails_leaves_a_trace(answer: object, tmp_path: Pat
         await resumed.wait_result()
         figures = await read_figures(supervisor.journal, await supervisor.journal.read_run(run.id))
         events = [kept for _, kept in await supervisor.journal.read_events(run.id)]
-    assert (
-        resumed.statistics().summaries_failed == figures.statistics.summaries_failed == figures.summaries.refused == 2
-    )
-    assert resumed.statistics().cost_seen == pytest.approx(figures.statistics.cost_seen)
+    assert resumed.statistics().summaries_failed == figures.statistics.summaries_refused == 2
+    assert resumed.statistics() == figures.statistics
     refused = [kept.body["reason"] for kept in events if kept.type == "SummaryRefused"]
     assert len(refused) == 2
     assert refused[0].startswith("the result of read_log in entry 2 has no summary: ")

@@ -372,9 +372,10 @@ def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) ->
         (3, 3, "summary", 0, 0, 0, 0.5),
     ]
     costs = query(
-        path, "SELECT run_id, model_calls, prompt_tokens, output_tokens, largest_prompt, cost FROM cost_by_run"
+        path,
+        "SELECT run_id, agent, model_calls, tokens_seen, output_tokens, largest_prompt, cost_seen FROM run_statistics",
     )
-    assert costs == [("run-1", 3, 13, 2, 13, 0.1 + 0.2 + 0.5), ("run-2", 0, 0, 0, 0, 0.0)]
+    assert costs == [("run-1", "a", 3, 0, 0, 0, 0.1 + 0.2 + 0.5), ("run-2", "a", 0, 0, 0, 0, 0.0)]
     assert query(path, "SELECT run_id, state, result FROM run_status") == [
         ("run-1", "done", "yes"),
         ("run-2", "running", None),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from repertory.agents.accounting import RunStatistics
 from repertory.agents.agent import Agent, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import (
@@ -44,7 +43,6 @@ __all__ = [
     "Run",
     "RunResumed",
     "RunSpawned",
-    "RunStatistics",
     "StateChanged",
     "SummaryRefused",
     "SummaryTaken",

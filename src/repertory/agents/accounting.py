@@ -1,62 +1,16 @@
-"""What a run cost, and what a plain loop would have cost in its place."""
+"""What a plain loop would have cost in a run's place, and the figures of a tree of runs while it goes on."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from repertory.llm.model import Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-
-
-class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one run, or the sum over a tree of runs.
-
-    A plain loop sends the whole record at every call, nothing shortened, with a cache breakpoint at the end.
-
-    Attributes:
-        iterations: Model calls of the loop.
-        tokens_seen: Prompt tokens that the model was shown, over all calls, as billed.
-        tokens_plain: Prompt tokens that a plain loop would have sent for the same iterations.
-        cost_seen: US dollars, the summarizer's calls included.
-        cost_plain: US dollars of the plain loop, cache reads and writes priced as the provider would.
-        view_tokens: The newest prompt.
-        record_tokens: The prompt that a plain loop would send now.
-        summaries: Summaries swapped in.
-        summaries_failed: Summaries, of single results too, that were refused, or failed: also where an extractive one
-            took their place.
-        retrievals: Calls of the tools that look something up again.
-        retrievals_covered: Those of them that brought back what a summary or digest stood for: what it lacked.
-        tool_calls: All tool calls.
-        dedup_hits: Tool calls answered from an earlier, identical one.
-        runs: How many runs the figures are about.
-        listener_errors: How often a lifecycle listener raised.
-    """
-
-    iterations: int = 0
-    tokens_seen: int = 0
-    tokens_plain: int = 0
-    cost_seen: float = 0.0
-    cost_plain: float = 0.0
-    view_tokens: int = 0
-    record_tokens: int = 0
-    output_tokens: int = 0
-    summaries: int = 0
-    retrievals: int = 0
-    retrievals_covered: int = 0
-    tool_calls: int = 0
-    dedup_hits: int = 0
-    runs: int = 1
-    listener_errors: int = 0
-    summaries_failed: int = 0
-
-    @property
-    def retrieval_rate(self) -> float:
-        """Retrievals of what a summary stood for, for each summary in use: near 0 they say what was needed."""
-        return self.retrievals_covered / self.summaries if self.summaries else 0.0
-
-    def __add__(self, other: RunStatistics) -> RunStatistics:
-        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
-        return RunStatistics(**{name: mine[name] + theirs[name] for name in mine})
+from repertory.memory import Journal, ModelReplied, Record, RunStatistics
+from repertory.memory.statistics import count_in
 
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:
@@ -76,45 +30,64 @@ def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, out
     return Usage(cache_read_tokens=read, cache_write_tokens=prompt - read, output_tokens=output)
 
 
-class Meter:
-    """Adds up one run while it goes on."""
+def with_plain(
+    replied: ModelReplied, profile: ModelProfile, *, view_estimate: int, record_estimate: int, previous: int
+) -> ModelReplied:
+    """Write into the record of an answered call what a plain loop's call in its place would have been.
 
-    def __init__(self) -> None:
-        self.statistics = RunStatistics()
+    Args:
+        replied: The record.
+        profile: The model that was called.
+        view_estimate: Tokens that the prompt was estimated to have.
+        record_estimate: Tokens that a plain loop's prompt is estimated to have, by the same estimator; it is corrected
+            by how far off the first estimate was.
+        previous: Tokens of the plain loop's prompt before; 0 for the first call.
+    """
+    prompt = replied.usage.prompt_tokens
+    plain = round(record_estimate * prompt / view_estimate) if view_estimate else prompt
+    usage = plain_usage(profile, prompt=plain, previous_prompt=previous, output=replied.usage.output_tokens)
+    return msgspec.structs.replace(replied, plain_tokens=plain, plain_cost=cost_of(profile, usage))
 
-    def reset(self) -> None:
-        """Begin again, to count a record from its beginning; what events alone tell stays."""
-        self.statistics = RunStatistics(summaries_failed=self.statistics.summaries_failed)
 
-    def count_call(self, profile: ModelProfile, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
-        """Count one of the loop's model calls.
+class Tally:
+    """The figures of every run of one tree. Whoever holds it sees them grow with what becomes durable."""
 
-        Args:
-            profile: The model that was called.
-            usage: What it billed.
-            view_estimate: Tokens that the prompt was estimated to have.
-            record_estimate: Tokens that a plain loop's prompt is estimated to have, by the same estimator; it is
-                corrected by how far off the first estimate was.
-        """
-        now = self.statistics
-        prompt = usage.prompt_tokens
-        plain = round(record_estimate * prompt / view_estimate) if view_estimate else prompt
-        as_plain = plain_usage(profile, prompt=plain, previous_prompt=now.record_tokens, output=usage.output_tokens)
-        self.statistics = msgspec.structs.replace(
-            now,
-            iterations=now.iterations + 1,
-            tokens_seen=now.tokens_seen + prompt,
-            tokens_plain=now.tokens_plain + plain,
-            cost_seen=now.cost_seen + cost_of(profile, usage),
-            cost_plain=now.cost_plain + cost_of(profile, as_plain),
-            view_tokens=prompt,
-            record_tokens=plain,
-            output_tokens=now.output_tokens + usage.output_tokens,
-        )
+    def __init__(self, by_run: dict[str, RunStatistics] | None = None) -> None:
+        self.by_run = dict(by_run or {})
 
-    def add(self, **figures: float) -> None:
-        """Add to some of the figures: ``meter.add(tool_calls=1)``."""
-        now = self.statistics
-        self.statistics = msgspec.structs.replace(
-            now, **{name: getattr(now, name) + value for name, value in figures.items()}
-        )
+    def of(self, run_id: str) -> RunStatistics:
+        """The figures of one run."""
+        return self.by_run.get(run_id, RunStatistics())
+
+    def tree(self, run_id: str) -> RunStatistics:
+        """The sum over a run and all runs below it."""
+        below = f"{run_id}."
+        return sum((now for name, now in list(self.by_run.items()) if name.startswith(below)), start=self.of(run_id))
+
+
+class Tallies:
+    """Keeps the tallies of a journal's trees up with its commits, for as long as somebody holds them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._of_root: WeakValueDictionary[str, Tally] = WeakValueDictionary()
+        self.close = journal.observe(self._committed)
+
+    def begin(self, root_id: str) -> Tally:
+        """A tally for a tree that has no record yet."""
+        return self._of_root.setdefault(root_id, Tally())
+
+    async def open(self, root_id: str) -> Tally:
+        """The tally of a tree that has a record."""
+        tally = self._of_root.get(root_id)
+        if tally is None:
+            await self._journal.write(())  # what is on its way to the disk counts, too
+            tally = self._of_root[root_id] = Tally(await self._journal.read_statistics(root_id))
+        return tally
+
+    def _committed(self, records: Sequence[Record]) -> None:
+        for record in records:
+            # The id of a run below another begins with the other's and a dot.
+            tally = self._of_root.get(getattr(record, "run_id", "").partition(".")[0])
+            if tally is not None:
+                count_in(tally.by_run, record)

@@ -121,7 +121,6 @@ class AgentActor:
         """Keep a result's summary until the result is compacted."""
         assert self._loop is not None
         self._live.gists[message.position] = message.text
-        self._live.meter.add(cost_seen=message.cost)
         self._loop.charge(message.cost)
         entry = self._live.ledger.snapshot()[message.position]
         self._runtime.publish(
@@ -138,7 +137,6 @@ class AgentActor:
     def result_not_summarized(self, message: ResultNotSummarized) -> None:
         """Say so; a stub is shown."""
         assert self._loop is not None
-        self._live.meter.add(cost_seen=message.cost)
         self._loop.charge(message.cost)
         self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
 

@@ -41,7 +41,7 @@ class Agent(msgspec.Struct, frozen=True):
         description: One line for those who may delegate to it; "" shows the beginning of the instructions.
         on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
             covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
-            and counted (``RunStatistics.listener_errors``) and never breaks the run.
+            and counted (``Run.listener_errors``) and never breaks the run.
     """
 
     name: str

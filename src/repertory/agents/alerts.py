@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from repertory.agents.events import AnyEvent, ModelAnswered, SummaryRefused, SummaryTaken, ToolEnded
 from repertory.errors import ConfigurationError
+from repertory.memory import RunStatistics
 
 
 class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +51,6 @@ def _check(name: str, value: Any, kind: Any, *, least: int, most: float = math.i
         raise ConfigurationError(f"alerts.{name} must be {words} {bounds}{' or None' * none}, got {value!r}")
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run that are watched.
-
-    Attributes:
-        tokens: Prompt tokens of the last iterations.
-        summaries: Those that were written as they should be.
-        summaries_failed: Those that were refused or failed; see ``summary_failed``.
-    """
-
-    tokens: int = 0
-    tool_calls: int = 0
-    retrievals: int = 0
-    summaries: int = 0
-    summaries_failed: int = 0
-
-
 class Crossing(msgspec.Struct, frozen=True):
     """One figure beyond its threshold."""
 
@@ -76,13 +60,13 @@ class Crossing(msgspec.Struct, frozen=True):
     reason: str
 
 
-def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
-    """Say which figures are beyond their thresholds. A pure function."""
+def crossings(figures: RunStatistics, thresholds: AlertThresholds, *, tokens: int) -> list[Crossing]:
+    """Say which figures are beyond their thresholds; ``tokens`` are those of the last iterations. A pure function."""
     found: list[Crossing] = []
     most = thresholds.tokens
-    if most is not None and figures.tokens > most:
-        reason = f"{figures.tokens:,} prompt tokens in the last {thresholds.window} iterations, more than {most:,}"
-        found.append(Crossing("tokens", figures.tokens, most, reason))
+    if most is not None and tokens > most:
+        reason = f"{tokens:,} prompt tokens in the last {thresholds.window} iterations, more than {most:,}"
+        found.append(Crossing("tokens", tokens, most, reason))
     share = thresholds.retrieval_share
     if share is not None and figures.tool_calls >= thresholds.least_tool_calls:
         value = figures.retrievals / figures.tool_calls
@@ -90,7 +74,7 @@ def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
             reason = f"{value:.1%} of {figures.tool_calls} tool calls look something up again, more than {share:.1%}"
             found.append(Crossing("retrieval_share", value, share, reason))
     failures = thresholds.summary_failures
-    asked = figures.summaries + figures.summaries_failed
+    asked = figures.summaries_written + figures.summaries_refused
     if failures is not None and asked:
         value = figures.summaries_failed / asked
         if value > failures:
@@ -99,37 +83,21 @@ def crossings(figures: Watched, thresholds: AlertThresholds) -> list[Crossing]:
     return found
 
 
-def summary_failed(event: AnyEvent) -> bool:
-    """Whether an event says that a summary was not written as it should be."""
-    return isinstance(event, SummaryRefused) or (isinstance(event, SummaryTaken) and bool(event.failure))
-
-
 class Watch:
-    """Watches one run through its events, and says of each crossing once."""
+    """Watches the figures of one run, and says of each crossing once."""
 
     def __init__(self, thresholds: AlertThresholds) -> None:
         self._thresholds = thresholds
         self._prompts: deque[int] = deque(maxlen=thresholds.window)
-        self._counts = Watched()
         self._beyond: set[str] = set()
 
-    def saw(self, event: AnyEvent) -> None:
-        """Count an event, as it is published or as the journal has it."""
-        now = self._counts
-        if isinstance(event, ModelAnswered):
-            self._prompts.append(event.usage.prompt_tokens)
-        elif isinstance(event, ToolEnded):
-            retrievals = now.retrievals + event.retrieval
-            self._counts = msgspec.structs.replace(now, tool_calls=now.tool_calls + 1, retrievals=retrievals)
-        elif summary_failed(event):
-            self._counts = msgspec.structs.replace(now, summaries_failed=now.summaries_failed + 1)
-        elif isinstance(event, SummaryTaken):
-            self._counts = msgspec.structs.replace(now, summaries=now.summaries + 1)
+    def saw_prompt(self, tokens: int) -> None:
+        """Count the prompt of one more iteration."""
+        self._prompts.append(tokens)
 
-    def check(self) -> list[Crossing]:
+    def check(self, figures: RunStatistics) -> list[Crossing]:
         """The figures that have gone beyond their threshold since the last check; back below, they may again."""
-        figures = msgspec.structs.replace(self._counts, tokens=sum(self._prompts))
-        found = crossings(figures, self._thresholds)
+        found = crossings(figures, self._thresholds, tokens=sum(self._prompts))
         fresh = [crossing for crossing in found if crossing.metric not in self._beyond]
         self._beyond = {crossing.metric for crossing in found}
         return fresh

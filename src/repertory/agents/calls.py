@@ -24,7 +24,7 @@ from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
-from repertory.memory import Draft, Entry, Snapshot
+from repertory.memory import Draft, Entry
 from repertory.memory.entries import Retrieved
 from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import (
@@ -60,13 +60,6 @@ class Caller:
         self._policy = layered_policy(live)
         self._cache = ToolCallCache(max_calls=_known_calls(self._policy))
         self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
-
-    def count_earlier(self, snapshot: Snapshot) -> None:
-        """Count the calls of earlier processes."""
-        for entry in snapshot:
-            if entry.tool_call_id is not None:
-                fetched = entry.retrieved is not None
-                self._live.meter.add(tool_calls=1, retrievals=fetched, retrievals_covered=entry.covered)
 
     def forget_results(self) -> None:
         """Answer no call from an earlier one: somebody outside may have changed what it saw."""
@@ -115,10 +108,9 @@ class Caller:
         use = call.use
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
-            await self._live.ledger.append(
-                interrupted_result(use, iteration), also=[self._finished(use, "interrupted")]
-            )
-            self._ended(use, "interrupted", characters=0, shown=0)
+            finished = self._finished(use, "interrupted")
+            await self._live.ledger.append(interrupted_result(use, iteration), also=[finished])
+            self._ended(finished)
             return
         if tool is None:
             await self._append(use, unknown_tool(use.name, self.tools), iteration)
@@ -133,7 +125,6 @@ class Caller:
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, entry: Entry, iteration: int) -> None:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
-        self._live.meter.add(dedup_hits=1)
         pointer = self._pointer(earlier, entry)
         if pointer:
             result = ToolResult(use.id, pointer)
@@ -227,27 +218,19 @@ class Caller:
     ) -> None:
         """Make a result durable together with its outcome and everything it commits."""
         draft = msgspec.structs.replace(draft, tool=use.name, tool_call_id=use.id)
-        retrieval = draft.retrieved is not None
+        shown = len(text_of(draft.content))
         finished = self._finished(
             use,
             status,
             duration=duration,
             deduplicated_from=draft.deduplicated_from or None,
-            retrieval=retrieval,
+            retrieval=draft.retrieved is not None,
             covered=draft.covered,
-        )
-        await self._live.ledger.append(draft, also=[finished, *also])
-        shown = len(text_of(draft.content))
-        self._ended(
-            use,
-            status,
             characters=draft.original_length or shown,
             shown=shown,
-            duration=duration,
-            deduplicated=bool(draft.deduplicated_from),
-            retrieval=retrieval,
-            covered=draft.covered,
         )
+        await self._live.ledger.append(draft, also=[finished, *also])
+        self._ended(finished)
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
         """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
@@ -290,13 +273,18 @@ class Caller:
             **fields,
         )
 
-    def _ended(
-        self, use: ToolUse, status: str, *, retrieval: bool = False, covered: bool = False, **figures: Any
-    ) -> None:
-        self._live.meter.add(tool_calls=1, retrievals=retrieval, retrievals_covered=covered)
-        figures.setdefault("duration", 0.0)
+    def _ended(self, finished: ToolFinished) -> None:
         self._runtime.publish(
-            self._live, ToolEnded, call_id=use.id, tool=use.name, status=status, retrieval=retrieval, **figures
+            self._live,
+            ToolEnded,
+            call_id=finished.call_id,
+            tool=finished.tool,
+            status=finished.status,
+            characters=finished.characters,
+            shown=finished.shown,
+            duration=finished.duration,
+            deduplicated=finished.deduplicated_from is not None,
+            retrieval=finished.retrieval,
         )
 
     def _progress_of(self, use: ToolUse) -> Callable[[str], None]:

@@ -99,7 +99,6 @@ class PlanEdits:
         live = self._live
         live.plan = apply(live.plan, decision)
         covers = swapped_in(decision)
-        live.meter.add(summaries=covers)
         self._runtime.publish(
             live,
             ContextEdited,
@@ -121,6 +120,7 @@ class PlanEdits:
             run_id=self._live.run_id,
             iteration=decision.iteration,
             kind=decision.kind,
+            covers=swapped_in(decision),
             body=encode_decision(decision),
             at=self._runtime.clock(),
         )

@@ -9,12 +9,12 @@ import anyio
 import msgspec
 
 from repertory.actors import ActorRef
-from repertory.agents.accounting import Meter, RunStatistics
+from repertory.agents.accounting import Tally
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import Watch
 from repertory.agents.log import log_listener_error
 from repertory.context import EMPTY, MessageEvent, added, notify
-from repertory.memory import Ledger, Memory
+from repertory.memory import Ledger, Memory, RunStatistics
 from repertory.memory.records import RunStarted, RunState
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
@@ -31,7 +31,14 @@ class LiveRun:
     """What this process knows of one run. It outlives the actor's restarts; the journal outlives it."""
 
     def __init__(
-        self, started: RunStarted, agent: Agent, ledger: Ledger, memory: Memory, *, parent: LiveRun | None = None
+        self,
+        started: RunStarted,
+        agent: Agent,
+        ledger: Ledger,
+        memory: Memory,
+        tally: Tally,
+        *,
+        parent: LiveRun | None = None,
     ) -> None:
         self.started = started
         self.agent = agent
@@ -39,7 +46,8 @@ class LiveRun:
         self.memory = memory
         self.parent = parent
         self.children: list[LiveRun] = []
-        self.meter = Meter()
+        self.tally = tally
+        self.listener_errors = 0
         self.watch: Watch | None = None  # None where nobody wants alerts
         self.plan = EMPTY
         self.listeners: list[Callable[[MessageEvent], object]] = []
@@ -85,10 +93,10 @@ class LiveRun:
         for child in self.children:
             yield from child.tree()
 
-    def tree_statistics(self) -> RunStatistics:
-        """The figures of this run and of all below it, added up."""
-        first, *rest = (run.meter.statistics for run in self.tree())
-        return sum(rest, start=first)
+    @property
+    def statistics(self) -> RunStatistics:
+        """The figures of this run, as far as they are durable."""
+        return self.tally.of(self.run_id)
 
     # --- what listeners hear ---
 
@@ -99,7 +107,7 @@ class LiveRun:
         named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
         for listener in self.listeners:
             for event, error in notify(listener, named):
-                self.meter.add(listener_errors=1)
+                self.listener_errors += 1
                 log_listener_error(self.run_id, event.kind, error)
 
     def tell_added(self) -> None:

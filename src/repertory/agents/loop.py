@@ -91,7 +91,6 @@ class Loop:
             return
         self._live.iteration = iteration
         journalled = await self._journal.read_tool_calls(self._live.run_id)
-        self._caller.count_earlier(snapshot)
         calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
         self._runtime.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)

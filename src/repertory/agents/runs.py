@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repertory.agents.accounting import RunStatistics
 from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
 from repertory.agents.events import Event, StateChanged
@@ -12,7 +11,7 @@ from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
-from repertory.memory import Memory
+from repertory.memory import Memory, RunStatistics
 from repertory.memory.records import FINAL_STATES, RunState, SummaryStored
 from repertory.summarizer import GetSummary
 
@@ -62,8 +61,16 @@ class Run:
         return self._live.memory
 
     def statistics(self, *, tree: bool = False) -> RunStatistics:
-        """What it cost so far; with ``tree``, together with the runs below it."""
-        return self._live.tree_statistics() if tree else self._live.meter.statistics
+        """What it did and cost so far, in all processes; with ``tree``, together with all runs below it.
+
+        The same figures as ``repertory stats``, the service and the SQL views give: sums over the journal's records.
+        """
+        return self._live.tally.tree(self.id) if tree else self._live.statistics
+
+    @property
+    def listener_errors(self) -> int:
+        """How often a lifecycle listener raised in this process."""
+        return self._live.listener_errors
 
     def events(self, *, tree: bool = False) -> EventReader:
         """Watch the run, from its beginning in this process to its end.

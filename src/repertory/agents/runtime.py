@@ -10,10 +10,11 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
+from repertory.agents.accounting import Tallies
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
-from repertory.agents.alerts import AlertThresholds, Watch, summary_failed
-from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, from_record, to_record
+from repertory.agents.alerts import AlertThresholds, Watch
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, to_record
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.log import log_crash, log_event
@@ -55,6 +56,7 @@ class Runtime:
         self.summarizer = summarizer
         self.hub = EventHub()
         self.clock = clock
+        self.tallies = Tallies(journal)
         self._system = system
         self._tasks = tasks
         self._memory = memory
@@ -75,7 +77,8 @@ class Runtime:
         """Write a new run and its task in one transaction."""
         ledger = Ledger(self.journal, started.run_id, clock=self.clock)
         memory = await self._open_memory(started.run_id, agent, parent)
-        live = LiveRun(started, agent, ledger, memory, parent=parent)
+        tally = parent.tally if parent is not None else self.tallies.begin(started.run_id)
+        live = LiveRun(started, agent, ledger, memory, tally, parent=parent)
         live.watch = self._new_watch()
         model = self.model_for(live).name
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=model)
@@ -136,7 +139,9 @@ class Runtime:
     async def reopen(self, row: RunRow, agent: Agent, *, parent: LiveRun | None = None) -> LiveRun:
         """Read a run back from the journal, with what was said to it and not yet read."""
         ledger = await Ledger.open(self.journal, row.started.run_id, clock=self.clock)
-        live = LiveRun(row.started, agent, ledger, Memory(self._memory, row.started.scope_id), parent=parent)
+        memory = Memory(self._memory, row.started.scope_id)
+        tally = parent.tally if parent is not None else await self.tallies.open(row.started.run_id)
+        live = LiveRun(row.started, agent, ledger, memory, tally, parent=parent)
         live.resumed = True
         live.watch = self._new_watch()
         live.plan = replay(made.body for made in await self.journal.read_decisions(live.run_id))
@@ -144,15 +149,10 @@ class Runtime:
         live.iteration = row.iteration
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await self.journal.read_events(live.run_id):
-            event = from_record(record, agent=agent.name)
-            if event is not None:
-                self._count(live, event)
-            elif record.type == _SAID and record.body["message_id"] not in heard:
+            if record.type == _SAID and record.body["message_id"] not in heard:
                 live.say(Said(record.body["message_id"], record.body["text"]))
             elif record.type == RESULT_SUMMARIZED:
                 live.gists[record.body["position"]] = record.body["text"]
-        if live.watch is not None:
-            live.watch.check()  # what is beyond by now was said by the process before
         self._register(live)
         return live
 
@@ -197,21 +197,13 @@ class Runtime:
         """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
         made = event(run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields)
         self.hub.publish(made)
-        self._count(live, made)
         log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=live.iteration, **fields)
         if keep:
             self.journal.submit([to_record(made)])
 
-    def _count(self, live: LiveRun, event: AnyEvent) -> None:
-        """Take an event into the figures of its run, as it happens or as the journal has it."""
-        if live.watch is not None:
-            live.watch.saw(event)
-        if summary_failed(event):
-            live.meter.add(summaries_failed=1)
-
     def check_alerts(self, live: LiveRun) -> None:
         """Say which figures of a run have gone beyond their threshold; see ``AlertThresholds``."""
-        for crossing in live.watch.check() if live.watch is not None else ():
+        for crossing in live.watch.check(live.statistics) if live.watch is not None else ():
             self.publish(live, Alert, **msgspec.structs.asdict(crossing))
 
     async def change_state(self, live: LiveRun, state: RunState) -> None:
@@ -277,7 +269,7 @@ class Runtime:
             )
         for run in live.lineage():
             bound = run.agent.limits.cost
-            if bound is not None and (spent := run.tree_statistics().cost_seen) >= bound:
+            if bound is not None and (spent := run.tally.tree(run.run_id).cost_seen) >= bound:
                 raise LimitExceeded(
                     f"run {run.run_id} and those below it have spent ${spent:.4f}; the limit of agent "
                     f"{run.agent.name} is ${bound:.4f} (limits.cost)"

@@ -225,6 +225,7 @@ async def open_supervisor(
                 raise
             finally:
                 runtime.hub.close()
+                runtime.tallies.close()
     except BaseExceptionGroup as group:
         # The groups are those of our own task groups: an error of the caller's own comes out as itself.
         if errors and _leaves(group) == errors:

@@ -11,9 +11,10 @@ import anyio
 import msgspec
 
 from repertory.actors import ActorRef
+from repertory.agents.accounting import with_plain
 from repertory.agents.compaction import Compactions
 from repertory.agents.counting import PromptCounter
-from repertory.agents.edits import PlanEdits, swapped_in
+from repertory.agents.edits import PlanEdits
 from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
 from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
@@ -124,8 +125,6 @@ class ContextView:
         # A provider's summary that was not swapped in at once is not taken up again.
         stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
         self._summaries.open(stored, head=self._head)
-        self._live.meter.reset()
-        self._live.meter.add(summaries=sum(swapped_in(decision) for decision in decisions))
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
         called_in = 0
@@ -133,20 +132,16 @@ class ContextView:
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
             if row.called.purpose != "agent":
-                cost = row.replied.cost if row.replied else 0.0
-                self._live.meter.add(cost_seen=cost)
-                if row.called.iteration >= counted_in:
-                    self.charge(cost)
+                if row.called.iteration >= counted_in and row.replied is not None:
+                    self.charge(row.replied.cost)
             elif row.replied is not None and row.replied.error is None:
                 self._called_at = row.replied.at
-                self._count(
-                    row.replied.usage,
-                    view_estimate=row.called.prompt_estimate,
-                    record_estimate=self._record_estimate(snapshot.upto(row.called.position)),
-                )
+                self._count(row.replied.usage, view_estimate=row.called.prompt_estimate)
                 called_in = row.called.iteration
             elif row.replied is not None:
                 self._learn(row.replied.error or "", view_estimate=row.called.prompt_estimate)
+        if live.watch is not None:
+            live.watch.check(live.statistics)  # what is beyond by now was said by the process before
         self.edits.open(decisions, called_in=called_in)
         self.edits_ready.set()
 
@@ -196,6 +191,7 @@ class ContextView:
                 position=len(snapshot),
                 at=now,
                 prompt_estimate=estimate,
+                expected_tokens=self._calibration.real_tokens(estimate),
             )
         )
         # Need not be durable before the call: it is before the answer, which is all that acts on it.
@@ -301,7 +297,7 @@ class ContextView:
         self._refusals = 0
         self._answered = shown
         self._compactions.saw(response.content)
-        self._count(usage, view_estimate=shown.view_estimate, record_estimate=shown.record_estimate)
+        self._count(usage, view_estimate=shown.view_estimate)
         self._runtime.publish(
             self._live,
             ModelAnswered,
@@ -312,23 +308,28 @@ class ContextView:
             tool_calls=len(tool_uses(response.content)),
             duration=duration,
         )
-        return ModelReplied(
-            run_id=self._live.run_id,
-            call=shown.call,
-            at=now,
-            content=response.content,
-            usage=usage,
-            cost=cost,
-            stop_reason=response.stop_reason,
-            duration=duration,
+        return with_plain(
+            ModelReplied(
+                run_id=self._live.run_id,
+                call=shown.call,
+                at=now,
+                content=response.content,
+                usage=usage,
+                cost=cost,
+                stop_reason=response.stop_reason,
+                duration=duration,
+            ),
+            self._model.profile,
+            view_estimate=shown.view_estimate,
+            record_estimate=shown.record_estimate,
+            previous=self._live.statistics.record_tokens,
         )
 
-    def _count(self, usage: Usage, *, view_estimate: int, record_estimate: int) -> None:
+    def _count(self, usage: Usage, *, view_estimate: int) -> None:
         self._server_limit.accepted(usage.prompt_tokens)
         self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
-        self._live.meter.count_call(
-            self._model.profile, usage, view_estimate=view_estimate, record_estimate=record_estimate
-        )
+        if self._live.watch is not None:
+            self._live.watch.saw_prompt(usage.prompt_tokens)
 
     def failed(self, shown: Shown, error: ModelError, *, duration: float) -> None:
         """Record a call without an answer."""
@@ -439,7 +440,6 @@ class ContextView:
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
-        self._live.meter.add(cost_seen=message.cost)
         if summary.strategy != ProviderStrategy.name:
             self.charge(message.cost)
             self._summaries.add(summary)
@@ -465,7 +465,6 @@ class ContextView:
 
     def summary_failed(self, message: SummaryFailed) -> None:
         """Say so, and go on without."""
-        self._live.meter.add(cost_seen=message.cost)
         self.charge(message.cost)
         self._compactions.failed(message.upto)
         if not message.superseded:

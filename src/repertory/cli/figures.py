@@ -1,20 +1,15 @@
-"""The figures of a run, worked out again from its record."""
+"""What ``repertory stats`` shows of a run: its figures, and what they are made of."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from repertory.agents import RunStatistics
-from repertory.agents.accounting import Meter
-from repertory.agents.alerts import summary_failed
-from repertory.agents.events import Alert, AnyEvent, SummaryRefused, SummaryTaken, ToolEnded, from_record
-from repertory.context import Calibration, CoverRange, decode_decision
-from repertory.llm import profile_for
-from repertory.memory import Entry, Journal, ModelCallRow, RunRow, SummaryStored
+from repertory.agents.events import Alert, from_record
+from repertory.context import decode_decision
+from repertory.memory import Journal, ModelCallRow, RunRow, RunStatistics, ToolFinished
 
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,23 +51,7 @@ class ToolUsage(msgspec.Struct, frozen=True, kw_only=True):
     deduplicated: int = 0
 
 
-class Summaries(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the summaries that were asked for.
-
-    Attributes:
-        taken: Written, and offered to the planner.
-        swapped_in: Put in the place of what they stand for.
-        refused: Failed, or of no use.
-        fallbacks: Extracted because the model that was asked first gave nothing usable.
-    """
-
-    taken: int = 0
-    swapped_in: int = 0
-    refused: int = 0
-    fallbacks: int = 0
-
-
-Table = TypeVar("Table", Purpose, ToolUsage, Summaries)
+Table = TypeVar("Table", Purpose, ToolUsage)
 
 
 class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +80,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that ``repertory stats`` says of one run.
 
     Attributes:
-        statistics: As ``Run.statistics`` gives them; ``cost_plain`` is by the prices of the model's name.
+        statistics: As every other reader gives them.
         average_context: Prompt tokens per iteration.
         peak_context: The largest prompt.
         estimate_errors: |expected - billed| / billed of every prompt after the first, in order.
@@ -118,7 +97,6 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     iterations: list[Iteration]
     purposes: dict[str, Purpose]
     tools: dict[str, ToolUsage]
-    summaries: Summaries
     decisions: list[DecisionLine]
     average_context: int
     peak_context: int
@@ -127,17 +105,12 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
-    """Read a run's record and add it up."""
+    """Read a run's record: its figures, and what they are made of."""
     run_id = row.started.run_id
+    statistics = (await journal.read_statistics(run_id))[run_id]
     calls = await journal.read_model_calls(run_id)
-    entries = await journal.read_entries(run_id)
-    logged = [from_record(record) for _, record in await journal.read_events(run_id)]
-    events = [event for event in logged if event is not None]
-    statistics, iterations, errors = _iterations(row.started.model, calls, entries)
-    decisions, swapped_in = _decisions((made.body for made in await journal.read_decisions(run_id)), iterations)
-    tools = _tools(events)
-    kinds = Counter(map(type, events))
-    prompts = [iteration.prompt_tokens for iteration in iterations]
+    events = [from_record(record) for _, record in await journal.read_events(run_id)]
+    iterations = _iterations(calls)
     return RunFigures(
         run_id=run_id,
         parent_id=row.started.parent_id,
@@ -145,80 +118,37 @@ async def read_figures(journal: Journal, row: RunRow) -> RunFigures:
         model=row.started.model,
         task=row.started.task,
         state=row.state,
-        statistics=msgspec.structs.replace(
-            statistics,
-            cost_seen=sum(call.replied.cost for call in calls if call.replied is not None),
-            summaries=swapped_in,
-            tool_calls=sum(tool.calls for tool in tools.values()),
-            retrievals=sum(tool.retrievals for tool in tools.values()),
-            retrievals_covered=sum(entry.covered for entry in entries),
-            dedup_hits=sum(tool.deduplicated for tool in tools.values()),
-            summaries_failed=sum(map(summary_failed, events)),
-        ),
+        statistics=statistics,
         iterations=iterations,
         purposes=_purposes(calls),
-        tools=tools,
-        summaries=Summaries(
-            taken=kinds[SummaryTaken],
-            swapped_in=swapped_in,
-            refused=kinds[SummaryRefused],
-            fallbacks=_fallbacks(calls, await journal.read_summaries(run_id)),
-        ),
-        decisions=decisions,
-        average_context=round(sum(prompts) / len(prompts)) if prompts else 0,
-        peak_context=max(prompts, default=0),
-        estimate_errors=errors,
+        tools=_tools(await journal.read_outcomes(run_id)),
+        decisions=_decisions((made.body for made in await journal.read_decisions(run_id)), iterations),
+        average_context=round(statistics.tokens_seen / statistics.iterations) if iterations else 0,
+        peak_context=statistics.largest_prompt,
+        estimate_errors=[
+            abs(iteration.expected_tokens - iteration.prompt_tokens) / iteration.prompt_tokens
+            for iteration in iterations[1:]  # the first is estimated before anything was billed
+            if iteration.prompt_tokens
+        ],
         alerts=[event.reason for event in events if isinstance(event, Alert)],
     )
 
 
-def _iterations(
-    model: str, calls: Iterable[ModelCallRow], entries: Sequence[Entry]
-) -> tuple[RunStatistics, list[Iteration], list[float]]:
-    """Count the loop's calls once more, as the run itself did."""
-    profile, meter, calibration = profile_for(model), Meter(), Calibration()
-    shown = list(_sums(entry.tokens for entry in entries))
-    whole = list(_sums(max(entry.tokens, -(-entry.original_length // 4)) for entry in entries))
-    head: int | None = None  # tokens of instructions and tools: what the first request had besides its entries
-    found: list[Iteration] = []
-    errors: list[float] = []
-    for row in calls:
-        called, replied = row.called, row.replied
-        if called.purpose != "agent":
-            continue
-        if head is None:
-            head = max(0, called.prompt_estimate - shown[called.position])
-        if replied is None or replied.error is not None:
-            continue
-        usage, expected = replied.usage, calibration.real_tokens(called.prompt_estimate)
-        if calibration.real and usage.prompt_tokens:
-            errors.append(abs(expected - usage.prompt_tokens) / usage.prompt_tokens)
-        meter.count_call(
-            profile, usage, view_estimate=called.prompt_estimate, record_estimate=head + whole[called.position]
+def _iterations(calls: Iterable[ModelCallRow]) -> list[Iteration]:
+    return [
+        Iteration(
+            iteration=row.called.iteration,
+            expected_tokens=row.called.expected_tokens,
+            prompt_tokens=row.replied.usage.prompt_tokens,
+            plain_tokens=row.replied.plain_tokens,
+            cache_read_tokens=row.replied.usage.cache_read_tokens,
+            cache_write_tokens=row.replied.usage.cache_write_tokens + row.replied.usage.cache_write_1h_tokens,
+            output_tokens=row.replied.usage.output_tokens,
+            cost=row.replied.cost,
         )
-        calibration = calibration.observe(estimate=called.prompt_estimate, real=usage.prompt_tokens)
-        found.append(
-            Iteration(
-                iteration=called.iteration,
-                expected_tokens=expected,
-                prompt_tokens=usage.prompt_tokens,
-                plain_tokens=meter.statistics.record_tokens,
-                cache_read_tokens=usage.cache_read_tokens,
-                cache_write_tokens=usage.cache_write_tokens + usage.cache_write_1h_tokens,
-                output_tokens=usage.output_tokens,
-                cost=replied.cost,
-            )
-        )
-    return meter.statistics, found, errors
-
-
-def _sums(counts: Iterable[int]) -> Iterable[int]:
-    """0 and every sum of the first counts."""
-    total = 0
-    yield total
-    for count in counts:
-        total += count
-        yield total
+        for row in calls
+        if row.called.purpose == "agent" and row.replied is not None and row.replied.error is None
+    ]
 
 
 def _purposes(calls: Iterable[ModelCallRow]) -> dict[str, Purpose]:
@@ -238,26 +168,23 @@ def _purposes(calls: Iterable[ModelCallRow]) -> dict[str, Purpose]:
     return found
 
 
-def _tools(events: Iterable[AnyEvent]) -> dict[str, ToolUsage]:
+def _tools(outcomes: Iterable[ToolFinished]) -> dict[str, ToolUsage]:
     found: dict[str, ToolUsage] = {}
-    for event in events:
-        if isinstance(event, ToolEnded):
-            more = ToolUsage(
-                calls=1,
-                errors=int(event.status == "error"),
-                retrievals=int(event.retrieval),
-                deduplicated=int(event.deduplicated),
-            )
-            found[event.tool] = added(found.get(event.tool, ToolUsage()), more)
+    for outcome in outcomes:
+        more = ToolUsage(
+            calls=1,
+            errors=int(outcome.status == "error"),
+            retrievals=int(outcome.retrieval),
+            deduplicated=int(outcome.deduplicated_from is not None),
+        )
+        found[outcome.tool] = added(found.get(outcome.tool, ToolUsage()), more)
     return found
 
 
-def _decisions(bodies: Iterable[Any], iterations: Sequence[Iteration]) -> tuple[list[DecisionLine], int]:
+def _decisions(bodies: Iterable[Any], iterations: Sequence[Iteration]) -> list[DecisionLine]:
     lines: list[DecisionLine] = []
-    swapped_in = 0
     for decision in map(decode_decision, bodies):
         a = decision.arithmetic
-        swapped_in += sum(isinstance(edit, CoverRange) for edit in decision.edits)
         since = sum(iteration.iteration >= decision.iteration for iteration in iterations)
         lines.append(
             DecisionLine(
@@ -272,12 +199,7 @@ def _decisions(bodies: Iterable[Any], iterations: Sequence[Iteration]) -> tuple[
                 saved=a.saving_per_call * (since - 1) - a.cost_now if since else 0.0,
             )
         )
-    return lines, swapped_in
-
-
-def _fallbacks(calls: Iterable[ModelCallRow], summaries: Iterable[SummaryStored]) -> int:
-    asked = {row.called.position for row in calls if row.called.purpose == "summary"}
-    return sum(summary.strategy == "extractive" and summary.last + 1 in asked for summary in summaries)
+    return lines
 
 
 def added(one: Table, other: Table) -> Table:

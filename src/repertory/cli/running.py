@@ -19,11 +19,12 @@ from repertory.cli.live import show_progress
 from repertory.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
-    from repertory.agents import Agent, Run, RunStatistics, Supervisor
+    from repertory.agents import Agent, Run, Supervisor
     from repertory.agents.start import Backend
     from repertory.cli.progress import Progress
     from repertory.llm import Model
     from repertory.llm.messages import Json
+    from repertory.memory import RunStatistics
 
 RESEARCH = "repertory.agents:research_team"
 

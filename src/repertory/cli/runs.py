@@ -17,7 +17,7 @@ from repertory.cli.tree import in_tree
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.memory import Journal, RunCosts, RunRow
+    from repertory.memory import Journal, RunRow, RunStatistics
 
 COLOURS = {
     "running": "cyan",
@@ -36,9 +36,9 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state: As in the record; ``interrupted`` where the record says that it goes on but no process has the
             database.
-        iterations: Model calls of its loop.
-        tokens_seen: Prompt tokens of all its model calls, as billed.
-        cost: US dollars of all its model calls.
+        iterations: Model calls of its loop that were answered.
+        tokens_seen: Prompt tokens of those, as billed.
+        cost: US dollars of all its model calls, the summarizer's included.
     """
 
     run_id: str
@@ -65,7 +65,7 @@ def state_of(row: RunRow, *, owned: bool) -> str:
     return row.state if owned or row.state in FINAL_STATES else "interrupted"
 
 
-def run_line(row: RunRow, costs: RunCosts, *, owned: bool) -> RunLine:
+def run_line(row: RunRow, figures: RunStatistics, *, owned: bool) -> RunLine:
     """What a list says about one run."""
     state = state_of(row, owned=owned)
     started = row.started
@@ -77,11 +77,11 @@ def run_line(row: RunRow, costs: RunCosts, *, owned: bool) -> RunLine:
         task=started.task,
         state=state,
         started_at=started.at,
-        updated_at=max(row.updated_at, costs.replied_at or 0.0),
-        iterations=costs.iterations,
-        tokens_seen=costs.prompt_tokens,
-        output_tokens=costs.output_tokens,
-        cost=costs.cost,
+        updated_at=max(row.updated_at, figures.replied_at),
+        iterations=figures.iterations,
+        tokens_seen=figures.tokens_seen,
+        output_tokens=figures.output_tokens,
+        cost=figures.cost_seen,
         result=row.result,
         error=row.error,
         resumable=started.parent_id is None and state in ("interrupted", "failed", "stopped"),
@@ -120,11 +120,10 @@ async def _read_lines(path: Path) -> tuple[list[RunLine], bool]:
 
 async def read_lines(journal: Journal, *, owned: bool) -> list[RunLine]:
     """Read the list: two questions to the database, however many runs it holds."""
-    from repertory.memory import RunCosts
+    from repertory.memory import RunStatistics
 
-    rows, costs = await journal.read_runs(), await journal.read_costs()
-    none = RunCosts(run_id="")
-    return [run_line(row, costs.get(row.started.run_id, none), owned=owned) for row in rows]
+    rows, figures = await journal.read_runs(), await journal.read_statistics()
+    return [run_line(row, figures.get(row.started.run_id, RunStatistics()), owned=owned) for row in rows]
 
 
 def _unfinished_trees(lines: Sequence[RunLine]) -> list[RunLine]:

@@ -95,24 +95,19 @@ def _total(runs: Sequence[RunFigures]) -> dict[str, Any]:
 
     import msgspec
 
-    from repertory.cli.figures import Summaries, added, percentile, together
+    from repertory.cli.figures import percentile, together
 
     figures = reduce(lambda one, other: one + other, (run.statistics for run in runs))
-    prompts = [iteration.prompt_tokens for run in runs for iteration in run.iterations]
     errors = [error for run in runs for error in run.estimate_errors]
     calls = max(1, figures.tool_calls)
     sums: dict[str, Any] = msgspec.to_builtins(figures)
-    iterations = [iteration for run in runs for iteration in run.iterations]
     return sums | {
-        "cache_read_tokens": sum(iteration.cache_read_tokens for iteration in iterations),
-        "cache_write_tokens": sum(iteration.cache_write_tokens for iteration in iterations),
-        "average_context": round(sum(prompts) / len(prompts)) if prompts else 0,
-        "peak_context": max(prompts, default=0),
+        "average_context": round(figures.tokens_seen / figures.iterations) if figures.iterations else 0,
+        "peak_context": figures.largest_prompt,
         "retrieval_share": figures.retrievals / calls,
         "dedup_rate": figures.dedup_hits / calls,
         "purposes": msgspec.to_builtins(together(run.purposes for run in runs)),
         "tools": msgspec.to_builtins(together(run.tools for run in runs)),
-        "summary_counts": msgspec.to_builtins(reduce(added, (run.summaries for run in runs), Summaries())),
         "saved_by_decisions": sum(line.saved for run in runs for line in run.decisions),
         "alerts": sum(len(run.alerts) for run in runs),
         "estimate": {"prompts": len(errors), "p50": percentile(errors, 0.5), "p95": percentile(errors, 0.95)},
@@ -204,9 +199,9 @@ def _overview(total: dict[str, Any], *, priced: bool) -> list[tuple[str, str, st
         ("retrievals", str(total["retrievals"]), f"{total['retrieval_share']:.1%} of the tool calls"),
         ("deduplicated", str(total["dedup_hits"]), f"{total['dedup_rate']:.1%} of the tool calls"),
     ]
-    counts = total["summary_counts"]
-    facts = f"{counts['swapped_in']} swapped in, {counts['refused']} refused, {counts['fallbacks']} fallbacks"
-    rows.append(("summaries", str(counts["taken"]), facts))
+    used, refused, fallbacks = total["summaries"], total["summaries_refused"], total["summaries_fallback"]
+    facts = f"{used} swapped in, {refused} refused, {fallbacks} fallbacks"
+    rows.append(("summaries", str(total["summaries_written"]), facts))
     if estimate["prompts"]:
         verdict = "within" if estimate["p95"] <= _BAR else "beyond"
         facts = f"p95 {estimate['p95']:.1%} of {estimate['prompts']} prompts, {verdict} {_BAR:.0%}"

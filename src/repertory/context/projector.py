@@ -77,6 +77,7 @@ class Projector:
         position: int,
         at: float,
         prompt_estimate: int = 0,
+        expected_tokens: int = 0,
     ) -> ModelCalled:
         """Write a request that is about to be sent as a record, without repeating what the last one said.
 
@@ -90,7 +91,8 @@ class Projector:
             iteration: The iteration.
             position: Length of the ledger that the request was projected from.
             at: Seconds since 1970.
-            prompt_estimate: Tokens that the prompt is expected to have.
+            prompt_estimate: Tokens that the prompt is estimated to have, by its characters.
+            expected_tokens: The same, corrected by what earlier prompts were billed for.
         """
         shared, digest, body = self._recorder.record(request, call)
         return ModelCalled(
@@ -106,6 +108,7 @@ class Projector:
             shared_messages=shared.messages,
             shared_blocks=shared.blocks,
             prompt_estimate=prompt_estimate,
+            expected_tokens=expected_tokens,
         )
 
 

@@ -9,7 +9,6 @@ from repertory.memory.journal import (
     Durability,
     Journal,
     ModelCallRow,
-    RunCosts,
     RunRow,
     SearchHit,
     Ticket,
@@ -39,6 +38,7 @@ from repertory.memory.records import (
     ToolIntended,
 )
 from repertory.memory.snapshot import Snapshot
+from repertory.memory.statistics import RunStatistics
 from repertory.memory.tuning import favour_writers
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ __all__ = [
     "Record",
     "RestoreScope",
     "RetrieveItem",
-    "RunCosts",
     "RunRow",
     "RunStarted",
     "RunState",
     "RunStateChanged",
+    "RunStatistics",
     "ScopeMode",
     "ScopeOpened",
     "SearchHit",

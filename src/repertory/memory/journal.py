@@ -24,6 +24,7 @@ from repertory.memory.records import (
     ToolFinished,
     ToolIntended,
 )
+from repertory.memory.statistics import RunStatistics
 
 Durability: TypeAlias = Literal["memory", "process", "power"]
 """What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
@@ -57,29 +58,6 @@ class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
 
     called: ModelCalled
     replied: ModelReplied | None = None
-
-
-class RunCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all model calls of one run add up to.
-
-    Attributes:
-        iterations: Iterations in which its loop called a model.
-        model_calls: All calls, the summarizer's and those without an answer included.
-        prompt_tokens: Prompt tokens as billed, cached ones included.
-        cache_write_tokens: Those of them that were written to the cache, whatever its time to live.
-        cost: US dollars.
-        replied_at: When the latest call ended; None where none has.
-    """
-
-    run_id: str
-    iterations: int = 0
-    model_calls: int = 0
-    prompt_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    replied_at: float | None = None
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,14 +155,28 @@ class Journal(Protocol):
         """Every tool call of the run, in the order of intent."""
         ...
 
+    async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
+        """How every tool call of the run ended, in order; also those that never began, so that they had no intent."""
+        ...
+
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
         """Every model call of the run, in order."""
         ...
 
-    async def read_costs(self) -> dict[str, RunCosts]:
-        """What the model calls of every run add up to, by run id; a run without any is left out.
+    async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
+        """The figures of a run and of all runs below it, by run id; None means every run, in the order they began.
 
         Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
+        """
+        ...
+
+    def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
+        """Have a function called with every batch once it is durable, in the order of the batches.
+
+        It is called before any waiter of the batch wakes, on the writer's thread: it must be quick and must not raise.
+
+        Returns:
+            A function that ends it.
         """
         ...
 

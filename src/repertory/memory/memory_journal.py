@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import anyio.lowlevel
@@ -13,9 +13,9 @@ import msgspec
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
-from repertory.memory.journal import Durability, ModelCallRow, RunCosts, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.observers import Observers
 from repertory.memory.pairing import (
-    add_costs,
     choose_run,
     is_expired,
     pair_model_calls,
@@ -33,6 +33,7 @@ from repertory.memory.records import (
     RunState,
     ScopeOpened,
     SummaryStored,
+    ToolFinished,
 )
 from repertory.memory.rows import (
     CONTENTS,
@@ -57,6 +58,7 @@ from repertory.memory.rows import (
     encode_records,
 )
 from repertory.memory.search import EntryIndex
+from repertory.memory.statistics import RunStatistics, add_up
 
 
 class _Written:
@@ -87,6 +89,7 @@ class MemoryJournal:
         self._index: EntryIndex | None = None  # made by the first search
         self._closed = False
         self._failure: str | None = None
+        self._observers = Observers()
 
     @property
     def durability(self) -> Durability:
@@ -109,9 +112,14 @@ class MemoryJournal:
                         self._sides[name][self._sequence] = row
                     else:
                         self._rows[name].append((self._sequence, row))
-            if on_commit is not None:
-                on_commit()
+            committed = self._observers.wrap(records, on_commit)
+            if committed is not None:
+                committed()
         return _WRITTEN
+
+    def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
+        """Have a function called with every batch once it is kept; see ``Journal.observe``."""
+        return self._observers.add(committed)
 
     def _check_positions(self, encoded: Sequence[EncodedRecord]) -> None:
         # What the unique index does in the file: two ledgers of one run must not both be believed.
@@ -180,15 +188,23 @@ class MemoryJournal:
         intents = await self._read(TOOL_INTENTS, "run_id", run_id)
         return pair_tool_calls(intents, await self._read(TOOL_OUTCOMES, "run_id", run_id))
 
+    async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
+        """How every tool call of the run ended, in order."""
+        return [record for _, record in await self._read(TOOL_OUTCOMES, "run_id", run_id)]
+
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
         """Every model call of the run, in order."""
         calls = await self._read(MODEL_CALLS, "run_id", run_id)
         return pair_model_calls(calls, await self._read(MODEL_REPLIES, "run_id", run_id))
 
-    async def read_costs(self) -> dict[str, RunCosts]:
-        """What the model calls of every run add up to, by run id."""
-        calls = [record for _, record in await self._read(MODEL_CALLS)]
-        return add_costs(calls, [record for _, record in await self._read(MODEL_REPLIES)])
+    async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
+        """The figures of a run and of all runs below it, by run id; None means every run."""
+        counted = (RUNS, MODEL_CALLS, MODEL_REPLIES, DECISIONS, TOOL_OUTCOMES, EVENTS)
+        records = [pair for table in counted for pair in await self._read(table)]
+        found = add_up(record for _, record in sorted(records, key=itemgetter(0)))
+        if run_id is None:
+            return found
+        return {name: now for name, now in found.items() if name == run_id or name.startswith(f"{run_id}.")}
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""

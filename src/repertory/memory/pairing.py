@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from operator import itemgetter
 
-from msgspec.structs import replace
-
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json, canonical_json
-from repertory.memory.journal import ModelCallRow, RunCosts, RunRow, ToolCallRow
+from repertory.memory.journal import ModelCallRow, RunRow, ToolCallRow
 from repertory.memory.records import (
     ContentStored,
     ModelCalled,
@@ -34,32 +32,6 @@ def run_row(started: RunStarted, changed: RunStateChanged | None, *, called: int
         result=changed.result,
         error=changed.error,
     )
-
-
-def add_costs(calls: Iterable[ModelCalled], replies: Iterable[ModelReplied]) -> dict[str, RunCosts]:
-    """Add up the model calls of every run."""
-    iterations: dict[str, set[int]] = {}
-    totals: dict[str, RunCosts] = {}
-    for call in calls:
-        run_id, now = call.run_id, totals.get(call.run_id, RunCosts(run_id=call.run_id))
-        of_loop = iterations.setdefault(run_id, set())
-        if call.purpose == "agent":
-            of_loop.add(call.iteration)
-        totals[run_id] = replace(now, model_calls=now.model_calls + 1, iterations=len(of_loop))
-    for reply in replies:
-        if (total := totals.get(reply.run_id)) is None:
-            continue
-        usage = reply.usage
-        totals[reply.run_id] = replace(
-            total,
-            prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
-            cache_read_tokens=total.cache_read_tokens + usage.cache_read_tokens,
-            cache_write_tokens=total.cache_write_tokens + usage.cache_write_tokens + usage.cache_write_1h_tokens,
-            output_tokens=total.output_tokens + usage.output_tokens,
-            cost=total.cost + reply.cost,
-            replied_at=max(reply.at, total.replied_at or reply.at),
-        )
-    return totals
 
 
 def choose_run(wanted: str, rows: Sequence[RunRow]) -> RunRow:

@@ -87,6 +87,7 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     Attributes:
         iteration: The iteration whose request shows it first.
         kind: Which kind of edit, as ``repertory.context`` names it.
+        covers: How many summaries it swaps in.
         body: The edits with their reason and arithmetic; written and read by ``repertory.context``.
     """
 
@@ -95,6 +96,7 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     kind: str
     body: Json
     at: float
+    covers: int = 0
 
 
 class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
@@ -120,12 +122,14 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     """A tool has run, or is known never to finish.
 
     Attributes:
-        status: ``interrupted`` where nobody knows what it did.
         tool: The tool's name.
+        status: ``interrupted`` where nobody knows what it did.
         duration: Seconds that the body took; 0.0 where unknown.
         deduplicated_from: The call whose result was given instead of running the tool again.
         retrieval: Whether it brought back something that was no longer in view.
         covered: Whether a summary stood for something of that.
+        characters: Length of the whole result.
+        shown: Length of what the model is first shown of it.
     """
 
     run_id: str
@@ -137,6 +141,8 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     deduplicated_from: str | None = None
     retrieval: bool = False
     covered: bool = False
+    characters: int = 0
+    shown: int = 0
 
 
 class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
@@ -155,7 +161,8 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
         shared_messages: How many leading messages are the same as in ``base_call``.
         shared_blocks: How many leading blocks of the message after them are; ``body`` begins with the rest of it.
         body: The request as JSON, without what is shared.
-        prompt_estimate: Tokens that the prompt was expected to have.
+        prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
+        expected_tokens: The same, corrected by what earlier prompts were billed for.
     """
 
     run_id: str
@@ -170,6 +177,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     shared_messages: int = 0
     shared_blocks: int = 0
     prompt_estimate: int = 0
+    expected_tokens: int = 0
     purpose: str = "agent"
 
 
@@ -180,11 +188,17 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
         cost: US dollars by the profile's prices; 0.0 where they are unknown.
         error: Why there is no answer; None where there is one.
         duration: Seconds.
+        purpose: As in its ``ModelCalled``.
+        plain_tokens: Prompt tokens that a plain loop would have sent in its place; 0 for other purposes than ``agent``.
+        plain_cost: US dollars that this would have cost.
     """
 
     run_id: str
     call: int
     at: float
+    purpose: str = "agent"
+    plain_tokens: int = 0
+    plain_cost: float = 0.0
     content: tuple[Block, ...] = ()
     usage: Usage = Usage()
     cost: float = 0.0

@@ -230,7 +230,7 @@ ENTRIES: Final = Table(
     "entry.content:blocks",
     entry=Entry,
 )
-DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at body:json")
+DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at covers body:json")
 TOOL_INTENTS: Final = Table(
     "tool_intents",
     ToolIntended,
@@ -239,19 +239,20 @@ TOOL_INTENTS: Final = Table(
 TOOL_OUTCOMES: Final = Table(
     "tool_outcomes",
     ToolFinished,
-    "run_id call_id tool status at duration deduplicated_from retrieval:bool covered:bool",
+    "run_id call_id tool status at duration deduplicated_from retrieval:bool covered:bool characters shown",
 )
 MODEL_CALLS: Final = Table(
     "model_calls",
     ModelCalled,
-    "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate at body:json",
+    "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate "
+    "expected_tokens at body:json",
     side="request_bodies",
 )
 MODEL_REPLIES: Final = Table(
     "model_replies",
     ModelReplied,
-    "run_id call at usage.input_tokens usage.output_tokens usage.cache_read_tokens usage.cache_write_tokens "
-    "usage.cache_write_1h_tokens cost stop_reason error duration content:blocks",
+    "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens usage.cache_write_tokens "
+    "usage.cache_write_1h_tokens cost plain_tokens plain_cost stop_reason error duration content:blocks",
     usage=Usage,
 )
 CONTENTS: Final = Table(

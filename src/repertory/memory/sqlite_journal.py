@@ -12,7 +12,8 @@ import msgspec
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
-from repertory.memory.journal import Durability, ModelCallRow, RunCosts, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.memory.observers import Observers
 from repertory.memory.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row, whole_request
 from repertory.memory.records import (
     FINAL_STATES,
@@ -24,6 +25,7 @@ from repertory.memory.records import (
     RunState,
     ScopeOpened,
     SummaryStored,
+    ToolFinished,
 )
 from repertory.memory.rows import (
     CONTENTS,
@@ -50,6 +52,7 @@ from repertory.memory.sqlite_jobs import delete_contents, index_slice
 from repertory.memory.sqlite_reader import Rows, SqliteReader
 from repertory.memory.sqlite_schema import LATEST_ITERATION
 from repertory.memory.sqlite_writer import Job, SqliteWriter, WriterStatistics
+from repertory.memory.statistics import RunStatistics, statistics_sql
 
 T = TypeVar("T")
 
@@ -72,6 +75,7 @@ class SqliteJournal:
         self._lock = lock
         self._close_timeout = close_timeout
         self._reader = SqliteReader(path)
+        self._observers = Observers()
 
     @property
     def durability(self) -> Durability:
@@ -88,7 +92,11 @@ class SqliteJournal:
         """Queue a batch; see ``Journal.submit``."""
         if self._writer is None:
             raise not_writable(self.path)
-        return self._writer.submit(encode_records(records), on_commit)
+        return self._writer.submit(encode_records(records), self._observers.wrap(records, on_commit))
+
+    def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
+        """Have a function called with every batch once it is durable; see ``Journal.observe``."""
+        return self._observers.add(committed)
 
     async def write(self, records: Sequence[Record]) -> None:
         """Queue a batch and wait until it is durable."""
@@ -222,37 +230,28 @@ class SqliteJournal:
         intents = await self._of_run(TOOL_INTENTS, run_id)
         return pair_tool_calls(intents, await self._of_run(TOOL_OUTCOMES, run_id))
 
+    async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
+        """How every tool call of the run ended, in order."""
+        return [record for _, record in await self._of_run(TOOL_OUTCOMES, run_id)]
+
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
         """Every model call of the run, in order."""
         calls = await self._of_run(MODEL_CALLS, run_id)
         return pair_model_calls(calls, await self._of_run(MODEL_REPLIES, run_id))
 
-    async def read_costs(self) -> dict[str, RunCosts]:
-        """What the model calls of every run add up to, by run id."""
+    async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
+        """The figures of a run and of all runs below it, by run id; None means every run."""
+        sql, values = statistics_sql(), tuple[str, ...]()
+        if run_id is not None:
+            # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
+            sql = statistics_sql("(run_id = ?1 OR (run_id > ?1 || '.' AND run_id < ?1 || '/'))")
+            values = (run_id,)
 
-        def decode(rows: Rows) -> dict[str, RunCosts]:
-            names = RunCosts.__struct_fields__
-            found = [msgspec.convert(dict(zip(names, row, strict=True)), RunCosts) for row in rows]
-            return {costs.run_id: costs for costs in found}
+        def decode(rows: Rows) -> dict[str, RunStatistics]:
+            names = RunStatistics.__struct_fields__
+            return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
-        # Not joined call by call: a call that was begun twice under one number was still billed once.
-        return await self._fetch(
-            """SELECT c.run_id, c.iterations, c.model_calls, coalesce(r.prompt_tokens, 0),
-                      coalesce(r.cache_read_tokens, 0), coalesce(r.cache_write_tokens, 0),
-                      coalesce(r.output_tokens, 0), coalesce(r.cost, 0.0), r.replied_at
-               FROM (SELECT run_id, min(seq) AS first, count(*) AS model_calls,
-                            count(DISTINCT CASE WHEN purpose = 'agent' THEN iteration END) AS iterations
-                     FROM model_calls GROUP BY run_id) c
-               LEFT JOIN (SELECT run_id, sum(output_tokens) AS output_tokens, sum(cost) AS cost,
-                                 max(at) AS replied_at, sum(cache_read_tokens) AS cache_read_tokens,
-                                 sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens,
-                                 sum(input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens)
-                                     AS prompt_tokens
-                          FROM model_replies GROUP BY run_id) r ON r.run_id = c.run_id
-               ORDER BY c.first""",
-            (),
-            decode,
-        )
+        return await self._fetch(sql, values, decode)
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""

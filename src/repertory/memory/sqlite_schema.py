@@ -15,6 +15,7 @@ import msgspec
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
 from repertory.memory.search import CREATE_INDEX
+from repertory.memory.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
 
@@ -56,23 +57,24 @@ _FIRST = Migration(
         # Unique, so that two ledgers of one run can never both be believed.
         "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
         """CREATE TABLE decisions (seq INTEGER PRIMARY KEY, run_id TEXT, iteration INTEGER, kind TEXT, at REAL,
-           body TEXT, more TEXT)""",
+           covers INTEGER, body TEXT, more TEXT)""",
         "CREATE INDEX decisions_by_run ON decisions (run_id)",
         """CREATE TABLE tool_intents (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT, effect TEXT,
            arguments_digest TEXT, idempotency_key TEXT, iteration INTEGER, at REAL, arguments TEXT, more TEXT)""",
         "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
-        """CREATE TABLE tool_outcomes (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT, status TEXT,
-           at REAL, duration REAL, deduplicated_from TEXT, retrieval INTEGER, covered INTEGER, more TEXT)""",
+        """CREATE TABLE tool_outcomes (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT,
+           status TEXT, at REAL, duration REAL, deduplicated_from TEXT, retrieval INTEGER, covered INTEGER,
+           characters INTEGER, shown INTEGER, more TEXT)""",
         "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
         """CREATE TABLE model_calls (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, iteration INTEGER,
            model TEXT, purpose TEXT, position INTEGER, digest TEXT, base_call INTEGER, shared_messages INTEGER,
-           prompt_estimate INTEGER, at REAL, more TEXT)""",
+           prompt_estimate INTEGER, expected_tokens INTEGER, at REAL, more TEXT)""",
         "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
         "CREATE TABLE request_bodies (seq INTEGER PRIMARY KEY, body TEXT)",
-        """CREATE TABLE model_replies (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, at REAL,
+        """CREATE TABLE model_replies (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, at REAL, purpose TEXT,
            input_tokens INTEGER, output_tokens INTEGER, cache_read_tokens INTEGER, cache_write_tokens INTEGER,
-           cache_write_1h_tokens INTEGER, cost REAL, stop_reason TEXT, error TEXT, duration REAL, content TEXT,
-           more TEXT)""",
+           cache_write_1h_tokens INTEGER, cost REAL, plain_tokens INTEGER, plain_cost REAL, stop_reason TEXT,
+           error TEXT, duration REAL, content TEXT, more TEXT)""",
         "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
         """CREATE TABLE contents (seq INTEGER PRIMARY KEY, content_id TEXT, run_id TEXT, source_type TEXT,
            source TEXT, url TEXT, format TEXT, length INTEGER, at REAL, expires_at REAL, retention REAL,
@@ -93,6 +95,7 @@ _FIRST = Migration(
         """CREATE TABLE events (seq INTEGER PRIMARY KEY, run_id TEXT, type TEXT, iteration INTEGER, at REAL,
            body TEXT, more TEXT)""",
         "CREATE INDEX events_by_run ON events (run_id)",
+        f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
         # is brought up to date, in slices, when somebody searches; this row says how far it is.
         CREATE_INDEX,
@@ -110,23 +113,16 @@ _FIRST = Migration(
                SELECT max(seq) FROM tool_outcomes WHERE run_id = i.run_id AND call_id = i.call_id)""",
         """CREATE VIEW context_growth AS
            SELECT c.run_id, c.iteration, c.call, c.purpose, c.model, c.position AS entries, c.prompt_estimate,
+                  c.expected_tokens,
                   r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens
                       AS prompt_tokens,
                   r.input_tokens, r.cache_read_tokens,
                   r.cache_write_tokens + r.cache_write_1h_tokens AS cache_write_tokens,
-                  r.output_tokens, r.cost, r.duration, r.stop_reason, r.error, c.at
+                  r.output_tokens, r.cost, r.plain_tokens, r.plain_cost, r.duration, r.stop_reason, r.error, c.at
            FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
            ORDER BY c.seq""",
-        """CREATE VIEW cost_by_run AS
-           SELECT r.run_id, r.parent_id, r.agent, r.model, count(g.call) AS model_calls,
-                  coalesce(sum(g.prompt_tokens), 0) AS prompt_tokens,
-                  coalesce(sum(g.cache_read_tokens), 0) AS cache_read_tokens,
-                  coalesce(sum(g.cache_write_tokens), 0) AS cache_write_tokens,
-                  coalesce(sum(g.output_tokens), 0) AS output_tokens,
-                  coalesce(max(g.prompt_tokens), 0) AS largest_prompt,
-                  coalesce(sum(g.cost), 0.0) AS cost
-           FROM runs r LEFT JOIN context_growth g ON g.run_id = r.run_id
-           GROUP BY r.run_id""",
+        f"""CREATE VIEW run_statistics AS
+           SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
     ),
 )
 
@@ -134,30 +130,21 @@ _FIRST = Migration(
 _VIEWS = Migration(
     "views for accounting",
     (
-        # The last announcement of an iteration counts: a refused prompt is planned again, smaller.
+        # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
         """CREATE VIEW tokens_by_iteration AS
-           SELECT g.run_id, g.iteration, count(*) AS model_calls, sum(g.prompt_tokens) AS prompt_tokens,
-                  json_extract(e.body, '$.view_tokens') AS expected_tokens,
-                  json_extract(e.body, '$.record_tokens') AS plain_tokens,
-                  sum(g.cache_read_tokens) AS cache_read_tokens, sum(g.cache_write_tokens) AS cache_write_tokens,
-                  sum(g.output_tokens) AS output_tokens, coalesce(sum(g.cost), 0.0) AS cost
-           FROM context_growth g
-           LEFT JOIN (SELECT run_id, iteration, max(seq) AS seq FROM events WHERE type = 'IterationStarted'
-                      GROUP BY run_id, iteration) newest
-               ON newest.run_id = g.run_id AND newest.iteration = g.iteration
-           LEFT JOIN events e ON e.seq = newest.seq
-           WHERE g.purpose = 'agent'
-           GROUP BY g.run_id, g.iteration""",
+           SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,
+                  max(iif(call = newest, expected_tokens, 0)) AS expected_tokens, sum(plain_tokens) AS plain_tokens,
+                  sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,
+                  sum(output_tokens) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
+           FROM (SELECT *, max(call) OVER (PARTITION BY run_id, iteration) AS newest
+                 FROM context_growth WHERE purpose = 'agent')
+           GROUP BY run_id, iteration""",
         """CREATE VIEW tool_usage AS
-           SELECT run_id, json_extract(body, '$.tool') AS tool, count(*) AS calls,
-                  sum(json_extract(body, '$.status') = 'error') AS errors,
-                  sum(json_extract(body, '$.status') = 'interrupted') AS interrupted,
-                  sum(json_extract(body, '$.retrieval')) AS retrievals,
-                  sum(json_extract(body, '$.deduplicated')) AS deduplicated,
-                  sum(json_extract(body, '$.duration')) AS duration,
-                  sum(json_extract(body, '$.characters')) AS characters, sum(json_extract(body, '$.shown')) AS shown
-           FROM events WHERE type = 'ToolEnded'
-           GROUP BY run_id, tool""",
+           SELECT run_id, tool, count(*) AS calls, sum(status = 'error') AS errors,
+                  sum(status = 'interrupted') AS interrupted, sum(retrieval) AS retrievals,
+                  sum(deduplicated_from IS NOT NULL) AS deduplicated, sum(duration) AS duration,
+                  sum(characters) AS characters, sum(shown) AS shown
+           FROM tool_outcomes GROUP BY run_id, tool""",
         """CREATE VIEW decision_log AS
            SELECT seq, run_id, iteration, at, kind, json_extract(body, '$.reason') AS reason,
                   json_extract(body, '$.arithmetic.prompt_before') AS tokens_before,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
-from repertory.agents.events import ModelAnswered, ToolEnded, from_record
 from repertory.memory.journal import Journal, RunRow
-from repertory.memory.records import FINAL_STATES, EventLogged
+from repertory.memory.records import FINAL_STATES
+from repertory.memory.statistics import RunStatistics
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,28 +47,11 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs did so far in all processes, by their events; ``cost`` is in US dollars."""
-
-    runs: int = 0
-    iterations: int = 0
-    tokens_seen: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-    tool_calls: int = 0
-    dedup_hits: int = 0
-    retrievals: int = 0
-
-    def __add__(self, other: Figures) -> Figures:
-        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
-        return Figures(**{name: mine[name] + theirs[name] for name in mine})
-
-
 class RunNode(msgspec.Struct, frozen=True, kw_only=True):
     """A run with those below it."""
 
     run: RunView
-    statistics: Figures
+    statistics: RunStatistics
     children: list[RunNode]
 
 
@@ -84,8 +66,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunView
     result: str | None
-    statistics: Figures
-    tree_statistics: Figures
+    statistics: RunStatistics
+    tree_statistics: RunStatistics
     tree: RunNode
 
 
@@ -148,33 +130,17 @@ def _adopt(found: set[str], row: RunRow) -> bool:
 
 async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool) -> RunNode:
     """Read a run and all below it. ``rows`` are theirs, parents first."""
+    figures = await journal.read_statistics(run_id)
     nodes: dict[str, RunNode] = {}
     for row in rows:
-        events = await journal.read_events(row.started.run_id)
         view = run_view(row, live=live and row.state not in FINAL_STATES)
-        node = RunNode(run=view, statistics=figures(event for _, event in events), children=[])
+        node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), children=[])
         if row.started.parent_id in nodes:
             nodes[row.started.parent_id].children.append(node)
         nodes[row.started.run_id] = node
     return nodes[run_id]
 
 
-def sum_of(node: RunNode) -> Figures:
+def sum_of(node: RunNode) -> RunStatistics:
     """The figures of a tree."""
     return sum((sum_of(child) for child in node.children), start=node.statistics)
-
-
-def figures(events: Iterable[EventLogged]) -> Figures:
-    """Add up the events of one run."""
-    total: dict[str, Any] = dict.fromkeys(Figures.__struct_fields__, 0) | {"runs": 1}
-    for event in map(from_record, events):
-        if isinstance(event, ModelAnswered):
-            total["iterations"] += 1
-            total["tokens_seen"] += event.usage.prompt_tokens
-            total["output_tokens"] += event.usage.output_tokens
-            total["cost"] += event.cost
-        elif isinstance(event, ToolEnded):
-            total["tool_calls"] += 1
-            total["dedup_hits"] += event.deduplicated
-            total["retrievals"] += event.retrieval
-    return Figures(**total)

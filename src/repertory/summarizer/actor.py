@@ -372,10 +372,13 @@ class SummarizerActor:
                     cost=cost,
                     stop_reason=answer.stop_reason,
                     duration=now - begun,
+                    purpose="summary",
                 )
             else:
                 words = f"{type(answer).__name__}: {answer}"
-                record = ModelReplied(run_id=job.run_id, call=call, at=now, error=words, duration=now - begun)
+                record = ModelReplied(
+                    run_id=job.run_id, call=call, at=now, error=words, duration=now - begun, purpose="summary"
+                )
             self._journal.submit([record])
 
         return replied
