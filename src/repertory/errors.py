@@ -27,7 +27,7 @@
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
     │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept exactly; nothing of its batch was written
-    │   └── JournalClosed           used after close
+    │   └── JournalClosed           used after close, or in a fork
     ├── MemoryStoreError            memory items, scopes and stored contents
     │   ├── ContentNotFound         no such content, or no longer
     │   ├── ItemNotFound            no such item in this scope
@@ -165,7 +165,7 @@ class RecordRefused(JournalError):
 
 
 class JournalClosed(JournalError):
-    """The journal was used after it was closed."""
+    """The journal was used after it was closed, or in a fork of the process that opened it."""
 
 
 # --- memory and context -----------------------------------------------------------------------------------

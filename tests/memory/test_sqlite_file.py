@@ -32,7 +32,8 @@ from repertory.memory import (
     ToolIntended,
     open_journal,
 )
-from repertory.memory.sqlite_file import FileLock, explain, open_to_write
+from repertory.memory.ownership import FileLock
+from repertory.memory.sqlite_file import explain, open_to_write
 from repertory.memory.sqlite_schema import APPLICATION_ID, MIGRATIONS, Migration, migrate, schema_version
 
 

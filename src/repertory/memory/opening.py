@@ -10,7 +10,8 @@ import anyio.to_thread
 
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
-from repertory.memory.sqlite_file import FileLock, check_readable, make_folder, open_to_write
+from repertory.memory.ownership import FileLock
+from repertory.memory.sqlite_file import check_readable, make_folder, open_to_write
 from repertory.memory.sqlite_journal import SqliteJournal
 from repertory.memory.sqlite_writer import SqliteWriter
 
@@ -36,6 +37,7 @@ async def open_journal(
     Raises:
         JournalLocked: Another process owns the file; the message names it.
         JournalUnreadable: Not a journal, damaged, or no permission.
+        JournalWriteFailed: The disk does not make durable what the file holds already.
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     journal: MemoryJournal | SqliteJournal

@@ -1,8 +1,9 @@
-"""The journal's file: who owns it, how it is opened, and what an SQLite error means."""
+"""The journal's file: how it is opened, and what an SQLite error means."""
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import errno
 import os
 import sqlite3
 from pathlib import Path
@@ -22,48 +23,9 @@ from repertory.memory.sqlite_schema import OLDEST_READABLE, migrate, schema_vers
 # power (958 of 1,500 simulated power cuts, where FULL lost none) but none with the process.
 _SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "FULL", "process": "NORMAL", "memory": "OFF"}
 _BUSY_TIMEOUT: Final = 30.0  # seconds; only a foreign program can hold the file against the owner
+_READERS_TIMEOUT: Final = 1000  # milliseconds to wait at opening for those who read
+_PIECE: Final = 2**20  # bytes of the log that are copied at once
 _WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
-
-
-class FileLock:
-    """The right to write a journal, held by one process until it ends, however it ends.
-
-    It is a lock on ``<path>.lock``, not on the journal: closing any descriptor of a file drops all POSIX locks
-    of the process on it, SQLite's own among them. So nothing in the owning process may open the journal's file
-    other than through SQLite, not even to look at it. The lock file stays behind; unlinking it would let two
-    processes lock two files of one name.
-    """
-
-    def __init__(self, path: str) -> None:
-        """Take the lock.
-
-        Raises:
-            JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The lock file cannot be made.
-        """
-        lock_path = f"{path}.lock"
-        try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            whose = "this process" if owner == str(os.getpid()) else f"process {owner or '(starting)'}"
-            raise JournalLocked(
-                f"{path} is owned by {whose}; close it there, or look at it with readonly=True"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor: int | None = descriptor
-
-    def release(self) -> None:
-        """Give the right up. Safe to call twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
@@ -96,7 +58,10 @@ def make_folder(path: str) -> None:
 
 
 def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
-    """Open the file as its owner, making and migrating it as needed. The caller holds the ``FileLock``."""
+    """Open the file as its owner, making and migrating it as needed. The caller holds the ``FileLock``.
+
+    Unless ``durability`` is ``"memory"``, everything that the file shows is durable when this returns.
+    """
     try:
         # Made here so that nobody else can read it from its first byte on; the log files take its mode. Only
         # where there was none: see FileLock for why an existing file must not be opened.
@@ -110,24 +75,100 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=512
         )
-        schema_version(connection, path)  # before anything is changed: it may be somebody else's
+        version = schema_version(connection, path)  # before anything is changed: it may be somebody else's
+        if durability == "memory":
+            connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
-        migrate(connection, path)
+        if durability == "memory":
+            migrate(connection, path)
+        else:
+            _sync_log(connection, path, new=version == 0)
+            migrate(connection, path)
+            _sync_file(connection)
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
     except sqlite3.Error as error:
-        _close(connection)
+        _leave(connection, path)
         raise explain(error, path, "open") from error
+    except OSError as error:
+        _leave(connection, path)
+        raise JournalWriteFailed(
+            f"cannot make durable what is in {path}: {error.strerror}; make room or repair the disk, then open it again"
+        ) from error
     except JournalError:
-        _close(connection)
+        _leave(connection, path)
         raise
     return connection
 
 
-def _close(connection: sqlite3.Connection | None) -> None:
-    if connection is not None:
+def _sync_log(connection: sqlite3.Connection, path: str, *, new: bool) -> None:
+    """Make durable what the write-ahead log shows, before anything is built on it.
+
+    A process that was killed, or whose sync failed, leaves commits in the system's memory that may not be on the
+    disk: acknowledged appends behind them would be lost with the power, as reading a log ends at its first hole.
+    A sync by itself does not help, since Linux takes a page for clean once its sync has failed. So the log is
+    written over with what is in it. A checkpoint may only come afterwards: it could move half of such a commit into
+    the file.
+    """
+    connection.execute("BEGIN IMMEDIATE")  # for its lock: until it ends, no other program writes to the log
+    try:
+        # Other than for the file itself (see FileLock), SQLite has no locks on the log that closing it would drop.
+        descriptor = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            start = 0
+            while piece := os.pread(descriptor, _PIECE, start):
+                start += os.pwrite(descriptor, piece, start)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync_names(path, upwards=new)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _sync_names(path: str, *, upwards: bool) -> None:
+    """Make the names of the journal's files durable; ``upwards`` also those of the folders that lead to them."""
+    folder = os.path.dirname(path)
+    while True:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:  # a folder that this user may not list was not made by this user
+            return
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EROFS):  # a file system that cannot, or need not
+                raise
+        finally:
+            os.close(descriptor)
+        if not upwards or os.path.ismount(folder):
+            return
+        folder = os.path.dirname(folder)
+
+
+def _sync_file(connection: sqlite3.Connection) -> None:
+    """Make durable what is in the file itself, say after a time with durability ``"memory"``."""
+    # A checkpoint syncs the file if it moves anything into it, so there must be something to move.
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute(f"PRAGMA user_version = {version}")
+    # Somebody who reads at this moment may keep the log from being emptied, and nothing is lost then: it is durable.
+    connection.execute(f"PRAGMA busy_timeout = {_READERS_TIMEOUT:.0f}")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT * 1000:.0f}")
+
+
+def _leave(connection: sqlite3.Connection | None, path: str) -> None:
+    """Close a connection that could not be made ready, and leave the log as it is."""
+    if connection is None:
+        return
+    with contextlib.ExitStack() as stack:
+        # The last connection to close makes a checkpoint, which must not come before _sync_log; so another one,
+        # which may not write, closes behind it.
+        with contextlib.suppress(sqlite3.Error):
+            guard = stack.enter_context(contextlib.closing(sqlite3.connect(read_uri(path), uri=True)))
+            guard.execute("SELECT count(*) FROM sqlite_master").fetchone()
         connection.close()
 
 
@@ -153,7 +194,8 @@ def check_readable(path: str) -> None:
     except sqlite3.Error as error:
         raise explain(error, path, "read") from error
     finally:
-        _close(connection)
+        if connection is not None:
+            connection.close()
 
 
 def read_uri(path: str) -> str:

@@ -14,6 +14,7 @@ from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
 from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.memory.observers import Observers
+from repertory.memory.ownership import FileLock
 from repertory.memory.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row, whole_request
 from repertory.memory.records import (
     FINAL_STATES,
@@ -47,7 +48,7 @@ from repertory.memory.rows import (
     encode_records,
 )
 from repertory.memory.search import EntryIndex, match_expression, search_hit
-from repertory.memory.sqlite_file import FileLock, not_writable
+from repertory.memory.sqlite_file import not_writable
 from repertory.memory.sqlite_jobs import delete_contents, index_slice
 from repertory.memory.sqlite_reader import Rows, SqliteReader
 from repertory.memory.sqlite_schema import LATEST_ITERATION

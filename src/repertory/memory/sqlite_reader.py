@@ -18,6 +18,7 @@ import anyio.to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory.errors import JournalClosed
+from repertory.memory.ownership import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.memory.rows import Value
 from repertory.memory.sqlite_file import explain, read_uri
 from repertory.memory.waiting import new_waiter, wake_all
@@ -40,6 +41,8 @@ class SqliteReader:
         self._portal: BlockingPortal | None = None
         self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
         self._connection: aiosqlite.Connection | None = None
+        self._forked = False
+        leave_behind_in_forks(self)
 
     async def fetch(self, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         """Run one query and decode its rows.
@@ -50,7 +53,7 @@ class SqliteReader:
             JournalClosed: After ``aclose``.
             JournalUnreadable: SQLite cannot read the file.
         """
-        if self._portal is None:
+        if self._portal is None and not self._closed:
             await anyio.to_thread.run_sync(self._start)
         with self._lock:
             if self._portal is None or self._closed:
@@ -60,6 +63,8 @@ class SqliteReader:
         return future.result()
 
     def _is_closed(self) -> JournalClosed:
+        if self._forked:
+            return in_a_fork(self._path)
         return JournalClosed(f"{self._path} is closed; nothing was read")
 
     def _start(self) -> None:
@@ -91,6 +96,13 @@ class SqliteReader:
         async with self._turn:
             if self._connection is not None:
                 await self._connection.close()
+
+    def abandon(self) -> None:
+        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        keep_for_ever((self._stack, self._connection))
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._closed = self._forked = True
+        self._stack = self._portal = self._connection = None
 
     def close(self) -> None:
         """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""

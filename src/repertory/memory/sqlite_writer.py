@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from repertory.errors import JournalClosed, JournalWriteFailed
+from repertory.memory.ownership import OpenedFile, in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.memory.rows import TABLES, EncodedRecord, Value
 from repertory.memory.waiting import Latch, Waiter, wake_all
 
@@ -75,10 +76,11 @@ class SqliteWriter:
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
+        self._opened = OpenedFile(path)
         self._queue: queue.SimpleQueue[_Batch | Job[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # nothing may be queued behind the end
         self._last: Latch | None = None  # what was queued last
-        self._closed = False
+        self._closed = self._forked = False
         self._failure: BaseException | None = None
         self._sequence = max(
             connection.execute(f"SELECT coalesce(max(seq), 0) FROM {table.name}").fetchone()[0]
@@ -90,6 +92,7 @@ class SqliteWriter:
         # A daemon, so that a disk that hangs for ever does not keep a dying process; SQLite needs no good-bye.
         self._thread = threading.Thread(target=self._run, name="repertory-journal", daemon=True)
         self._thread.start()
+        leave_behind_in_forks(self)
 
     def submit(self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None) -> Latch:
         """Queue a batch; never blocks."""
@@ -105,6 +108,8 @@ class SqliteWriter:
 
     def _put(self, item: _Batch | Job[Any]) -> None:
         with self._lock:
+            if self._forked:
+                raise in_a_fork(self._path)
             if self._closed:
                 raise JournalClosed(f"{self._path} is closed; nothing was written")
             if self._failure is not None:
@@ -145,6 +150,12 @@ class SqliteWriter:
                 f"{self._path} did not finish writing within {timeout:g} s: "
                 f"about {self._queue.qsize()} batches are not on the disk"
             )
+
+    def abandon(self) -> None:
+        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._closed = self._forked = True
+        keep_for_ever(self._connection)
 
     # --- the thread ---------------------------------------------------------------------------------------
 
@@ -229,6 +240,7 @@ class SqliteWriter:
     def _timed(self, commit: Callable[[], object]) -> None:
         started = time.perf_counter()
         commit()
+        self._opened.check()  # before anybody is told that it is durable
         self._commits += 1
         self._slowest = max(self._slowest, time.perf_counter() - started)
 
