@@ -14,12 +14,16 @@
 # Names are imported when they are first used: a program pays for the layers that it uses.
 """Hierarchies of LLM agents as supervised actors, with a full record on disk and a small, priced view for the model."""
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from repertory._version import __version__
 
+TYPE_CHECKING = False  # that of typing takes longer to import than all that is imported here
 if TYPE_CHECKING:
+    from typing import Any
+
     from repertory.agents import (
         Agent,
         AlertThresholds,

@@ -7,6 +7,11 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    from repertory.cli.app import app
+    from repertory.cli import signals
 
+    signals.install()  # before anything that takes long to import
+    from repertory.cli.app import app
+    from repertory.cli.output import open_standard_streams
+
+    open_standard_streams()
     app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -26,12 +27,14 @@ class _Group(TyperGroup):
         """Parse the words, run the command, exit with its code."""
         words, debug = _take_debug(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
-        output.tolerate_any_text()
+        output.tolerate_any_terminal()
         try:
             code = self._main(words, debug, prog_name, extra)
             sys.stdout.flush()
-        except BrokenPipeError:
-            output.drop_output()
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):  # a reader that has enough is no trouble worth a word
+                output.say(f"cannot write to standard output: {error.strerror or error}")
+            output.drop(sys.stdout)
             code = output.FAILED
         sys.exit(code)
 
@@ -43,7 +46,7 @@ class _Group(TyperGroup):
             context = error.ctx.command_path if error.ctx is not None else "repertory"
             output.say(f"{_lower(error.format_message())}; see {context} --help")
             return output.USAGE
-        except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:
+        except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
             # The outermost frame: whatever it is, a person is at the other end.
             cause = _single(raised)
             if isinstance(cause, (BrokenPipeError, SystemExit)):
@@ -51,7 +54,9 @@ class _Group(TyperGroup):
             if isinstance(cause, KeyboardInterrupt):
                 return output.INTERRUPTED
             if debug:
-                raise
+                traceback.print_exception(raised)
+            if isinstance(cause, OSError):
+                sys.stdout.flush()  # raises what is wrong with standard output, if that is it
             if isinstance(cause, RepertoryError):
                 output.say(str(cause))
                 return output.exit_code_of(cause)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from repertory.cli import output
 from repertory.cli.progress import AgentLine, Progress
 from repertory.cli.runs import coloured_state
+from repertory.cli.signals import cursor_hidden_at
 from repertory.cli.tree import in_tree
 
 if TYPE_CHECKING:
@@ -29,18 +31,17 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> AbstractContex
     screen = output.console(stderr=as_json or stderr)
     if screen.is_terminal and not screen.is_dumb_terminal and not plain:
         return _picture(screen)
-    return _lines(screen, silent=as_json)
+    return _lines(None if as_json else _write if not stderr else output.remark)
 
 
 @contextmanager
-def _lines(screen: Console, *, silent: bool) -> Generator[Progress]:
-    stream = screen.file
+def _lines(write: Callable[[str], None] | None) -> Generator[Progress]:
+    yield Progress(write)
 
-    def write(line: str) -> None:
-        stream.write(line + "\n")
-        stream.flush()
 
-    yield Progress(None if silent else write)
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 @contextmanager
@@ -48,16 +49,21 @@ def _picture(screen: Console) -> Generator[Progress]:
     from rich.live import Live
 
     progress = Progress()
+    progress.announce = progress.notes.append
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
-    with Live(
-        console=screen,
-        get_renderable=lambda: draw(progress, screen.width, screen.height),
-        refresh_per_second=_REFRESH,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        vertical_overflow="ellipsis",
+    with (
+        cursor_hidden_at(screen.file.fileno()),
+        Live(
+            console=screen,
+            get_renderable=lambda: draw(progress, screen.width, screen.height),
+            refresh_per_second=_REFRESH,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="ellipsis",
+        ),
     ):
         yield progress
+        progress.end()
 
 
 def draw(progress: Progress, width: int, height: int) -> RenderableType:

@@ -26,6 +26,8 @@ STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM
 
+_SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # what may be asked for: tables are padded to it
+
 # The first that fits counts.
 _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.RunNotFound, NOT_FOUND),
@@ -165,19 +167,50 @@ def print_json(value: Any) -> None:
 
 def say(text: str) -> None:
     """Write one line for a person to standard error."""
-    sys.stderr.write(f"repertory: {one_line(text)}\n")
+    remark(f"repertory: {one_line(text)}")
 
 
-def tolerate_any_text() -> None:
-    """Write what the terminal's encoding lacks as an escape, instead of failing."""
+def remark(line: str) -> None:
+    """Write a line to standard error as it is. Where nobody can read it, that stops nothing."""
+    try:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+    except OSError:  # full, or its reader is gone; there is no other place to say so
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Point a stream nowhere, because what is written to it cannot be read, so that the last flush is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+# --- what the process was started with --------------------------------------------------------------------
+
+
+def open_standard_streams() -> None:
+    """Put something in the place of each standard stream that was closed; without standard output, give up.
+
+    Else the next file to be opened would get its number, and what is meant for a person would go into a database.
+    """
+    had_output = sys.__stdout__ is not None
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+        setattr(sys, ("stdin", "stdout", "stderr")[number], stream)
+    os.close(number)
+    if not had_output:
+        say("cannot write to standard output: it is closed; send it to /dev/null if nobody is to read it")
+        sys.exit(FAILED)
+
+
+def tolerate_any_terminal() -> None:
+    """Write what the encoding lacks as an escape, and pay no heed to a size that no terminal has."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def drop_output() -> None:
-    """Point standard output nowhere, because its reader is gone, so that the last flush is quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for name, sizes in _SIZES.items():
+        value = os.environ.get(name, "")
+        if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) in sizes):
+            os.environ.pop(name, None)
 
 
 # --- units ------------------------------------------------------------------------------------------------

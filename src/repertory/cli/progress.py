@@ -24,7 +24,7 @@ from repertory.agents import (
 )
 from repertory.agents.events import Event
 from repertory.cli.entries import call_line
-from repertory.cli.output import dollars, one_line, tokens
+from repertory.cli.output import dollars, one_line, say, tokens
 
 
 class AgentLine:
@@ -44,9 +44,13 @@ class AgentLine:
 
 
 class Progress:
-    """Takes in events; read from any thread. ``on_line`` gets each event that is worth a line, as text."""
+    """Takes in events; read from any thread. ``on_line`` gets each event that is worth a line, as text.
+
+    ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way.
+    """
 
     def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+        self.announce: Callable[[str], None] = say
         self.started_at = time.monotonic()
         self.agents: dict[str, AgentLine] = {}
         self.notes: deque[str] = deque(maxlen=6)
@@ -82,6 +86,13 @@ class Progress:
                 self._on_line(words)
             if isinstance(event, (ContextEdited, SummaryTaken, SummaryRefused, Alert, ModelRetrying, RunResumed)):
                 self.notes.append(words)
+
+    def end(self) -> None:
+        """Nothing more will come: what goes on by its record was interrupted."""
+        for agent in self.agents.values():
+            if agent.state in ("running", "waiting"):
+                agent.state, agent.now = "interrupted", ""
+                agent.calls.clear()
 
     def _agent(self, event: Event) -> AgentLine:
         agent = self.agents.get(event.run_id)

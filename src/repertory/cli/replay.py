@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repertory.cli import output
+from repertory.cli.signals import cursor_hidden_at
 
 if TYPE_CHECKING:
     from repertory.context import ContextPolicy
@@ -104,7 +105,7 @@ def _play_all(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True) as progress:
+    with cursor_hidden_at(screen.file.fileno()), Progress(*columns, console=screen, transient=True) as progress:
         # Each turn is searched once and played once for each model.
         bar = progress.add_task("", total=(1 + len(profiles)) * sum(len(recorded.turns) for recorded in runs))
         return [_play(recorded, policy, profiles, lambda: progress.advance(bar)) for recorded in runs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from repertory.cli import output
 from repertory.cli.citations import Citation, check_citations
 from repertory.cli.databases import open_run, runs_database
 from repertory.cli.live import show_progress
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def raise_for(outcome: Outcome) -> None:
     """
     if outcome.signal:
         words = f"interrupted, nothing is lost; go on with: {outcome.resume_command}"
-        raise output.Interrupted(words, exit_code_of(outcome.signal))
+        raise output.Interrupted(words, 128 + outcome.signal)
     if outcome.error is not None:
         raise type(outcome.error)(f"{outcome.error}; go on with: {outcome.resume_command}") from outcome.error.__cause__
 
@@ -244,33 +244,6 @@ def print_answer(answer: str) -> None:
 # --- one run in the foreground ----------------------------------------------------------------------------
 
 
-def exit_code_of(signal_number: int) -> int:
-    """What a process that was ended by a signal exits with."""
-    return output.TERMINATED if signal_number == signal.SIGTERM else output.INTERRUPTED
-
-
-class _Stop:
-    """Ctrl-C and SIGTERM: the first asks, the second cancels."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self._asked = anyio.Event()
-
-    async def listen(self, everything: anyio.CancelScope) -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for number in signals:
-                if self.signal:
-                    everything.cancel()
-                    return
-                self.signal = int(number)
-                self._asked.set()
-                output.say("stopping at the next boundary; once more stops at once")
-
-    async def cancel_when_asked(self, scope: anyio.CancelScope) -> None:
-        await self._asked.wait()
-        scope.cancel()
-
-
 def execute(
     start: Callable[[Supervisor], Awaitable[Run]],
     *,
@@ -295,29 +268,26 @@ def execute(
     from repertory.agents import open_supervisor, run
     from repertory.cli.summaries import summaries_by
 
-    stop = _Stop()
     outcomes: list[Outcome] = []
     begun = time.monotonic()
 
     async def main() -> None:
-        async with anyio.create_task_group() as everything:
-            everything.start_soon(stop.listen, everything.cancel_scope)
-            async with (
-                summaries_by(summary_model) as summaries,
-                open_supervisor(path, model=model, summaries=summaries) as supervisor,
-            ):
-                started = await start(supervisor)
-                async with anyio.create_task_group() as watching:
-                    watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
-                    async for event in started.events(tree=True):
-                        progress.add(event)
-                    watching.cancel_scope.cancel()
-                outcomes.append(await _outcome(supervisor, started, path, stop.signal, time.monotonic() - begun))
-            everything.cancel_scope.cancel()
+        async with (
+            stopped_by_signals(progress.announce) as stop,
+            summaries_by(summary_model) as summaries,
+            open_supervisor(path, model=model, summaries=summaries) as supervisor,
+        ):
+            started = await start(supervisor)
+            async with anyio.create_task_group() as watching:
+                watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
+                async for event in started.events(tree=True):
+                    progress.add(event)
+                watching.cancel_scope.cancel()
+            outcomes.append(await _outcome(supervisor, started, path, stop.signal, time.monotonic() - begun))
+        if not outcomes:  # a second signal came before the supervisor was closed in order, or before there was a run
+            raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
 
     run(main, backend=backend)
-    if not outcomes:  # a signal came before there was a run
-        raise output.Interrupted("stopped before the run began", exit_code_of(stop.signal))
     outcome = outcomes[0]
     if outcome.answer is None or root is None:
         return outcome

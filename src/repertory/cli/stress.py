@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from repertory.cli import output
+from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -38,15 +39,17 @@ def stress_appends(
         screen.print(f"{done}, {progress.seconds:.1f} s   ", end="\r")
 
     async def main(path: Path) -> AppendsReport:
-        return await run_appends(
-            writers=writers,
-            appends=appends,
-            threads=threads,
-            path=path,
-            durability="power" if durable else "process",
-            summarize=_summarize,
-            on_progress=show if live else None,
-        )
+        async with stopped_by_signals() as stop:
+            return await run_appends(
+                writers=writers,
+                appends=appends,
+                threads=threads,
+                path=path,
+                durability="power" if durable else "process",
+                summarize=_summarize,
+                on_progress=show if live else None,
+            )
+        raise stop.interrupted("stopped before the end; nothing was found wrong so far")
 
     with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
         report = anyio.run(main, db or Path(folder) / "stress.db", backend=backend)

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM at any instant: one picture, the cursor, no traceback, an exit code that says what happened."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from repertory.testing.interrupts import interrupt_storm, judge, shoot
+from repertory.testing.screen import Screen
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_signal_at_any_instant_leaves_a_clean_terminal(seed: int) -> None:
+    """Real processes on a real terminal, one to three signals each, from the first import to the last line."""
+    assert interrupt_storm(seed, 8) == []
+
+
+@pytest.mark.nightly
+def test_many_signals_leave_a_clean_terminal() -> None:
+    """The same for longer."""
+    assert interrupt_storm(3, 400) == []
+
+
+CARELESS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+sys.stdout.write({text!r}); sys.stdout.flush()
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "complaint"),
+    [
+        ("\x1b[?25l", signal.SIGTERM, "the cursor is hidden"),
+        ("", 0, "it shows 'Traceback'"),
+        ("VIEW / RECORD\r\nVIEW / RECORD\r\n", signal.SIGTERM, "2 pictures"),
+        ("", signal.SIGKILL, "it ends with -9"),
+    ],
+)
+def test_the_storm_sees_what_a_careless_program_leaves(text: str, number: int, complaint: str, tmp_path: Path) -> None:
+    """Negative control: a hidden cursor, a traceback, two pictures, an undocumented code."""
+    program = (sys.executable, "-c", CARELESS.format(text=text))
+    shot = shoot([], [(0.1, number)], home=tmp_path, program=program)
+    if number == signal.SIGKILL:
+        shot = type(shot)(shot.words, ((0.1, signal.SIGTERM),), shot.code, shot.text)
+    assert complaint in " ".join(judge(shot))
+    careful = shoot(
+        [], [(0.1, signal.SIGTERM)], home=tmp_path, program=(sys.executable, "-c", CARELESS.format(text=""))
+    )
+    assert judge(careful) == []
+
+
+def test_the_screen_shows_what_a_terminal_would() -> None:
+    """Lines that were drawn over are gone, as a picture is that is drawn again."""
+    screen = Screen(10, 5)
+    screen.write("\x1b[?25lone\r\n\x1b[31mtwo\x1b[0m\r\x1b[2K\x1b[1A\x1b[2KONE\r\nTWO, and wrapped")
+    assert screen.lines == ["ONE", "TWO, and w", "rapped"]
+    assert not screen.cursor_shown
+    screen.write("\x1b[?25h\x1b[2D\bX\x1b[K\x1b[3G-\x1b[1B\x1b[1C!")
+    assert screen.lines == ["ONE", "TWO, and w", "ra-X!"]
+    assert screen.cursor_shown
