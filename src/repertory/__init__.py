@@ -22,8 +22,6 @@ from repertory._version import __version__
 
 TYPE_CHECKING = False  # that of typing takes longer to import than all that is imported here
 if TYPE_CHECKING:
-    from typing import Any
-
     from repertory.agents import (
         Agent,
         AlertThresholds,
@@ -117,6 +115,10 @@ __all__ = [
     "run_sync",
     "tool",
 ]
+
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def __getattr__(name: str) -> Any:

@@ -12,10 +12,9 @@ from repertory.testing.interrupts import interrupt_storm, judge, shoot
 from repertory.testing.screen import Screen
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_signal_at_any_instant_leaves_a_clean_terminal(seed: int) -> None:
+def test_a_signal_at_any_instant_leaves_a_clean_terminal() -> None:
     """Real processes on a real terminal, one to three signals each, from the first import to the last line."""
-    assert interrupt_storm(seed, 8) == []
+    assert interrupt_storm(1, 10) == []
 
 
 @pytest.mark.nightly

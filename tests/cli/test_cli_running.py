@@ -120,6 +120,19 @@ def test_a_model_writes_the_summaries_if_it_is_named(place: Path) -> None:
     assert found == [set(), {"offline"}, {"offline"}]
 
 
+def test_resume_takes_the_newest_run_that_did_not_finish(place: Path) -> None:
+    """Not the newest of all, which is done; once every run is done, there is nothing to go on with."""
+    begun = ("--db", "r.db", "--agent")
+    assert in_a_process("run", "First.", *begun, "own_agents:busy", home=place).code == 1
+    assert in_a_process("run", "Second.", *begun, "own_agents:of", home=place).code == 0
+    (place / "gate").touch()
+    resumed = in_a_process("resume", "--db", "r.db", home=place)
+    assert (resumed.code, resumed.out) == (0, "All read.\n"), resumed.err
+    nothing = in_a_process("resume", "--db", "r.db", home=place)
+    assert (nothing.code, nothing.out) == (4, "")
+    assert "every run in r.db has finished" in nothing.err
+
+
 def _start(place: Path, *words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "repertory", *words],

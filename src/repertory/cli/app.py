@@ -31,9 +31,9 @@ class _Group(TyperGroup):
         try:
             code = self._main(words, debug, prog_name, extra)
             sys.stdout.flush()
-        except OSError as error:
-            if not isinstance(error, BrokenPipeError):  # a reader that has enough is no trouble worth a word
-                output.say(f"cannot write to standard output: {error.strerror or error}")
+        except (BrokenPipeError, output.CannotWrite) as error:
+            if isinstance(error, output.CannotWrite):  # while a reader that has enough is not worth a word
+                output.say(str(error))
             output.drop(sys.stdout)
             code = output.FAILED
         sys.exit(code)
@@ -49,14 +49,12 @@ class _Group(TyperGroup):
         except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
             # The outermost frame: whatever it is, a person is at the other end.
             cause = _single(raised)
-            if isinstance(cause, (BrokenPipeError, SystemExit)):
+            if isinstance(cause, (BrokenPipeError, SystemExit, output.CannotWrite)):
                 raise cause from None
             if isinstance(cause, KeyboardInterrupt):
                 return output.INTERRUPTED
             if debug:
                 traceback.print_exception(raised)
-            if isinstance(cause, OSError):
-                sys.stdout.flush()  # raises what is wrong with standard output, if that is it
             if isinstance(cause, RepertoryError):
                 output.say(str(cause))
                 return output.exit_code_of(cause)
@@ -93,7 +91,6 @@ app = typer.Typer(
     ),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -143,6 +140,13 @@ RunId = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help="A run's id, or any part of it that fits one run only. Default: the newest."),
 ]
+UnfinishedRunId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, or any part of it that fits one run only. Default: the newest that did not finish.",
+    ),
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -153,8 +157,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _repertory(
+    ctx: typer.Context,
     show_version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
@@ -163,6 +168,10 @@ def _repertory(
     ] = False,
 ) -> None:
     """Options of every command."""
+    if ctx.invoked_subcommand is None:
+        from repertory.cli.welcome import welcome
+
+        welcome()
 
 
 @app.command()
@@ -229,7 +238,7 @@ def run(
 
 @app.command()
 def resume(
-    run_id: RunId = None,
+    run_id: UnfinishedRunId = None,
     *,
     agent: AgentRef = None,
     root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="Another folder than before.")] = None,

@@ -148,6 +148,29 @@ async def open_run(run_id: str | None, db: Path | None) -> AsyncGenerator[tuple[
     raise RunNotFound(f"there is {what} in {where}; repertory ps -a lists what there is")
 
 
+@asynccontextmanager
+async def open_unfinished(db: Path | None) -> AsyncGenerator[tuple[Path, Journal, RunRow]]:
+    """Find the newest run that did not finish and that no process works on, and open its database to read.
+
+    Raises:
+        NothingThere: There is no database.
+        RunNotFound: Every run has finished, or is under way.
+    """
+    paths = databases_to_read(db)
+    for path in paths:
+        if is_owned(path) and len(paths) > 1:
+            continue
+        async with open_to_read(path) as journal:
+            rows = [row for row in await journal.read_runs() if row.started.parent_id is None and row.state != "done"]
+            if rows:
+                if named_database(db) is None:
+                    say(f"reading {path}")
+                yield path, journal, rows[-1]
+                return
+    where = str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"
+    raise RunNotFound(f"every run in {where} has finished or is under way; repertory ps -a lists them")
+
+
 def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
     """The run that an id, or a part of one, stands for; None where there is none.
 

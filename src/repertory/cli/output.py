@@ -45,6 +45,10 @@ class NothingThere(errors.RepertoryError):
     """What the command was asked about does not exist."""
 
 
+class CannotWrite(errors.RepertoryError):
+    """Standard output takes no more."""
+
+
 class Interrupted(errors.RepertoryError):
     """A signal ended the command; ``exit_code`` says which."""
 
@@ -187,12 +191,30 @@ def drop(stream: TextIO) -> None:
 # --- what the process was started with --------------------------------------------------------------------
 
 
+class _Output(io.FileIO):
+    """Standard output, whose errors can be told from those of any other file."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CannotWrite(f"cannot write to standard output: {error.strerror or error}") from error
+
+
 def open_standard_streams() -> None:
     """Put something in the place of each standard stream that was closed; without standard output, give up.
 
     Else the next file to be opened would get its number, and what is meant for a person would go into a database.
     """
     had_output = sys.__stdout__ is not None
+    if had_output:
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Output(1, "w", closefd=False)),
+            encoding=sys.stdout.encoding,
+            line_buffering=sys.stdout.isatty(),
+        )
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115 - for the life of the process
         setattr(sys, ("stdin", "stdout", "stderr")[number], stream)

@@ -13,7 +13,7 @@ import msgspec
 
 from repertory.cli import output
 from repertory.cli.citations import Citation, check_citations
-from repertory.cli.databases import open_run, runs_database
+from repertory.cli.databases import open_run, open_unfinished, runs_database
 from repertory.cli.live import show_progress
 from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import ConfigurationError, RunError
@@ -128,7 +128,7 @@ def resume_run(
     """See ``repertory resume``."""
 
     async def find() -> tuple[Path, Any]:
-        async with open_run(run_id, db) as (path, _, row):
+        async with open_unfinished(db) if run_id is None else open_run(run_id, db) as (path, _, row):
             return path, row
 
     path, row = anyio.run(find)

@@ -1,0 +1,90 @@
+"""Bare ``repertory``: it says what to do next, by what there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from cli_support import CHILD, OTHER, RUN, Result, invoke
+
+from repertory.memory import RunStarted, RunStateChanged, open_journal
+
+
+def kept(home: Path) -> Path:
+    """The data folder of a home."""
+    folder = home / "data" / "repertory"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_newcomer_is_told_how_to_begin(tmp_path: Path) -> None:
+    """Nothing is recorded yet, and asking makes no file."""
+    result = invoke(home=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "repertory demo" in result.out
+    assert 'repertory run "TASK" --root DIR' in result.out
+    assert not (tmp_path / "data").exists()
+    missing = invoke(home=tmp_path, env={"REPERTORY_DB": str(tmp_path / "none.db")})
+    assert f"No runs yet in {tmp_path / 'none.db'}" in missing.out
+
+
+def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:
+    """The newest of them first, as what to type; sub-agents go on with their run and are not named."""
+    shutil.copy(made, kept(tmp_path) / "runs.db")
+    result = invoke(home=tmp_path)
+    assert result.code == 0
+    assert "2 runs, 0 under way, 2 not finished" in result.out
+    resumes = [line.split()[2] for line in result.out.splitlines() if "repertory resume" in line]
+    assert resumes == [OTHER, RUN]
+    assert CHILD not in result.out
+
+
+def test_runs_under_way_are_to_be_looked_at(made: Path, tmp_path: Path) -> None:
+    """A living process has the database: nothing there is to be resumed by another."""
+    path = kept(tmp_path) / "runs.db"
+    shutil.copy(made, path)
+
+    async def main() -> Result:
+        async with open_journal(path):
+            return await anyio.to_thread.run_sync(lambda: invoke(home=tmp_path))
+
+    result = anyio.run(main)
+    assert result.code == 0
+    assert "1 under way" in result.out
+    assert "repertory ps " in result.out
+    assert "repertory resume" not in result.out
+
+
+def test_finished_runs_are_to_be_looked_at_or_followed_by_another(tmp_path: Path) -> None:
+    """What was done can be seen in three ways; an older database is mentioned."""
+    folder = kept(tmp_path)
+
+    async def main() -> None:
+        for name in ("older", "newer"):
+            async with open_journal(folder / f"{name}.db") as journal:
+                await journal.write([RunStarted(run_id=f"run-{name}", agent="a", task="t", at=1.0)])
+                await journal.write([RunStateChanged(run_id=f"run-{name}", state="done", at=2.0)])
+
+    anyio.run(main)
+    os.utime(folder / "older.db", (1.0, 1.0))
+    for suffix in ("-wal", "-shm"):
+        (folder / f"older.db{suffix}").unlink(missing_ok=True)
+    result = invoke(home=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "newer.db: 1 run, 0 under way, 0 not finished, 1 older databases beside it" in result.out
+    for command in ("ps -a", "stats --tree", "inspect", "demo", "doctor"):
+        assert f"repertory {command}" in result.out
+
+
+@pytest.mark.parametrize("content", [b"Dear reader, ", b"\0"], ids=["letter", "zeros"])
+def test_what_cannot_be_read_is_said_and_no_error(content: bytes, tmp_path: Path) -> None:
+    """It is the first thing that a person types: it answers, whatever there is."""
+    (kept(tmp_path) / "runs.db").write_bytes(content * 1000)
+    result = invoke(home=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "cannot be read" in result.out
+    assert "repertory doctor" in result.out
