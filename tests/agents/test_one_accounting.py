@@ -1,0 +1,90 @@
+"""Everybody who shows figures shows the same ones, whatever crashed in between."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from kill_child import RUN_ID
+from test_kill import CORPUS, start
+
+import repertory as rp
+from repertory.cli.figures import read_figures
+from repertory.memory import Journal, RunStatistics, open_journal
+from repertory.service.views import read_node, sum_of
+
+Shown = dict[str, dict[str, float]]
+
+
+def of_tree(parts: list[RunStatistics]) -> dict[str, float]:
+    """The sum over runs, field by field."""
+    return msgspec.structs.asdict(sum(parts[1:], start=parts[0]))
+
+
+async def read_all(journal: Journal, path: Path) -> Shown:
+    """What each reader makes of the whole tree."""
+    rows = await journal.read_runs()
+    node = await read_node(journal, rows, RUN_ID, live=False)
+    names = RunStatistics.__struct_fields__
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+        found = connection.execute(f"SELECT {', '.join(names)} FROM run_statistics").fetchall()
+    view = [RunStatistics(**dict(zip(names, row, strict=True))) for row in found]
+    figures = [await read_figures(journal, row) for row in rows]
+    steps = [step for run in figures for step in run.iterations]
+    assert sum(step.prompt_tokens for step in steps) == sum(run.statistics.tokens_seen for run in figures)
+    assert sum(tool.calls for run in figures for tool in run.tools.values()) == sum(one.tool_calls for one in view)
+    return {
+        "stats": of_tree([run.statistics for run in figures]),
+        "service": msgspec.structs.asdict(sum_of(node)),
+        "view": of_tree(view),
+        "journal": of_tree(list((await journal.read_statistics(RUN_ID)).values())),
+    }
+
+
+def check_agreement(shown: Shown) -> None:
+    """All readers show the same, but for the last digit of a sum of dollars."""
+    first, *others = shown.values()
+    for other in others:
+        assert other == pytest.approx(first, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_all_readers_agree_after_crashes(seed: int, tmp_path: Path) -> None:
+    """A killed team is counted alike by the command line, the service, SQL, and the run that goes on with it."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, text in CORPUS.items():
+        (corpus / name).write_text(text, encoding="utf-8")
+    path, chance = tmp_path / "run.db", random.Random(seed)
+    shown: Shown = {}
+    while not shown or shown["journal"]["iterations"] < 3:
+        process = start("research", path, corpus)
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            process.wait(timeout=chance.uniform(0.05, 0.3))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.communicate()
+        async with open_journal(path, readonly=True) as journal:
+            if await journal.read_runs():
+                shown = await read_all(journal, path)
+                check_agreement(shown)
+    async with rp.open_supervisor(path) as supervisor:
+        run = await supervisor.resume(RUN_ID, agent=rp.research_team(corpus, model="offline"))
+        await run.wait_result()
+        shown = await read_all(supervisor.journal, path)
+        check_agreement(shown | {"run": msgspec.structs.asdict(run.statistics(tree=True))})
+        assert shown["journal"]["runs"] > 1
+
+
+def test_a_reader_that_counts_otherwise_is_found() -> None:
+    """Negative control: one tool call more, and the comparison fails."""
+    one = msgspec.structs.asdict(RunStatistics(tool_calls=3))
+    check_agreement({"a": one, "b": one})
+    with pytest.raises(AssertionError):
+        check_agreement({"a": one, "b": one | {"tool_calls": 4}})
