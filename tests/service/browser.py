@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 class Browser:
-    """One tab. ``problems`` holds what the page's policy forbade and what its script threw."""
+    """Drives one tab at a time. ``problems`` holds what the page's policy forbade and what its script threw."""
 
     def __init__(self, *, dark: bool = False, width: int = 1400, height: int = 900) -> None:
         assert CHROMIUM is not None
@@ -44,13 +44,34 @@ class Browser:
         self.problems: list[str] = []
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target for target in targets if target["type"] == "page")
-        attached = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
-            self.call(f"{domain}.enable")
+        self._attach(page["targetId"])
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def _attach(self, target: str) -> None:
+        self._session = None
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+            self.call(f"{domain}.enable")
+
+    def new_tab(self) -> None:
+        """Open another tab and go on with that one."""
+        self._attach(self.call("Target.createTarget", url="about:blank")["targetId"])
+
+    @property
+    def tab(self) -> str | None:
+        """The tab that is driven; set it to drive another that was driven before."""
+        return self._session
+
+    @tab.setter
+    def tab(self, tab: str | None) -> None:
+        self._session = tab
+        self.call("Page.bringToFront")
+
+    def close_tab(self) -> None:
+        """Close the tab that is driven; set ``tab`` to go on with another."""
+        self.call("Page.close")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol and wait for its answer; events are looked through on the way."""

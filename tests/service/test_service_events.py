@@ -161,3 +161,22 @@ async def test_events_are_read_page_by_page_for_one_run_or_all(tmp_path: Path, k
         assert [event.body["n"] for _, event in odd] == [5, 7]
         assert await journal.read_events(None, after=everything[-1][0]) == []
         assert len(await journal.read_events(None, limit=0)) == 0
+
+
+def test_what_has_happened_can_be_had_without_following(short: Path, run_async: Any) -> None:
+    """As JSON, the same events as the stream's, page by page."""
+
+    async def main() -> None:
+        async with open_client(short, Gate(answer_after=2).model) as client:
+            run_id = await client.start()
+            await client.wait_for(run_id, "done")
+            whole = await client.get(f"/runs/{run_id}/events?follow=no")
+            assert whole[0]["type"] == "RunSpawned"
+            assert whole[-1]["body"]["state"] == "done"
+            assert await client.get("/events?follow=no") == whole
+            assert await client.get(f"/events?follow=no&after={whole[2]['seq']}") == whole[3:]
+            assert await client.get(f"/events?follow=no&after={whole[-1]['seq']}") == []
+            async with client.follow("/events") as stream:
+                assert [await stream.event() for _ in whole] == whole
+
+    run_async(main)

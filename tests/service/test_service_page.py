@@ -70,12 +70,14 @@ def test_text_from_agents_is_shown_and_never_run(short: Path, browser: Browser) 
                 "document.querySelector('#start').requestSubmit()"
             )
             browser.wait_for(
-                "document.querySelector('#task').textContent.trim() === window.task.trim() && "
+                "document.querySelector('#task').textContent.trim() === plain(window.task.trim()) && "
                 "document.querySelector('#agent').textContent.includes('done')"
             )
             browser.run("document.querySelectorAll('#timeline details').forEach((d) => { d.open = true })")
             shown = "[...document.querySelectorAll('#timeline pre')].map((pre) => pre.textContent).join('')"
-            browser.wait_for(f"{shown}.includes(JSON.stringify(window.task).slice(1, -1))")
+            browser.wait_for(f"{shown}.includes(plain(JSON.stringify(window.task).slice(1, -1)))")
+            assert "⟨U+202E⟩" in browser.run("plain('\\u202e')")
+            assert not browser.run("/[\\u202a-\\u202e]/.test(document.documentElement.outerHTML)")
         assert browser.run("typeof window.evil") == "undefined"
         assert browser.run("document.querySelectorAll('img, svg, iframe, base, a, main script').length") == 0
         assert browser.problems == []
@@ -121,6 +123,65 @@ def test_the_page_comes_back_with_the_service(short: Path, browser: Browser) -> 
         browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
         assert browser.problems == []
     finally:
+        served.process.terminate()
+        served.end()
+
+
+@needs_browser
+def test_ten_tabs_share_one_stream(short: Path, browser: Browser) -> None:
+    """A browser has six connections for one address: all tabs stay live on one, and when its tab goes on another's."""
+    (short / "docs").mkdir()
+    (short / "docs" / "a.md").write_text("The tide turns twice a day.\n")
+    served = Served(short, "--port", "0", "--root", str(short / "docs"), "--model", "offline")
+    live = "document.querySelector('#link').textContent === 'live'"
+    start = (
+        "document.querySelector('#start').elements.task.value = 'When does the tide turn?';"
+        "document.querySelector('#start').requestSubmit()"
+    )
+
+    def readers() -> list[str]:
+        found = []
+        for tab in tabs:
+            browser.tab = tab
+            if browser.run("source !== null"):
+                found.append(tab)
+        return found
+
+    try:
+        first = browser.tab
+        open_page(served, browser)
+        address = browser.run("location.origin") + "/"
+        tabs = [first]
+        for _ in range(9):
+            browser.new_tab()
+            browser.open(address)
+            browser.wait_for(live)
+            tabs.append(browser.tab)
+        browser.run(start)
+        for tab in tabs:
+            browser.tab = tab
+            browser.wait_for("document.querySelector('#tree .done') !== null")
+        assert readers() == [first]
+        for tab in (tabs[5], first):
+            tabs.remove(tab)
+            browser.tab = tab
+            browser.close_tab()
+        browser.tab = tabs[0]
+        browser.wait_for(live)
+        browser.run(start)
+        for tab in tabs:
+            browser.tab = tab
+            browser.wait_for("document.querySelectorAll('#tree .done').length >= 2")
+        browser.run("choose([...runs.keys()].at(-1))")
+        browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
+        browser.wait_for("document.querySelectorAll('#timeline li').length > 5")
+        assert len(readers()) == 1
+        assert browser.problems == []
+    finally:
+        for tab in tabs[1:]:
+            browser.tab = tab
+            browser.close_tab()
+        browser.tab = tabs[0]
         served.process.terminate()
         served.end()
 

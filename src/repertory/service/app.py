@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
-from repertory.service.feed import PING, Follower
+from repertory.service.feed import PING, Follower, event_view
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ BODY_TIMEOUT: Final = 10.0  # seconds
 HEALTH_TIMEOUT: Final = 5.0  # seconds
 MAX_FOLLOWERS: Final = 32  # event streams at once, so that connections are left for everything else
 MAX_TREES: Final = 1000
+EVENTS: Final = 500  # in one answer that is no stream
 
 # The first that fits counts.
 _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
@@ -126,12 +127,15 @@ class _Service:
         return _json(await self._control.read_run(request.path_params["run_id"]))
 
     async def events(self, request: Request) -> Response:
-        """Events from the journal, then as they happen."""
+        """Events from the journal, then as they happen; with ``follow=no`` a page of those that did."""
         run_id = request.path_params.get("run_id")
         if run_id is not None:
             run_id = await self._control.find_id(run_id)
         last_seen = request.headers.get("last-event-id")
         after = _number(request, "after", 0) if last_seen is None else _parse(last_seen, "Last-Event-ID")
+        if request.query_params.get("follow") == "no":
+            events = await self._control.journal.read_events(run_id, after=after, limit=EVENTS)
+            return _json([event_view(sequence, event) for sequence, event in events])
         if self._followers >= MAX_FOLLOWERS:
             raise HTTPException(503, f"{MAX_FOLLOWERS} event streams are open already", {"retry-after": "5"})
         follower = Follower(self._control.feed, self._control.journal, run_id, after=after, ping=self._ping)

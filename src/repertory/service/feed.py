@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from repertory.agents import Supervisor
+from repertory.llm.messages import Json
 from repertory.memory.journal import Journal
 from repertory.memory.records import EventLogged
 
@@ -100,16 +101,18 @@ class Follower:
         return b": ping\n\n"
 
 
+def event_view(sequence: int, event: EventLogged) -> Json:
+    """One event as a client gets it."""
+    return {
+        "seq": sequence,
+        "run_id": event.run_id,
+        "type": event.type,
+        "iteration": event.iteration,
+        "at": event.at,
+        "body": event.body,
+    }
+
+
 def frame(sequence: int, event: EventLogged) -> bytes:
-    """One event as a client gets it. JSON has no line breaks, so it is one ``data`` line."""
-    data = msgspec.json.encode(
-        {
-            "seq": sequence,
-            "run_id": event.run_id,
-            "type": event.type,
-            "iteration": event.iteration,
-            "at": event.at,
-            "body": event.body,
-        }
-    )
-    return b"id: %d\ndata: %b\n\n" % (sequence, data)
+    """One event of a stream. JSON has no line breaks, so it is one ``data`` line."""
+    return b"id: %d\ndata: %b\n\n" % (sequence, msgspec.json.encode(event_view(sequence, event)))
