@@ -14,7 +14,7 @@ PACKAGE = Path(repertory.__file__).parent
 # Lowest first: a room may import the rooms before it, and nothing after.
 ROOMS = ["errors", "actors", "llm", "memory", "context", "summarizer", "tools", "agents", "service", "replay", "cli"]
 NOT_EVEN = {"llm": {"actors"}, "context": {"actors"}}  # pure functions have no business with the runtime
-ANYWHERE = {"_ids", "_version", "__version__"}
+ANYWHERE = {"_frozen", "_ids", "_version", "__version__"}
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room
 
 

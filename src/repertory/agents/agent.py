@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.agents.limits import Limits
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError
@@ -58,6 +59,7 @@ class Agent(msgspec.Struct, frozen=True):
     on_lifecycle: Callable[[MessageEvent], object] | None = None
 
     def __post_init__(self) -> None:
+        freeze_fields(self, "options", sequences=("tools", "team"))
         check_listener(self.on_lifecycle)
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(

@@ -13,6 +13,7 @@ import msgspec
 from anyio import RunFinishedError, from_thread
 from anyio.lowlevel import current_token
 
+from repertory._frozen import thaw
 from repertory.actors import ActorContext
 from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
 from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
@@ -181,7 +182,9 @@ class Caller:
             memory=live.memory,
         )
         try:
-            output = await execute(tool, use.input, context)
+            output = await execute(
+                tool, thaw(use.input), context
+            )  # what a tool does to its arguments is its own affair
         except ToolAbort as error:
             await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
 from repertory.memory.records import EventLogged, RunState
@@ -82,6 +83,9 @@ class ToolStarted(Event, frozen=True, kw_only=True):
     call_id: str
     tool: str
     arguments: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
 
 
 class ToolProgress(Event, frozen=True, kw_only=True):

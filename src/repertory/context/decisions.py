@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.errors import JournalUnreadable
 from repertory.llm.messages import Block, Json, decode_block, encode_block
 
@@ -51,6 +52,9 @@ class CutCall(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Json]
     tokens: int
     was_tokens: int
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "inputs")
 
 
 class HoldBack(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.context.decisions import (
     CoverRange,
     CutCall,
@@ -48,6 +49,9 @@ class ShortCalls(msgspec.Struct, frozen=True):
 
     inputs: dict[str, Json]
     tokens: int
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "inputs")
 
 
 class Removed(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec.structs import FieldInfo
 
+from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 
 Rhythm: TypeAlias = Literal["thrifty", "strict"]
@@ -235,6 +236,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _check_types(self)
         for name, policy in self.tools.items():
             _check_result_policy(f"tools[{name!r}]", policy)
+        freeze_fields(self, "tools")
         _check_range(self, 1, 100_000, "window")
         _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
         _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.context.compactors import said_of
 from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
@@ -50,6 +51,9 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     facts: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     retrieval: bool = True
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "facts")
 
     @property
     def text(self) -> str:

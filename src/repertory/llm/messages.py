@@ -1,8 +1,8 @@
 """The content of a conversation, in the shape of the Messages API.
 
-Every block is a frozen struct with the fields that repertory reads; whatever else a provider put into it rides
-along in ``extra`` and goes back out untouched, and a block of a type we have never heard of is a ``RawBlock``.
-So decoding and encoding again gives the same JSON object, today and for block types of next year.
+Every block is frozen, down to the last dict in it, and has the fields that repertory reads; whatever else a provider
+put into it rides along in ``extra`` and goes back out untouched, and a block of a type we have never heard of is a
+``RawBlock``. So decoding and encoding again gives the same JSON object, today and for block types of next year.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+from repertory._frozen import freeze_fields
 
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
@@ -23,6 +25,9 @@ class Text(msgspec.Struct, frozen=True):
     text: str
     extra: Json | None = None
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "extra")
+
 
 class Thinking(msgspec.Struct, frozen=True):
     """The model's reasoning. The signature binds it to everything before it; both go back byte for byte."""
@@ -31,12 +36,18 @@ class Thinking(msgspec.Struct, frozen=True):
     signature: str = ""
     extra: Json | None = None
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "extra")
+
 
 class RedactedThinking(msgspec.Struct, frozen=True):
     """Reasoning that only the provider can read."""
 
     data: str
     extra: Json | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "extra")
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -47,6 +58,9 @@ class ToolUse(msgspec.Struct, frozen=True):
     input: Json
     extra: Json | None = None
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "input", "extra")
+
 
 class Image(msgspec.Struct, frozen=True):
     """A picture; ``source`` is the API's object (``base64``, ``url`` or ``file``)."""
@@ -54,11 +68,17 @@ class Image(msgspec.Struct, frozen=True):
     source: Json
     extra: Json | None = None
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "source", "extra")
+
 
 class RawBlock(msgspec.Struct, frozen=True):
     """A block of a type that repertory does not know, kept as it came."""
 
     raw: Json
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "raw")
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -69,6 +89,9 @@ class ToolResult(msgspec.Struct, frozen=True):
     is_error: bool = False
     extra: Json | None = None
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "extra", sequences=("content",))
+
 
 Block: TypeAlias = Text | Thinking | RedactedThinking | ToolUse | ToolResult | Image | RawBlock
 
@@ -78,6 +101,9 @@ class Message(msgspec.Struct, frozen=True):
 
     role: Role
     content: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("content",))
 
 
 _FIELDS: dict[str, tuple[type[Any], frozenset[str]]] = {

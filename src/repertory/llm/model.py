@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
 from repertory.llm.profiles import ModelProfile
 
@@ -20,6 +21,9 @@ class ToolSchema(msgspec.Struct, frozen=True):
     name: str
     description: str
     input_schema: Json
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "input_schema")
 
 
 class Breakpoint(msgspec.Struct, frozen=True):
@@ -58,6 +62,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     breakpoints: tuple[Breakpoint, ...] = ()
     options: Json = msgspec.field(default_factory=dict)
     betas: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "options", sequences=("messages", "system", "tools", "betas"))
 
 
 _UNMARKABLE = frozenset({"thinking", "redacted_thinking"})
@@ -144,6 +151,9 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     response_id: str = ""
     extra: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "extra", sequences=("content",))
 
 
 class TextDelta(msgspec.Struct, frozen=True):

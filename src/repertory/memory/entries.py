@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.llm.messages import Block, Json, Role
 
 EntryKind: TypeAlias = Literal[
@@ -87,6 +88,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     retrieved: Retrieved | None = None
     covered: bool = False
     metadata: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "facts", "metadata", sequences=("content",))
 
 
 class Entry(Draft, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
 from repertory.memory.excerpts import EXCERPT, cut_end, find_words, fold, words_of
 from repertory.memory.records import ItemWritten
@@ -42,6 +43,9 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
     metadata: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
 
 
 class Item(ItemInfo, frozen=True, kw_only=True):

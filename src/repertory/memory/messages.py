@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
@@ -75,6 +76,9 @@ class StoreItem(Request[Queued[ItemInfo]], frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
     metadata: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
 
 
 class RetrieveItem(Request[Item], frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.llm.messages import Block, Json
 from repertory.llm.model import Usage
 from repertory.memory.entries import Entry
@@ -56,6 +57,9 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     options: Json = msgspec.field(default_factory=dict)
     results: Json = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "options", "results")
+
 
 class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """A run went into another state.
@@ -98,6 +102,9 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     at: float
     covers: int = 0
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "body")
+
 
 class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """A tool is about to run. Durable before its body starts.
@@ -116,6 +123,9 @@ class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     idempotency_key: str
     iteration: int
     at: float
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
 
 
 class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
@@ -180,6 +190,9 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     expected_tokens: int = 0
     purpose: str = "agent"
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "body")
+
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """A model call ended.
@@ -205,6 +218,9 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     stop_reason: str = ""
     error: str | None = None
     duration: float = 0.0
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("content",))
 
 
 class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
@@ -235,6 +251,9 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
     retention: float | None = None
     metadata: Json = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata")
+
 
 class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """A summary of a run's entries ``first`` to ``last``, both included.
@@ -256,6 +275,9 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
     at: float
     replaced_tokens: int = 0
     model: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("content",))
 
 
 class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
@@ -295,6 +317,9 @@ class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     metadata: Json = msgspec.field(default_factory=dict)
     deleted: bool = False
 
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
+
 
 class EventLogged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
     """Something that a person watching the run would want to know.
@@ -308,6 +333,9 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     body: Json
     at: float
     iteration: int = 0
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "body")
 
 
 Record: TypeAlias = (

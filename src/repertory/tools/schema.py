@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
@@ -35,6 +36,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     arguments: type[msgspec.Struct]
     context_parameter: str | None
     signature: str
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "input_schema")
 
 
 def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str, Any]) -> Definition:

@@ -1,0 +1,102 @@
+"""JSON that cannot be changed: what a record holds of dicts and lists.
+
+A frozen struct with a dict in it is not frozen: whoever holds it could change what was recorded, and so the next
+request. So records take such values in as ``FrozenDict`` and ``FrozenList``. They are equal to plain ones, are written
+as the same JSON, and raise where they would be changed; ``copy.deepcopy`` makes a plain one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn, TypeAlias
+
+import msgspec
+
+Json: TypeAlias = dict[str, Any]
+
+_DEEPEST: Final = 1_000  # levels; Python's own readers and writers of JSON give up at about as many
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise TypeError(
+        "what is recorded never changes, and this is part of it; copy.deepcopy(value) gives a copy to change"
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that raises ``TypeError`` instead of changing."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)  # copies are plain
+
+
+class FrozenList(list[Any]):
+    """A list that raises ``TypeError`` instead of changing."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """The same value, every dict, list and set in it replaced by one that cannot change; what is frozen stays.
+
+    Raises:
+        RecursionError: It contains itself, or is nested more than 1,000 levels deep.
+    """
+    frozen = _shell(value)
+    # A loop, not a recursion: what a model sends may be nested deeper than the stack has room for here.
+    todo = [(frozen, 1)] if frozen is not value else []
+    while todo:
+        box, depth = todo.pop()
+        if depth > _DEEPEST:
+            raise RecursionError(f"a value that contains itself, or has more than {_DEEPEST:,} levels, cannot be kept")
+        put: Any = dict.__setitem__ if isinstance(box, dict) else list.__setitem__
+        for key, inner in box.items() if isinstance(box, dict) else enumerate(box):
+            if inner.__class__ not in _PLAIN and (made := _shell(inner)) is not inner:
+                put(box, key, made)
+                todo.append((made, depth + 1))
+    return frozen
+
+
+def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] = ()) -> None:
+    """Freeze what a struct is being made of; for ``__post_init__``.
+
+    Args:
+        struct: The struct.
+        names: Fields that hold JSON.
+        sequences: Fields that hold a tuple; a list given for it becomes one.
+    """
+    for name in names:
+        value = getattr(struct, name)
+        if value.__class__ not in _PLAIN and (frozen := freeze(value)) is not value:
+            msgspec.structs.force_setattr(struct, name, frozen)
+    for name in sequences:
+        value = getattr(struct, name)
+        if isinstance(value, list):
+            msgspec.structs.force_setattr(struct, name, tuple(value))
+
+
+def thaw(value: Json) -> Json:
+    """A plain copy of a JSON object, for those who may change it."""
+    plain: Json = msgspec.to_builtins(value)
+    return plain
+
+
+def _shell(value: Any) -> Any:
+    """A frozen container of the same items; the value itself where it is none, or is frozen."""
+    if isinstance(value, FrozenDict | FrozenList):
+        return value
+    if isinstance(value, dict):
+        return FrozenDict(value)
+    if isinstance(value, list | tuple):  # as JSON they are the same
+        return FrozenList(value)
+    return frozenset(value) if isinstance(value, set) else value
