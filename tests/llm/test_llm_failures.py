@@ -153,6 +153,17 @@ def test_a_broken_connection_tells_its_root_cause() -> None:
     assert "check the network" in str(remote.error)
 
 
+def test_an_error_body_may_have_any_shape() -> None:
+    """What should be words and is not is shown in short, however deep or long it is."""
+    deep: Any = []
+    for _ in range(500):
+        deep = [deep]
+    for odd in (7, None, True, [1], {"a": 1}, deep, "x" * 10**6, 10**5000):
+        for body in (odd, {"error": odd}, said(odd, odd), {"detail": odd}):  # type: ignore[arg-type]
+            failure = _failures.from_stream_error(PLACE, body)
+            assert len(str(failure.error)) < 2_500
+
+
 def test_a_long_page_instead_of_an_error_is_cut() -> None:
     """A proxy's HTML page does not flood the message."""
     assert len(str(_failures.from_status(PLACE, 502, "<p>" * 10_000, {}).error)) < 600

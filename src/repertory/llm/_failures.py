@@ -20,6 +20,8 @@ from repertory.errors import (
     ThinkingMismatch,
     UnknownModel,
 )
+from repertory.llm._bounds import ERROR_BYTES, ERROR_CHARS
+from repertory.llm._stream import excerpt
 from repertory.llm.retry import asked_delay
 
 # The wordings of Anthropic, llama.cpp, vLLM, SGLang, LM Studio and Ollama.
@@ -76,16 +78,18 @@ class Place(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
 
     def scrub(self, text: str) -> str:
-        """Take keys out of a text that a server may have echoed them into."""
+        """Take keys out of a text that a server may have echoed them into, and cut it."""
+        text = text[:ERROR_BYTES]  # looking through more of it would take long
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return _SECRET.sub("***", text)
+        text = _SECRET.sub("***", text)
+        return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}…"
 
 
 def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]) -> Failure:
     """What an HTTP status and an error body mean."""
     said = place.scrub(_message_in(body)) or "no explanation"
-    request_id = headers.get("request-id")
+    request_id = place.scrub(headers.get("request-id", ""))[:100]
     told = f"{place.url} answered {status}: {said}" + (f" (request {request_id})" if request_id else "")
     wants = headers.get("x-should-retry")
     error, passing = _meaning(place, status, said, told)
@@ -127,7 +131,7 @@ def from_stream_error(place: Place, event: Any) -> Failure:
     """What an ``error`` event in the middle of a stream means."""
     error = event.get("error") if isinstance(event, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
-    return from_status(place, _STATUS_OF_TYPE.get(str(kind), 500), event, {})
+    return from_status(place, _STATUS_OF_TYPE.get(kind, 500) if isinstance(kind, str) else 500, event, {})
 
 
 def unreadable(place: Place, error: Exception | str) -> Failure:
@@ -181,9 +185,17 @@ def _message_in(body: Any) -> str:
     if isinstance(body, dict):
         error = body.get("error", body)
         if isinstance(error, dict):
-            message = error.get("message") or error.get("detail")
+            message = _words(error.get("message")) or _words(error.get("detail"))
+            kind = _words(error.get("type"))
             # Local servers sometimes say what happened in the type alone.
-            return f"{message or ''} [{error['type']}]" if error.get("type") else str(message or "")
-        return str(error)
-    text = str(body or "")
+            return f"{message} [{kind}]" if kind else message
+        return _words(error)
+    text = _words(body)
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def _words(value: object) -> str:
+    """What is said by a part of an error body, which may be of any type."""
+    if isinstance(value, str):
+        return value
+    return excerpt(value) if value else ""

@@ -1,55 +1,178 @@
-"""Putting an answer together from the events of a stream. Unknown blocks, deltas and fields are carried along."""
+"""Putting an answer together from the events of a stream. Unknown blocks, deltas and fields are carried along.
+
+What comes over the wire is foreign: it may have any shape. Nothing in this file raises anything but
+``ModelResponseInvalid`` for it, and everything takes time and memory in proportion to what was sent.
+"""
 
 from __future__ import annotations
 
-import re
+import reprlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from repertory.errors import ModelResponseInvalid
+from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
 from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
-_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "usage"})
+# The fields of the blocks we know that must be strings, the kinds of delta that only one type of block can have, and
+# the string in some of them.
+_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",), "tool_use": ()}
+_OF_TYPE = {
+    "text_delta": "text",
+    "citations_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+}
+_WORDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+
+# All that reading decoded JSON can raise, a stack that is too small for it included.
+UNREADABLE = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+@contextmanager
+def reading(what: str, value: object = None) -> Iterator[None]:
+    """Make every error of reading something foreign a ``ModelResponseInvalid`` that says what it was.
+
+    Args:
+        what: A sentence's beginning, such as ``the answer is not a message``.
+        value: What was read; its beginning is quoted. None quotes nothing.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        quoted = "" if value is None else f", got {excerpt(value)}"
+        why = str(error)[:200]
+        raise ModelResponseInvalid(f"{what} ({type(error).__name__}: {why}){quoted}") from error
 
 
 class EventReader:
     """Cuts a response body into server-sent events.
 
-    The SDK has one too, but as nested async generators: leaving these early on trio leaks them.
+    The SDK has one too, but as nested async generators: leaving these early on trio leaks them. And it knows no bounds.
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._taken = 0  # bytes of the whole body
+        self._line: list[bytes] = []  # pieces of a line whose end has not come
+        self._data: list[bytes] = []  # the data lines of an event whose end has not come
+        self._size = 0  # bytes of both
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
         """Take a piece of the body in, and give the events it completes; pings and comments are left out.
 
         Raises:
-            msgspec.DecodeError: An event's data is not a JSON object.
+            ModelResponseInvalid: An event's data is not a JSON object, or something is too large.
         """
-        *parts, self._rest = _BLANK_LINE.split(self._rest + chunk)
-        for part in parts:
-            lines = [line.partition(b":") for line in part.splitlines()]
-            data = b"\n".join(value.removeprefix(b" ") for field, _, value in lines if field == b"data")
-            if not data:
-                continue
-            event: Json = msgspec.json.decode(data, type=dict)
-            if event.get("type", "ping") != "ping":
-                yield event
+        self._taken += len(chunk)
+        if self._taken > ANSWER_BYTES:
+            raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
+        first, *more = chunk.split(b"\n")
+        self._line.append(first)
+        self._grow(len(first))
+        for piece in more:
+            line = b"".join(self._line).removesuffix(b"\r")
+            if line:
+                self._take(line)
+            elif self._data:
+                data = b"\n".join(self._data)
+                self._data, self._size = [], 0
+                if (event := _event(data)) is not None:
+                    yield event
+            else:
+                self._size = 0
+            self._line = [piece]
+            self._grow(len(piece))
+
+    def _take(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > DOCUMENT_BYTES:
+            raise ModelResponseInvalid(f"an event of the answer has more than {DOCUMENT_BYTES:,} bytes")
+
+
+def _event(data: bytes) -> Json | None:
+    with reading("an event of the answer is not a JSON object", data[:200]):
+        event: Json = msgspec.json.decode(data, type=dict)
+    return None if event.get("type", "ping") == "ping" else event
+
+
+class _Open:
+    """A block that is still being written: strings come in pieces, and are put together once."""
+
+    def __init__(self, raw: Json) -> None:
+        self.raw = raw
+        self.arguments: list[str] = []
+        self._pieces: dict[str, list[str]] = {}
+
+    def set(self, name: str, value: Any) -> None:
+        """Let a string grow, and put anything else in the place of what was there."""
+        if isinstance(value, str):
+            pieces = self._pieces.get(name)
+            if pieces is None:
+                old = self.raw.get(name)
+                pieces = self._pieces[name] = [old] if isinstance(old, str) else []
+            pieces.append(value)
+        else:
+            self._pieces.pop(name, None)
+            self.raw[name] = value
+
+    def cite(self, citation: Any) -> None:
+        """Add a citation."""
+        if not isinstance(self.raw.get("citations"), list):
+            self.raw["citations"] = []
+        self.raw["citations"].append(citation)
+
+    def close(self) -> Json:
+        """The whole block.
+
+        Raises:
+            ModelResponseInvalid: A tool call's arguments are not a JSON object.
+        """
+        self.raw.update((name, "".join(pieces)) for name, pieces in self._pieces.items())
+        if arguments := "".join(self.arguments).strip():
+            with reading("a tool call's arguments are not a JSON object", arguments):
+                self.raw["input"] = _object(msgspec.json.decode(arguments))
+        elif self.arguments:
+            self.raw.setdefault("input", {})
+        return self.raw
 
 
 class Assembler:
-    """Collects the events of one streamed answer; ``finish`` gives the answer."""
+    """Collects the events of one streamed answer; ``finish`` gives the answer.
+
+    Attributes:
+        complete: Whether the stream said that nothing more will come.
+        grown: How many events added something to the answer. The others say nothing about whether one will come.
+    """
 
     def __init__(self) -> None:
         self._message: Json | None = None
-        self._blocks: dict[int, Json] = {}
-        self._partial_json: dict[int, list[str]] = {}
-        self.complete = False  # whether the stream said that nothing more will come
+        self._blocks: dict[int, _Open] = {}
+        self.complete = False
+        self.grown = 0
 
     def feed(self, event: Json) -> list[StreamEvent]:
         """Take one event in.
@@ -60,61 +183,82 @@ class Assembler:
         Raises:
             ModelResponseInvalid: The event does not fit what came before.
         """
-        try:
+        with reading("malformed event in the answer's stream", event):
             return self._feed(event)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ModelResponseInvalid(
-                f"malformed event {_excerpt(event)} in the answer's stream: {error!r}"
-            ) from error
 
     def _feed(self, event: Json) -> list[StreamEvent]:
         kind = event["type"]
         if kind == "message_start":
-            self._message = dict(event["message"])
-            self._blocks = dict(enumerate(self._message.get("content") or ()))
+            if self._message is not None:
+                raise ValueError("a second 'message_start'")
+            self._message = dict(_object(event["message"]))
+            for index, block in enumerate(self._message.get("content") or ()):
+                self._begin(index, block)
+            self.grown += 1
             return []
         if kind not in ("content_block_start", "content_block_delta", "message_delta", "message_stop"):
             return []  # content_block_stop says nothing new; the API may add kinds of events
         if self._message is None:
             raise ModelResponseInvalid(f"the answer's stream begins with {kind!r} instead of 'message_start'")
         if kind == "content_block_start":
-            block = dict(event["content_block"])
-            self._blocks[event["index"]] = block
-            return _started(block)
+            return self._begin(event["index"], event["content_block"])
         if kind == "content_block_delta":
-            return self._delta(event["index"], event["delta"])
+            return self._delta(self._blocks[_index(event["index"])], _object(event["delta"]))
         if kind == "message_delta":
-            self._message.update((name, value) for name, value in event["delta"].items() if value is not None)
-            usage = event.get("usage") or {}
-            # Cumulative figures; what is not repeated stands as `message_start` gave it.
-            merged = {name: value for name, value in usage.items() if value is not None}
-            self._message["usage"] = {**(self._message.get("usage") or {}), **merged}
-            further = {k: v for k, v in event.items() if k not in ("type", "delta", "usage") and v is not None}
-            self._message.update(further)
+            self._message_delta(self._message, event)
             return []
         self.complete = True
         return []
 
-    def _delta(self, index: int, delta: Json) -> list[StreamEvent]:
-        block = self._blocks[index]
-        kind = delta["type"]
+    def _begin(self, index: object, block: object) -> list[StreamEvent]:
+        place = _index(index)
+        if place in self._blocks:
+            raise ValueError(f"block {place} begins twice")
+        if len(self._blocks) >= MOST_BLOCKS:
+            raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+        raw = dict(_object(block))
+        self._blocks[place] = _Open(raw)
+        self.grown += 1
+        match raw:
+            case {"type": "text", "text": str(text)} if text:
+                return [TextDelta(text)]
+            case {"type": "tool_use", "id": str(id_), "name": str(name)}:
+                return [ToolUseStarted(id_, name)]
+            case _:
+                return []
+
+    def _delta(self, block: _Open, delta: Json) -> list[StreamEvent]:
+        kind, type_ = delta["type"], block.raw.get("type")
+        if type_ in _STRINGS and _OF_TYPE.get(kind, type_) != type_:
+            raise ValueError(f"{kind} for a block of type {type_}")
+        words = _string(delta[_WORDS[kind]]) if kind in _WORDS else ""
         if kind == "input_json_delta":
-            self._partial_json.setdefault(index, []).append(delta["partial_json"])
-            return []
-        if kind == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
-            return []
-        for name, value in delta.items():
-            if name == "type" or value is None:
-                continue
-            # text_delta, thinking_delta, signature_delta, and whatever comes next: strings grow, the rest is set.
-            old = block.get(name)
-            block[name] = old + value if isinstance(old, str) and isinstance(value, str) else value
+            block.arguments.append(words)
+            self.grown += words != ""
+        elif kind == "citations_delta":
+            block.cite(delta["citation"])
+            self.grown += 1
+        else:
+            for name, value in delta.items():
+                # text_delta, thinking_delta, signature_delta, and whatever comes next.
+                if name != "type" and value is not None:
+                    block.set(name, value)
+                    self.grown += value != ""
         if kind == "text_delta":
-            return [TextDelta(delta["text"])]
+            return [TextDelta(words)]
         if kind == "thinking_delta":
-            return [ThinkingDelta(delta["thinking"])]
+            return [ThinkingDelta(words)]
         return []
+
+    def _message_delta(self, message: Json, event: Json) -> None:
+        delta = _object(event["delta"])
+        message.update((name, value) for name, value in delta.items() if value is not None)
+        usage, earlier = event.get("usage"), message.get("usage")
+        if isinstance(usage, dict):
+            # Cumulative figures; what is not repeated stands as `message_start` gave it.
+            merged = {name: value for name, value in usage.items() if value is not None}
+            message["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
+        message.update((k, v) for k, v in event.items() if k not in ("type", "delta", "usage") and v is not None)
 
     def finish(self) -> ModelResponse:
         """The whole answer.
@@ -130,78 +274,122 @@ class Assembler:
         content: list[Json] = []
         for index in sorted(self._blocks):
             block = self._blocks[index]
-            if index in self._partial_json:
-                try:
-                    block["input"] = _arguments("".join(self._partial_json[index]))
-                except ModelResponseInvalid:
-                    if truncated:
-                        continue  # half a tool call must not be made; the stop reason says why it is missing
+            try:
+                content.append(block.close())
+            except ModelResponseInvalid:
+                if not truncated:
                     raise
-            content.append(block)
+                # Half a tool call must not be made; the stop reason says why it is missing.
         return response_of({**self._message, "content": content})
 
 
-def response_of(message: Json) -> ModelResponse:
+def response_of(message: object) -> ModelResponse:
     """Read a whole answer, as the API gives it without streaming.
 
     Raises:
         ModelResponseInvalid: It is not an answer.
     """
-    try:
-        return ModelResponse(
-            content=decode_content(message["content"]),
-            stop_reason=message.get("stop_reason") or "end_turn",
-            usage=usage_of(message.get("usage") or {}),
-            model=message.get("model") or "",
-            response_id=message.get("id") or "",
-            extra={name: value for name, value in message.items() if name not in _KNOWN and value is not None},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ModelResponseInvalid(f"the answer {_excerpt(message)} is not a message: {error!r}") from error
+    with reading("the answer is not a message", message):
+        return _response_of(_object(message))
 
 
-def usage_of(raw: Json) -> Usage:
-    """Read the usage of an answer; the iterations of a compaction are summed, since the top level omits some."""
+def _response_of(message: Json) -> ModelResponse:
+    content = message["content"]
+    if not isinstance(content, str):
+        if len(content) > MOST_BLOCKS:
+            raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+        for block in content:
+            for name in _STRINGS.get(block.get("type"), ()):
+                if block.get(name) is not None:
+                    _string(block[name])
+    model, response_id = message.get("model"), message.get("id")
+    return ModelResponse(
+        content=decode_content(content),
+        stop_reason=_string(message.get("stop_reason") or "end_turn"),
+        usage=usage_of(message.get("usage")),
+        model=model if isinstance(model, str) else "",
+        response_id=response_id if isinstance(response_id, str) else "",
+        extra={name: value for name, value in message.items() if name not in _KNOWN and value is not None},
+    )
+
+
+def usage_of(raw: object) -> Usage:
+    """Read the usage of an answer. What is no number of tokens counts as none, and no number is beyond all reason.
+
+    The iterations of a compaction are summed, since the top level omits some.
+    """
+    if not isinstance(raw, dict):
+        return Usage()
     iterations = raw.get("iterations")
-    if iterations:
-        total = Usage()
-        for iteration in iterations:
-            total += usage_of(iteration)
-        return total
-    written = raw.get("cache_creation_input_tokens") or 0
-    split = raw.get("cache_creation") or {}
-    long = split.get("ephemeral_1h_input_tokens") or 0
+    total = Usage()
+    for part in iterations if isinstance(iterations, list) and iterations else [raw]:
+        if isinstance(part, dict):
+            total += _usage_of(part)
+    return Usage(*(min(tokens, MOST_TOKENS) for tokens in msgspec.structs.astuple(total)))
+
+
+def _usage_of(raw: Json) -> Usage:
+    split = raw.get("cache_creation")
+    if not isinstance(split, dict):
+        split = {}
+    written = _tokens(raw.get("cache_creation_input_tokens"))
+    long = _tokens(split.get("ephemeral_1h_input_tokens"))
     return Usage(
-        input_tokens=raw.get("input_tokens") or 0,
-        output_tokens=raw.get("output_tokens") or 0,
-        cache_read_tokens=raw.get("cache_read_input_tokens") or 0,
-        cache_write_tokens=max(0, written - long) or (split.get("ephemeral_5m_input_tokens") or 0),
+        input_tokens=_tokens(raw.get("input_tokens")),
+        output_tokens=_tokens(raw.get("output_tokens")),
+        cache_read_tokens=_tokens(raw.get("cache_read_input_tokens")),
+        cache_write_tokens=max(0, written - long) or _tokens(split.get("ephemeral_5m_input_tokens")),
         cache_write_1h_tokens=long,
     )
 
 
-def _started(block: Json) -> list[StreamEvent]:
-    match block["type"]:
-        case "text":
-            return [TextDelta(block["text"])] if block.get("text") else []
-        case "tool_use":
-            return [ToolUseStarted(block["id"], block["name"])]
-        case _:
-            return []
+def _tokens(value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a gateway's 12.0
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return min(max(0, value), MOST_TOKENS)
 
 
-def _arguments(text: str) -> Json:
-    if not text.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelResponseInvalid(f"a tool call's arguments are not JSON ({error}): {text[:200]!r}") from error
+def count_of(answer: object) -> int:
+    """Read the answer of ``count_tokens``.
+
+    Raises:
+        ModelResponseInvalid: It holds no number of tokens.
+    """
+    count = answer.get("input_tokens") if isinstance(answer, dict) else None
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_TOKENS:
+        raise ModelResponseInvalid(f"expected input_tokens in the count, got {excerpt(answer)}")
+    return count
+
+
+def _object(value: object) -> Json:
     if not isinstance(value, dict):
-        raise ModelResponseInvalid(f"a tool call's arguments are not a JSON object: {text[:200]!r}")
+        raise TypeError(f"expected an object, got {type(value).__name__}")
     return value
 
 
-def _excerpt(value: Any) -> str:
-    text = repr(value)
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, got {type(value).__name__}")
+    return value
+
+
+def _index(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected an index, got {type(value).__name__}")
+    return value
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 120
+_short.maxdict = 6
+
+
+def excerpt(value: object) -> str:
+    """The beginning of something foreign, without writing all of it down first."""
+    try:
+        text = _short.repr(value)
+    except UNREADABLE:  # an integer of thousands of digits
+        text = type(value).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

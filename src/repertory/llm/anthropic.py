@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import anyio.lowlevel
@@ -18,8 +18,9 @@ import msgspec
 
 from repertory.errors import ConfigurationError, ModelResponseInvalid
 from repertory.llm import _failures
+from repertory.llm._bounds import DOCUMENT_BYTES, ERROR_BYTES
 from repertory.llm._failures import Failure, Place
-from repertory.llm._stream import Assembler, EventReader, response_of
+from repertory.llm._stream import Assembler, EventReader, count_of, reading, response_of
 from repertory.llm.features import needed_betas
 from repertory.llm.messages import Json
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _API = "https://api.anthropic.com"
+_MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
+_COUNT_TIMEOUT = 60.0  # seconds; a count is computed, not written, and the caller can do without
 _Listener: TypeAlias = Callable[[StreamEvent], Any]
 
 
@@ -56,6 +59,9 @@ class AnthropicModel:
     retries are off. When an attempt fails after it has streamed something, ``on_event`` gets ``Retrying`` and then the
     new attempt's events from the start; what came before is void.
 
+    A server is not trusted to answer well: what it sends is read within bounds, an answer that makes no sense is
+    ``ModelResponseInvalid``.
+
     Args:
         name: The model's name, as the server knows it.
         api_key: The key; None for ``ANTHROPIC_API_KEY``, or what the SDK finds by itself.
@@ -63,8 +69,9 @@ class AnthropicModel:
         base_url: The server, without ``/v1``; None for ``ANTHROPIC_BASE_URL``, or Anthropic's own.
         profile: What the planner is told; None looks the name up.
         retry: When failed calls are made again.
-        content_idle_timeout: Seconds without content after which an attempt is given up (and made again); pings do
-            not count as content. A model may think for minutes before it shows anything. None waits for ever.
+        content_idle_timeout: Seconds without content after which an attempt is given up (and made again). Pings,
+            events of unknown kinds and empty pieces do not count as content. A model may think for minutes before it
+            shows anything. None waits for ever.
         request_timeout: Seconds that one attempt may take in all, the answer included; None for no bound.
         thinking: The ``thinking`` field of requests that have none, or none with a ``type``, in their ``options``;
             None leaves it out.
@@ -116,6 +123,13 @@ class AnthropicModel:
         """What the planner is told."""
         return self._profile
 
+    @property
+    def server(self) -> str:
+        """The server's address, without a user and a password that it may hold."""
+        if self._client is not None:
+            return _public(str(self._client.base_url))
+        return _public(self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
+
     def __repr__(self) -> str:
         return f"AnthropicModel({self._name!r})"  # never the key
 
@@ -164,10 +178,12 @@ class AnthropicModel:
             body.pop(field, None)  # the endpoint refuses what does not bear on the count
         self._fill_thinking(body)
         call = await self._open(request, body)
-        outcome = await _guarded(call.place, lambda: _count(call))
-        if isinstance(outcome, Failure):
-            raise outcome.error
-        return outcome
+        with anyio.move_on_after(_COUNT_TIMEOUT):
+            outcome = await _guarded(call.place, lambda: _ask(call, _COUNTING, _COUNT_TIMEOUT, _count))
+            if isinstance(outcome, Failure):
+                raise outcome.error
+            return outcome
+        raise _failures.silent(call.place, _COUNT_TIMEOUT).error
 
     async def aclose(self) -> None:
         """Release connections. Safe to call twice; a call after it opens them anew."""
@@ -197,23 +213,17 @@ class AnthropicModel:
     async def _stream(
         self, call: _Call, on_event: _Listener | None, heard: Callable[[], None]
     ) -> ModelResponse | Failure:
-        import anthropic
+        async def read(response: httpx2.Response) -> ModelResponse | Failure:
+            if "event-stream" in response.headers.get("content-type", ""):
+                return await _read_events(response, call.place, on_event, heard)
+            body = await _read_body(response, DOCUMENT_BYTES)
+            if len(body) > DOCUMENT_BYTES:
+                raise ModelResponseInvalid(f"the answer has more than {DOCUMENT_BYTES:,} bytes")
+            with reading("the answer is not JSON", body[:200]):
+                answer = msgspec.json.decode(body)
+            return response_of(answer)
 
-        stream = await call.client.post(
-            _path("/v1/messages", call.betas),
-            body=call.body,
-            cast_to=object,
-            options=_options(call.betas, self._request_timeout),
-            stream=True,
-            stream_cls=anthropic.AsyncStream[object],
-        )
-        try:
-            if "event-stream" in stream.response.headers.get("content-type", ""):
-                return await _read_events(stream.response, call.place, on_event, heard)
-            return response_of(msgspec.json.decode(await stream.response.aread(), type=dict))
-        finally:
-            with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
-                await stream.response.aclose()
+        return await _ask(call, _MESSAGES, self._request_timeout, read)
 
     # --- the SDK's client -------------------------------------------------------------------------------------
 
@@ -230,7 +240,7 @@ class AnthropicModel:
             if self._client is None or self._client_loop != loop:
                 self._client, self._client_loop = made, loop
         client = self._client
-        url = str(client.base_url).rstrip("/")
+        url = _public(str(client.base_url))
         secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
         place = Place(url, request.model, url != _API, secrets)
         return _Call(client, place, body, needed_betas(body, request.betas))
@@ -254,6 +264,7 @@ class AnthropicModel:
                 base_url=self._base_url,
                 max_retries=0,  # one owner of retries: this class
                 http_client=self._http_client,
+                middleware=[_unread],
             )
         except sdk.CredentialsError as error:
             raise _failures.no_key(Place(self._base_url or _API, self._name, False), str(error)).error from error
@@ -264,32 +275,117 @@ class AnthropicModel:
         return client
 
 
+async def _unread(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Middleware of the SDK: hand every response on as it is. The SDK would read the whole body of an error."""
+    return (await call_next(request)).http_response
+
+
+async def _ask(
+    call: _Call, path: str, timeout: float | None, read: Callable[[httpx2.Response], Awaitable[T | Failure]]
+) -> T | Failure:
+    """Send a request and read what comes."""
+    import anthropic
+
+    response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _unread
+        _path(path, call.betas),
+        body=call.body,
+        cast_to=object,
+        options=_options(call.betas, timeout),
+        stream=True,
+        stream_cls=anthropic.AsyncStream[object],
+    )
+    try:
+        if response.is_success:
+            return await read(response)
+        return await _read_refusal(response, call.place)
+    finally:
+        with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
+            await response.aclose()
+
+
+async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
+    import httpx2
+
+    body = b""
+    with suppress(httpx2.HTTPError, ModelResponseInvalid):  # the status says enough
+        body = await _read_body(response, ERROR_BYTES)
+    said: Any
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        said = body[:ERROR_BYTES].decode(errors="replace").strip()
+    return _failures.from_status(place, response.status_code, said, response.headers)
+
+
+async def _count(response: httpx2.Response) -> int:
+    body = await _read_body(response, ERROR_BYTES)
+    with reading("the count is not JSON", body[:200]):
+        return count_of(msgspec.json.decode(body))
+
+
+async def _read_body(response: httpx2.Response, most: int) -> bytes:
+    """Read a body that is one document; what has more than ``most`` bytes is not read to its end."""
+    body = bytearray()
+    async with _open_body(response) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > most:
+                break
+    return bytes(body)
+
+
+@asynccontextmanager
+async def _open_body(
+    response: httpx2.Response, patience: Callable[[], float] = lambda: 0.0
+) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """Give the pieces of a body. They may be left before their end; no generator of the HTTP client's stays open.
+
+    Args:
+        response: What to read.
+        patience: Gives the seconds to wait for what is left of the body when the block ends.
+
+    Raises:
+        ModelResponseInvalid: The body is compressed, which was not asked for: a small one can be a bomb.
+    """
+    import httpx2
+
+    if response.is_stream_consumed:
+        chunks = response.aiter_bytes()  # from memory: a transport of the caller's has read it already
+    else:
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() not in ("identity", ""):
+            raise ModelResponseInvalid(f"the answer is compressed ({coding[:40]!r}) although that was not asked for")
+        chunks = response.aiter_raw()
+    try:
+        yield chunks
+    finally:
+        # A connection can be used again once its last bytes are read, but nobody waits long for them. Reading on under
+        # a deadline also ends the HTTP client's nested generators, which closing the outermost would not.
+        with anyio.move_on_after(patience(), shield=True), suppress(httpx2.HTTPError):
+            async for _ in chunks:
+                pass
+
+
 async def _read_events(
     response: httpx2.Response, place: Place, on_event: _Listener | None, heard: Callable[[], None]
 ) -> ModelResponse | Failure:
-    import httpx2
-
     # Raw events, not the SDK's models: those would have to know every block and field.
     reader, answer = EventReader(), Assembler()
-    chunks = response.aiter_bytes()
-    try:
+    async with _open_body(response, lambda: 0.5 if answer.complete else 0.0) as chunks:
         async for chunk in chunks:
             for event in reader.feed(chunk):
                 if event["type"] == "error":
                     return _failures.from_stream_error(place, event)
-                heard()
-                for piece in answer.feed(event):
-                    if on_event is not None:
+                grown = answer.grown
+                pieces = answer.feed(event)
+                if answer.grown > grown:
+                    heard()
+                if on_event is not None:
+                    for piece in pieces:
                         on_event(piece)
-            if answer.complete:
-                break
-        return answer.finish()
-    finally:
-        # A connection can be used again once its last bytes are read, but nobody waits long for them. Reading on under
-        # a deadline also ends the HTTP client's nested generators, which closing the outermost would not.
-        with anyio.move_on_after(0.5 if answer.complete else 0, shield=True), suppress(httpx2.HTTPError):
-            async for _ in chunks:
-                pass
+                if answer.complete:
+                    return answer.finish()
+    return answer.finish()
 
 
 async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
@@ -299,13 +395,11 @@ async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> 
 
     try:
         return await call()
-    except anthropic.APIStatusError as error:
-        return _failures.from_status(place, error.status_code, error.body, error.response.headers)
-    except (httpx2.RemoteProtocolError, httpx2.DecodingError) as error:
+    except httpx2.RemoteProtocolError as error:
         return _failures.unreadable(place, f"the stream broke off ({error})")
     except (anthropic.APIConnectionError, httpx2.TransportError) as error:
         return _failures.unreachable(place, error)
-    except (ModelResponseInvalid, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ModelResponseInvalid as error:
         return _failures.unreadable(place, error)
     except anthropic.CredentialsError as error:
         return _failures.no_key(place, str(error))
@@ -316,21 +410,15 @@ async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> 
         raise
 
 
-async def _count(call: _Call) -> int:
-    answer = await call.client.post(
-        _path("/v1/messages/count_tokens", call.betas),
-        body=call.body,
-        cast_to=object,
-        options=_options(call.betas, 60.0),
-    )
-    if not isinstance(answer, dict) or not isinstance(answer.get("input_tokens"), int):
-        raise ModelResponseInvalid(f"expected input_tokens in the count, got {str(answer)[:200]}")
-    return int(answer["input_tokens"])
-
-
 def _check_url(url: str, name: str) -> None:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigurationError(f"{name} must begin with http:// or https://, got {url!r}")
+
+
+def _public(url: str) -> str:
+    """An address without user and password, as it may stand in a message."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
 
 
 def _path(path: str, betas: tuple[str, ...]) -> str:

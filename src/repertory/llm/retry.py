@@ -60,8 +60,11 @@ def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
     seconds = _number(value)
     if seconds is not None:
         return max(0.0, seconds)
-    date = email.utils.parsedate_tz(value) if value else None
-    return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
+    try:
+        date = email.utils.parsedate_tz(value) if value else None
+        return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None  # a month of 13, or a year that no calendar has
 
 
 def _number(value: str | None) -> float | None:

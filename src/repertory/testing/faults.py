@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -34,15 +35,25 @@ class Truncate(msgspec.Struct, frozen=True):
     after: int = 3
 
 
+class Raw(msgspec.Struct, frozen=True):
+    """Answer with these bytes instead of asking the responder, whatever they say."""
+
+    status: int = 200
+    headers: Mapping[str, str] = MappingProxyType({"content-type": "text/event-stream"})
+    body: bytes = b""
+
+
 class Stall(msgspec.Struct, frozen=True):
     """Fall silent after so many events, until the client goes.
 
     Attributes:
         pings: Seconds between pings that are sent meanwhile; None for not even these.
+        event: What is sent in place of pings.
     """
 
     after: int = 0
     pings: float | None = None
+    event: Mapping[str, Any] = MappingProxyType({"type": "ping"})
 
 
 class Garbage(msgspec.Struct, frozen=True):
@@ -66,7 +77,7 @@ class Drip(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Fault: TypeAlias = Refuse | Reset | Truncate | Stall | Garbage | Break | Drip
+Fault: TypeAlias = Refuse | Raw | Reset | Truncate | Stall | Garbage | Break | Drip
 
 
 def rate_limited(*, retry_after: float | str | None = None, milliseconds: int | None = None) -> Refuse:

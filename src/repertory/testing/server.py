@@ -26,7 +26,7 @@ from repertory.testing.binding import Binder
 from repertory.testing.cache import PromptCache, prompt_tokens
 from repertory.testing.compaction import plain_summary, prompt_of, summary_of
 from repertory.testing.editing import edit_context
-from repertory.testing.faults import Break, Drip, Fault, Garbage, Refuse, Reset, Stall, Truncate
+from repertory.testing.faults import Break, Drip, Fault, Garbage, Raw, Refuse, Reset, Stall, Truncate
 from repertory.testing.http import Gone, HttpRequest, Reply, serve_connection
 from repertory.testing.models import Answer, as_response
 from repertory.testing.refusal import Refusal, refuse
@@ -36,6 +36,7 @@ from repertory.testing.wire import decode_request, encode_event, encode_response
 Responder: TypeAlias = Model | Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
 
 _NOTHING = Usage()
+_PIECE = 65_536  # bytes of a raw answer that are sent at once
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
@@ -151,6 +152,13 @@ class MessagesServer:
                 refuse(f"The request body is not valid JSON: {error}")
             if isinstance(fault, Refuse):
                 raise Refusal(fault.status, fault.kind, fault.message, fault.headers)
+            if isinstance(fault, Raw):
+                record(fault.status)
+                await reply.start(fault.status, fault.headers)
+                for start in range(0, len(fault.body), _PIECE):
+                    await reply.send(fault.body[start : start + _PIECE])
+                await reply.end()
+                return
             if isinstance(fault, Reset) and fault.after == 0:
                 record(0)
                 reply.reset()
@@ -264,8 +272,8 @@ async def _stream(reply: Reply, events: Iterable[Json], fault: Fault | None, beg
                 error = {"type": kind, "message": message}
                 await reply.send(encode_event({"type": "error", "error": error}))
                 break
-            case Stall(after=after, pings=pings) if number == after:
-                await _stall(reply, pings)
+            case Stall(after=after) if number == after:
+                await _stall(reply, fault)
                 return
             case Drip(seconds=seconds):
                 await anyio.sleep(seconds)
@@ -278,13 +286,13 @@ async def _stream(reply: Reply, events: Iterable[Json], fault: Fault | None, beg
     await reply.end()
 
 
-async def _stall(reply: Reply, pings: float | None) -> None:
-    if pings is None:
+async def _stall(reply: Reply, fault: Stall) -> None:
+    if fault.pings is None:
         await reply.wait_gone()
         return
     while True:  # ends with Gone, when the client has had enough
-        await anyio.sleep(pings)
-        await reply.send(encode_event({"type": "ping"}))
+        await anyio.sleep(fault.pings)
+        await reply.send(encode_event(dict(fault.event)))
 
 
 @asynccontextmanager
