@@ -1,4 +1,4 @@
-"""What a server may make us read, keep and wait for."""
+"""What a server may make us read, keep and wait for, and where it may send us."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from repertory.errors import ModelError, ModelRequestRejected, ModelResponseInva
 from repertory.llm import AnthropicModel, Message, ModelRequest, RetryPolicy, Text
 from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, ERROR_BYTES, ERROR_CHARS, MOST_BLOCKS
 from repertory.llm._stream import Assembler, EventReader
-from repertory.testing import FunctionModel, open_messages_server
+from repertory.testing import FunctionModel, MessagesServer, open_messages_server
 from repertory.testing.faults import Fault, Raw, Stall
 from repertory.testing.wire import encode_event
 
@@ -164,6 +164,50 @@ def test_pieces_that_say_something_keep_a_call_alive(run_async: RunAsync) -> Non
     error, _ = run_async(partial(outcome, stall, content_idle_timeout=1.0, request_timeout=1.5))
     assert type(error) is ModelTimeout
     assert "request_timeout=1.5" in str(error)
+
+
+# --- redirects --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(run_async: RunAsync, status: int) -> None:
+    """The other server receives nothing, neither prompt nor key, and the error names its host. There is no retry."""
+
+    async def main() -> None:
+        answers = FunctionModel(lambda _: "fine")
+        async with open_messages_server(answers) as first, open_messages_server(answers) as second:
+
+            def pointing(server: MessagesServer) -> Raw:
+                return Raw(status, {"location": f"{server.url.replace('127.0.0.1', 'localhost')}/v1/messages"})
+
+            model = AnthropicModel(NAME, base_url=first.url, api_key="sk-ant-test-0123456789")
+            first.inject(pointing(second), pointing(second))
+            with pytest.raises(ModelUnavailable, match=f"answered {status} and points to host 'localhost'"):
+                await model.complete(REQUEST)
+            with pytest.raises(ModelUnavailable, match="redirects are not followed"):
+                await model.count_tokens(REQUEST)
+            await model.aclose()
+            assert len(first.exchanges) == 2
+            assert second.exchanges == []
+
+    run_async(main)
+
+
+def test_an_http_client_that_follows_redirects_does_not_here(run_async: RunAsync) -> None:
+    """Also where the caller brings an own client, which is free to follow for other requests."""
+    import httpx2
+
+    async def main() -> None:
+        answers = FunctionModel(lambda _: "fine")
+        async with open_messages_server(answers) as first, open_messages_server(answers) as second:
+            async with httpx2.AsyncClient(follow_redirects=True) as http:
+                model = AnthropicModel(NAME, base_url=first.url, http_client=http)
+                first.inject(Raw(307, {"location": f"{second.url}/v1/messages"}))
+                with pytest.raises(ModelUnavailable, match="redirects are not followed"):
+                    await model.complete(REQUEST)
+            assert second.exchanges == []
+
+    run_async(main)
 
 
 def test_a_password_in_the_address_is_told_to_nobody(run_async: RunAsync) -> None:

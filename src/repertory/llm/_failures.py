@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -125,6 +126,22 @@ def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelErro
         )
         return ModelUnavailable(f"{told}; {todo}, try again later"), status != 501
     return ModelRequestRejected(told), False
+
+
+def redirected(place: Place, status: int, location: str) -> Failure:
+    """The server points somewhere else. Following would send the whole prompt, and perhaps the key, to that place."""
+    try:
+        host = urlsplit(location).hostname or ""
+    except ValueError:
+        host = ""
+    where = f"host {place.scrub(host)[:100]!r}" if host else "another address"
+    return Failure(
+        ModelUnavailable(
+            f"{place.url} answered {status} and points to {where}; redirects are not followed, since the whole prompt "
+            "would go there: set ANTHROPIC_BASE_URL, or base_url, to the server itself"
+        ),
+        False,
+    )
 
 
 def from_stream_error(place: Place, event: Any) -> Failure:

@@ -60,7 +60,7 @@ class AnthropicModel:
     new attempt's events from the start; what came before is void.
 
     A server is not trusted to answer well: what it sends is read within bounds, an answer that makes no sense is
-    ``ModelResponseInvalid``.
+    ``ModelResponseInvalid``, and redirects are not followed.
 
     Args:
         name: The model's name, as the server knows it.
@@ -76,7 +76,7 @@ class AnthropicModel:
         thinking: The ``thinking`` field of requests that have none, or none with a ``type``, in their ``options``;
             None leaves it out.
         http_client: Something else than the SDK's own HTTP client: proxies, certificates, a transport for tests.
-            It is not closed by ``aclose``.
+            It is not closed by ``aclose``. Redirects are not followed, whatever it says.
         chance: Gives the random numbers from 0 to 1 that spread out retries.
     """
 
@@ -297,6 +297,8 @@ async def _ask(
     try:
         if response.is_success:
             return await read(response)
+        if "location" in response.headers and 300 <= response.status_code < 400:
+            return _failures.redirected(call.place, response.status_code, response.headers["location"])
         return await _read_refusal(response, call.place)
     finally:
         with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
@@ -432,7 +434,7 @@ def _options(betas: tuple[str, ...], timeout: float | None) -> Any:
     headers = {"accept-encoding": "identity"} | ({"anthropic-beta": ",".join(betas)} if betas else {})
     # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
     bounds = httpx2.Timeout(timeout, connect=10.0)
-    return {"headers": headers, "timeout": bounds, "max_retries": 0}
+    return {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
 
 
 def _current_loop() -> object:
