@@ -43,6 +43,7 @@
     │   └── ToolAbort               the caller is told: the run ends
     ├── RunError                    a whole run
     │   ├── RunNotFound
+    │   ├── RunExists               another run has this id
     │   ├── RunFailed
     │   ├── RunStopped
     │   └── LimitExceeded           iterations, depth, number of runs, money
@@ -235,6 +236,10 @@ class RunError(RepertoryError):
 
 class RunNotFound(RunError):
     """No run has this id, or the given prefix fits more than one."""
+
+
+class RunExists(RunError):
+    """A run with this id has another task or another agent; the message names the difference."""
 
 
 class RunFailed(RunError):

@@ -48,12 +48,47 @@ async def test_a_slow_reader_is_told_what_it_missed() -> None:
     assert [item.iteration for item in seen[1:]] == list(range(15, 25))
 
 
-async def test_a_reader_can_choose_and_end() -> None:
-    """The last event is read too, whether it was chosen for its kind or not."""
+async def test_a_reader_that_comes_late_is_told_of_no_gap() -> None:
+    """It begins at the oldest event in memory: what was over before nobody took from it."""
+    hub = EventHub(keep=10)
+    for number in range(25):
+        hub.publish(event(number))
+    hub.close()
+    assert [item.iteration async for item in hub.reader()] == list(range(15, 25))
+
+
+async def test_only_events_that_a_reader_wants_count_as_missed() -> None:
+    """The gap names the run that is watched, and others' events are nobody's loss."""
+    hub = EventHub(keep=10)
+    none = hub.reader(lambda item: item.run_id == "another")
+    even = hub.reader(lambda item: item.iteration % 2 == 0)
+    for number in range(25):
+        hub.publish(event(number))
+    hub.close()
+    assert [item async for item in none] == []
+    missed, *rest = [item async for item in even]
+    assert isinstance(missed, EventsMissed)
+    assert (missed.count, missed.iteration) == (8, 14)
+    assert [item.iteration for item in rest] == [16, 18, 20, 22, 24]
+
+
+async def test_a_reader_can_choose_begin_and_end() -> None:
+    """It reads from one event up to another, whether or not it wants these."""
     hub = EventHub()
     for number in range(10):
         hub.publish(event(number))
-    even = hub.reader(lambda item: item.iteration % 2 == 0, until=lambda item: item.iteration == 6)
-    assert [item.iteration async for item in even] == [0, 2, 4, 6]
-    odd = hub.reader(lambda item: item.iteration % 2 == 1, until=lambda item: item.iteration == 6)
+    even = hub.reader(lambda item: item.iteration % 2 == 0, since=1, until=lambda: 7)
+    assert [item.iteration async for item in even] == [2, 4, 6]
+    odd = hub.reader(lambda item: item.iteration % 2 == 1, until=lambda: 6)
     assert [item.iteration async for item in odd] == [1, 3, 5]
+
+
+async def test_a_reader_ends_even_if_the_end_is_no_longer_in_memory() -> None:
+    """A slow reader of what is over hears of the gap, and then that nothing comes any more."""
+    hub = EventHub(keep=10)
+    reader = hub.reader(until=lambda: 5)
+    for number in range(25):
+        hub.publish(event(number))
+    (missed,) = [item async for item in reader]
+    assert isinstance(missed, EventsMissed)
+    assert missed.count == 5

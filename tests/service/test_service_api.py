@@ -10,7 +10,7 @@ import pytest
 from service_parts import JSON, Gate, clerk, open_client, scribe
 
 import repertory as rp
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, JournalClosed
 from repertory.llm.messages import text_of
 from repertory.service import Control
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -48,7 +48,7 @@ def test_health_is_a_round_trip_through_the_journal(short: Path, run_async: Any)
             await client.control.journal.aclose()
             assert "is closed" in (await client.get("/healthz", 503))["error"]
 
-    with pytest.raises(BaseExceptionGroup):  # what the supervisor makes of a journal that is gone
+    with pytest.raises(JournalClosed):  # it comes out of the supervisor as itself
         run_async(main)
 
 

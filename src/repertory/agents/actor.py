@@ -12,7 +12,7 @@ from repertory.agents.events import SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
 from repertory.agents.loop import Loop
 from repertory.context import text_tokens
-from repertory.errors import ContextError
+from repertory.errors import ContextError, JournalError
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ class AgentActor:
 
     async def _run(self, ctx: ActorContext) -> None:
         assert self._loop is not None
-        await self._loop.run()
+        try:
+            await self._loop.run()
+        except JournalError as error:
+            await self._runtime.lose(self._live, error)
         self._finished.set()
         ctx.stop()
 

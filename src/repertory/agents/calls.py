@@ -23,7 +23,7 @@ from repertory.agents.reading import ContentsOfTree, RecordOfRun
 from repertory.agents.recovery import OpenCall, interrupted_result
 from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
-from repertory.errors import ToolAbort
+from repertory.errors import JournalError, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
 from repertory.memory import Draft, Entry
 from repertory.memory.entries import Retrieved
@@ -73,18 +73,19 @@ class Caller:
 
         Raises:
             ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
+            JournalError: A call could not be recorded.
         """
         if not calls:
             return
         limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
-        aborts: list[ToolAbort] = []
+        aborts: list[ToolAbort | JournalError] = []
 
         async def each(equal: Sequence[OpenCall]) -> None:
             for call in equal:
                 async with limiter:
                     try:
                         await self._one(call, iteration)
-                    except ToolAbort as error:
+                    except (ToolAbort, JournalError) as error:
                         aborts.append(error)
                     except Unfinished:
                         pass  # the supervisor closes; the call stays open for the process that resumes the run

@@ -24,7 +24,9 @@ Your team:
 
 
 class Unfinished(BaseException):
-    """A delegation whose run goes on in a later process: the call stays without an outcome until then.
+    """A delegation whose run goes on when the tree is resumed: the call stays without an outcome until then.
+
+    The supervisor closes, or the whole tree was stopped.
 
     Not an ``Exception``, so that no tool machinery turns it into a result.
     """
@@ -54,12 +56,13 @@ def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
             await child.ended.wait()
         finally:
             live.waiting -= 1
-        if child.state == "done":
+        end = child.end
+        if end is not None and end.state == "done":
             facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
-            return ToolOutput(child.result or "", source_type="agent", format="markdown", facts=facts)
-        if child.state == "failed":
-            raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {child.error}")
-        if child.state == "stopped":
+            return ToolOutput(end.result or "", source_type="agent", format="markdown", facts=facts)
+        if end is not None and end.state == "failed":
+            raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {end.error}")
+        if end is not None and not live.root.stop_asked:
             raise ToolFailed(f"{agent} was stopped after {child.iteration} iterations, before it had an answer")
         raise Unfinished
 

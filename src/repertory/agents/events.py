@@ -38,10 +38,17 @@ class RunSpawned(Event, frozen=True, kw_only=True):
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """A run goes on from its record: after a crash, in a new process, or after it was stopped."""
+    """A run goes on from its record: after a crash, in a new process, or after it was stopped.
+
+    Attributes:
+        entries: How many entries its record has.
+        interrupted_calls: Tool calls of which nobody knows what they did.
+        agent_changed: The agent's definition is another than the one that the run was begun with.
+    """
 
     entries: int
     interrupted_calls: int = 0
+    agent_changed: bool = False
 
 
 class IterationStarted(Event, frozen=True, kw_only=True):

@@ -37,7 +37,8 @@ class Gists:
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length:
                 continue  # hardly longer than its summary
-            self._runtime.summarizer.tell(
+            self._runtime.ask_summarizer(
+                self._live,
                 SummarizeResult(
                     run_id=self._live.run_id,
                     position=entry.position,
@@ -49,5 +50,5 @@ class Gists:
                     length=rules.compact_length,
                     iteration=iteration,
                     reply_to=self._ref,
-                )
+                ),
             )

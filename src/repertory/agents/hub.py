@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Self
+from weakref import WeakSet
 
 import anyio
 
@@ -29,9 +30,18 @@ class EventHub:
         self.count = 0
         self.news = anyio.Event()
         self.closed = False
+        self._readers: WeakSet[EventReader] = WeakSet()
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest event in memory."""
+        return self.count - len(self.events)
 
     def publish(self, event: AnyEvent) -> None:
         """Add an event and wake the readers. Never blocks."""
+        if len(self.events) == self.events.maxlen:
+            for reader in self._readers:
+                reader.lose(self.oldest, self.events[0])
         self.events.append(event)
         self.count += 1
         self._wake()
@@ -46,47 +56,72 @@ class EventHub:
         news.set()
 
     def reader(
-        self, wanted: Callable[[Event], bool] | None = None, *, until: Callable[[Event], bool] | None = None
+        self,
+        wanted: Callable[[Event], bool] | None = None,
+        *,
+        since: int = 0,
+        until: Callable[[], int | None] | None = None,
     ) -> EventReader:
-        """Read events from the oldest one in memory.
+        """Read events, from the oldest one in memory on.
 
         Args:
             wanted: Which events; None means all.
-            until: The event after which the reader ends; None means when the supervisor closes.
+            since: The number of the first event to read; what is no longer in memory is passed over.
+            until: Gives the number of the event before which the reader ends, or None as long as nobody knows;
+                without it the reader ends when the supervisor closes.
         """
-        return EventReader(self, wanted, until)
+        reader = EventReader(self, wanted, max(since, self.oldest), until)
+        self._readers.add(reader)
+        return reader
 
 
 class EventReader:
     """An asynchronous iterator over events. Any number of tasks may each have their own."""
 
     def __init__(
-        self, hub: EventHub, wanted: Callable[[Event], bool] | None, until: Callable[[Event], bool] | None
+        self,
+        hub: EventHub,
+        wanted: Callable[[Event], bool] | None,
+        since: int,
+        until: Callable[[], int | None] | None,
     ) -> None:
         self._hub = hub
         self._wanted = wanted
+        self._next = since
         self._until = until
-        self._next = 0
-        self._ended = False
+        self._lost: Event | None = None  # the last one
+        self._lost_count = 0
+
+    def lose(self, number: int, event: Event) -> None:
+        """An event leaves the memory: count it if it is one that this reader had still to read."""
+        if self._next > number:
+            return
+        self._next = number + 1
+        if not self._is_over(number) and (self._wanted is None or self._wanted(event)):
+            self._lost = event
+            self._lost_count += 1
+
+    def _is_over(self, number: int) -> bool:
+        end = None if self._until is None else self._until()
+        return end is not None and number >= end
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> AnyEvent:
         hub = self._hub
-        while not self._ended:
-            oldest = hub.count - len(hub.events)
-            if self._next < oldest:
-                missed, self._next = oldest - self._next, oldest
-                newest = hub.events[0]
+        while True:
+            if self._lost is not None:
+                lost, count = self._lost, self._lost_count
+                self._lost, self._lost_count = None, 0
                 return EventsMissed(
-                    run_id=newest.run_id, agent=newest.agent, iteration=newest.iteration, at=newest.at, count=missed
+                    run_id=lost.run_id, agent=lost.agent, iteration=lost.iteration, at=lost.at, count=count
                 )
+            if self._is_over(self._next):
+                break
             if self._next < hub.count:
-                event = hub.events[self._next - oldest]
+                event = hub.events[self._next - hub.oldest]
                 self._next += 1
-                if self._until is not None and self._until(event):
-                    self._ended = True
                 if self._wanted is None or self._wanted(event):
                     return event
                 continue

@@ -14,7 +14,9 @@ from repertory.agents.agent import Agent
 from repertory.agents.alerts import Watch
 from repertory.agents.log import log_listener_error
 from repertory.context import EMPTY, MessageEvent, added, notify
+from repertory.errors import JournalError
 from repertory.memory import Ledger, Memory, RunStatistics
+from repertory.memory.journal import Ticket
 from repertory.memory.records import RunStarted, RunState
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
@@ -27,8 +29,30 @@ class Said(msgspec.Struct, frozen=True):
     text: str
 
 
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended; ``cause`` is the error itself, where it happened in this process."""
+
+    state: RunState
+    result: str | None = None
+    error: str | None = None
+    cause: BaseException | None = None
+
+
 class LiveRun:
-    """What this process knows of one run. It outlives the actor's restarts; the journal outlives it."""
+    """What this process knows of one run. It outlives the actor's restarts; the journal outlives it.
+
+    Attributes:
+        parent: The run that delegated to it; None for a root.
+        members: For a root: the ids of all runs of its tree, those that are about to begin included.
+        begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
+        end: How it ended, once that is on its way to the disk.
+        lost: The failure of the journal that kept its end from being recorded.
+        said: What was said to it from outside, by message id.
+        first_event: The number of its first event in this process.
+        last_event: The number of the event after its last one; None while it goes on.
+        stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
+        agent_changed: Whether it goes on with another definition than the one it was begun with.
+    """
 
     def __init__(
         self,
@@ -61,9 +85,15 @@ class LiveRun:
         self.resumed = False
         self.killed = False
         self.ending = False
-        self.result: str | None = None
-        self.error: str | None = None
-        self.cause: BaseException | None = None
+        self.stop_asked = False
+        self.agent_changed = False
+        self.members: set[str] = {started.run_id}
+        self.begun: Ticket | None = None
+        self.end: RunEnd | None = None
+        self.lost: JournalError | None = None
+        self.said: dict[str, str] = {}
+        self.first_event = 0
+        self.last_event: int | None = None
         self.ref: ActorRef[Any] | None = None
         self.ended = anyio.Event()
         self.wish: Wish = "go"
@@ -135,6 +165,7 @@ class LiveRun:
 
     def say(self, said: Said) -> None:
         """Put a message where the loop looks at its next boundary."""
+        self.said[said.message_id] = said.text
         self._inbox.append(said)
 
     def take_inbox(self) -> list[Said]:

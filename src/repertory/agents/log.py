@@ -55,6 +55,11 @@ def log_crash(run_id: str, error: BaseException | None) -> None:
     _logger().error("run.crashed", run=run_id, exc_info=error)
 
 
+def log_agent_changed(run_id: str, agent: str, *, was: str, now: str) -> None:
+    """Log that a run goes on with another definition of its agent than the one it was begun with."""
+    _logger().warning("agent.changed", run=run_id, agent=agent, was=was, now=now)
+
+
 def log_listener_error(run_id: str, kind: str, error: Exception) -> None:
     """Log that an application's lifecycle listener raised."""
     _logger().warning("listener.failed", run=run_id, kind=kind, exc_info=error)

@@ -78,12 +78,16 @@ class Loop:
             if answer is not None and self._live.try_to_end():
                 return answer
             await self._iterate()
-        return None
+        # An answer that is there is kept: to stop is not to throw away what is done and paid.
+        answer = self._answer()
+        return answer if answer is not None and self._live.try_to_end() else None
 
     # --- beginning and between iterations -----------------------------------------------------------------
 
     async def _open(self) -> None:
         """Read what the record says, and bring the last iteration to its end."""
+        if self._live.begun is not None:
+            await self._live.begun.wait()
         snapshot = self._ledger.snapshot()
         await self._view.open()
         iteration = max((entry.iteration for entry in snapshot), default=0)
@@ -93,7 +97,13 @@ class Loop:
         journalled = await self._journal.read_tool_calls(self._live.run_id)
         calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
-        self._runtime.publish(self._live, RunResumed, entries=len(snapshot), interrupted_calls=interrupted)
+        self._runtime.publish(
+            self._live,
+            RunResumed,
+            entries=len(snapshot),
+            interrupted_calls=interrupted,
+            agent_changed=self._live.agent_changed,
+        )
         await self._caller.run(calls, iteration)
 
     async def _may_go_on(self) -> bool:
@@ -126,16 +136,14 @@ class Loop:
 
     async def _finished_answer(self) -> str | None:
         """The run's answer, if its last turn is one; nudges a model whose turn was cut off or empty."""
-        snapshot = self._ledger.snapshot()
-        last = snapshot[-1]
-        if last.role != "assistant" or tool_uses(last.content):
-            return None
+        answer = self._answer()
+        last = self._ledger.snapshot()[-1]
+        if answer is not None or last.role != "assistant" or tool_uses(last.content):
+            return answer
         stop_reason = last.stop_reason
         text = text_of(last.content).strip()
         if stop_reason == "pause_turn":
             return None
-        if stop_reason not in ("max_tokens", "refusal") and text:
-            return _whole_answer(snapshot, last, text)
         if stop_reason == "refusal":
             raise RunError(f"the model refused to go on: {text[:500] or 'it gave no reason'}")
         self._nudges += 1
@@ -153,6 +161,17 @@ class Loop:
             )
         )
         return None
+
+    def _answer(self) -> str | None:
+        """The run's answer, if its last turn is one."""
+        snapshot = self._ledger.snapshot()
+        last = snapshot[-1]
+        text = text_of(last.content).strip()
+        if last.role != "assistant" or tool_uses(last.content) or not text:
+            return None
+        if last.stop_reason in ("pause_turn", "max_tokens", "refusal"):
+            return None
+        return _whole_answer(snapshot, last, text)
 
     # --- one iteration ------------------------------------------------------------------------------------
 

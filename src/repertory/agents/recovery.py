@@ -8,14 +8,21 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from repertory.llm.messages import Block, ToolResult, ToolUse, tool_uses
-from repertory.memory import Draft, Entry
+from repertory.memory import Draft, Entry, Journal, Ledger
 from repertory.memory.journal import ToolCallRow
+from repertory.memory.records import ToolFinished
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 
 INTERRUPTED = (
     "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
     "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
+)
+
+
+CLOSED = (
+    "[ended; effect unknown] The run was ended before this call had a result. It may not have begun, or have done all, "
+    "part or nothing of its work."
 )
 
 
@@ -63,12 +70,27 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
     return found
 
 
-def interrupted_result(use: ToolUse, iteration: int) -> Draft:
+async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
+    """Give every open call of a run that will never go on a result, so that its record is whole.
+
+    Args:
+        journal: Where the calls are recorded.
+        ledger: The run's; nobody else appends to it any more.
+        iteration: The run's last.
+        at: Seconds since 1970.
+    """
+    open_ones = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(ledger.run_id))]
+    finished = [ToolFinished(run_id=ledger.run_id, call_id=use.id, status="interrupted", at=at) for use in open_ones]
+    if open_ones:
+        await ledger.append(*(interrupted_result(use, iteration, CLOSED) for use in open_ones), also=finished)
+
+
+def interrupted_result(use: ToolUse, iteration: int, text: str = INTERRUPTED) -> Draft:
     """The honest result of a call that nobody can account for."""
     return Draft(
         role="user",
         kind="action-result",
-        content=(ToolResult(use.id, INTERRUPTED, is_error=True),),
+        content=(ToolResult(use.id, text, is_error=True),),
         iteration=iteration,
         tool=use.name,
         tool_call_id=use.id,

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from repertory._ids import new_id
 from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
-from repertory.agents.events import Event, StateChanged
+from repertory.agents.events import Event
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.context import ViewEntry, list_view
-from repertory.errors import RunError, RunFailed, RunStopped
+from repertory.errors import ConfigurationError, RunError, RunFailed, RunStopped
 from repertory.memory import Memory, RunStatistics
-from repertory.memory.records import FINAL_STATES, RunState, SummaryStored
+from repertory.memory.records import RunState, SummaryStored
 from repertory.summarizer import GetSummary
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
+
+_MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 
 
 class Run:
@@ -73,20 +77,17 @@ class Run:
         return self._live.listener_errors
 
     def events(self, *, tree: bool = False) -> EventReader:
-        """Watch the run, from its beginning in this process to its end.
+        """Watch the run to its end, from where this process took it up, or from its oldest event in memory.
 
         Args:
             tree: Watch the runs below it as well.
         """
-        run_id = self.id
-
-        def is_the_end(event: Event) -> bool:
-            return event.run_id == run_id and isinstance(event, StateChanged) and event.state in FINAL_STATES
+        live, run_id = self._live, self.id
 
         def is_ours(event: Event) -> bool:
             return event.run_id == run_id or (tree and self._runtime.is_below(event.run_id, run_id))
 
-        return self._runtime.hub.reader(is_ours, until=is_the_end)
+        return self._runtime.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
 
     async def wait_result(self) -> str:
         """Wait until the run has its answer, and return it.
@@ -94,24 +95,40 @@ class Run:
         Raises:
             RunFailed: It ended with an error; ``__cause__`` holds it.
             RunStopped: It was stopped first, or the supervisor was closed.
+            JournalError: The journal failed, so that nothing can be recorded of it any more.
         """
         live = self._live
         await live.ended.wait()
-        if live.state == "done":
-            return live.result or ""
-        if live.state == "failed":
-            raise RunFailed(f"run {self.id} of {self.agent.name} failed: {live.error}") from live.cause
+        if live.lost is not None:
+            raise live.lost
+        if live.end is not None and live.end.state == "done":
+            return live.end.result or ""
+        if live.end is not None and live.end.state == "failed":
+            raise RunFailed(f"run {self.id} of {self.agent.name} failed: {live.end.error}") from live.end.cause
         raise RunStopped(f"run {self.id} of {self.agent.name} was stopped after {live.iteration} iterations")
 
-    async def send(self, text: str) -> None:
+    async def send(self, text: str, *, message_id: str | None = None) -> None:
         """Say something to the run. Returns once it is durable; the model reads it at its next iteration.
 
+        A cancelled call has said it and it will be heard, or has said nothing; see ``docs/semantics.md``.
+
+        Args:
+            text: What to say.
+            message_id: Makes the call safe to repeat: what was said under the same id is heard once, also if this
+                process or an earlier one did not come to know that it was. 1 to 200 printable characters without
+                spaces; None makes one.
+
         Raises:
-            RunError: The run has ended.
+            RunError: The run has ended, or something else was said under this id.
+            ConfigurationError: The id is malformed.
         """
         if not text.strip():
             raise RunError("expected a message with some text, got an empty one")
-        await self._runtime.deliver(self._live, text)
+        if message_id is not None and not _MESSAGE_ID.fullmatch(message_id):
+            raise ConfigurationError(
+                f"message_id must have 1 to 200 printable ASCII characters without spaces, got {message_id[:300]!r}"
+            )
+        await self._runtime.deliver(self._live, text, message_id=message_id or new_id("msg"))
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
         """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.abc
+import anyio.lowlevel
 import msgspec
 
-from repertory._ids import new_id
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.accounting import Tallies
 from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
-from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, to_record
+from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, SummaryRefused, to_record
 from repertory.agents.hub import EventHub
-from repertory.agents.live import LiveRun, Said
-from repertory.agents.log import log_crash, log_event
+from repertory.agents.live import LiveRun, RunEnd, Said
+from repertory.agents.log import log_agent_changed, log_crash, log_event
+from repertory.agents.recovery import close_calls
 from repertory.context import replay
-from repertory.errors import ActorStopped, LimitExceeded, RunError, RunNotFound
+from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, RunError, RunNotFound
 from repertory.llm import open_model
 from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Draft, Ledger, Memory
 from repertory.memory.journal import Journal, RunRow
-from repertory.memory.records import FINAL_STATES, EventLogged, RunStarted, RunState, RunStateChanged
+from repertory.memory.records import FINAL_STATES, EventLogged, Record, RunStarted, RunState, RunStateChanged
+from repertory.summarizer import Summarize, SummarizeResult
 from repertory.summarizer.results import RESULT_SUMMARIZED
 
 _SAID = "UserSaid"
@@ -65,6 +68,8 @@ class Runtime:
         self._summary_profile = summary_profile
         self._models: dict[str | None, Model] = {}
         self._live: dict[str, LiveRun] = {}
+        self._actors: dict[str, ActorRef[Any]] = {}
+        self._beginning: dict[str, anyio.Event] = {}
 
     def summary_price(self, tokens: int, written: int) -> float:
         """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
@@ -73,8 +78,22 @@ class Runtime:
 
     # --- how a run begins ---------------------------------------------------------------------------------
 
-    async def begin(self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None) -> LiveRun:
-        """Write a new run and its task in one transaction."""
+    @asynccontextmanager
+    async def alone_with(self, run_id: str) -> AsyncGenerator[None]:
+        """Let only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
+        while (other := self._beginning.get(run_id)) is not None:
+            await other.wait()
+        done = self._beginning[run_id] = anyio.Event()
+        try:
+            yield
+        finally:
+            del self._beginning[run_id]
+            done.set()
+
+    async def begin(
+        self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None, ctx: ActorContext | None = None
+    ) -> LiveRun:
+        """Start a new run; its beginning and its task are one transaction, and on their way to the disk."""
         ledger = Ledger(self.journal, started.run_id, clock=self.clock)
         memory = await self._open_memory(started.run_id, agent, parent)
         tally = parent.tally if parent is not None else self.tallies.begin(started.run_id)
@@ -83,8 +102,8 @@ class Runtime:
         model = self.model_for(live).name
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=model)
         task = Draft(role="user", kind="task", content=(Text(started.task),))
-        await ledger.append(task, also=[started])
-        self._register(live)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._launch(live, ctx, task, also=[started])
         self.publish(
             live,
             RunSpawned,
@@ -95,10 +114,45 @@ class Runtime:
         )
         return live
 
+    async def go_on(self, live: LiveRun, *, ctx: ActorContext | None = None) -> None:
+        """Start a run that was read back from the journal, from where its record stands."""
+        last = self._actors.get(live.run_id)
+        if last is not None:
+            await last.wait_stopped()  # it has ended, and its actor is on its way out
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._launch(live, ctx, also=[self._state_record(live, "running")])
+        self.publish(live, StateChanged, state="running")
+
+    def _launch(self, live: LiveRun, ctx: ActorContext | None, *drafts: Draft, also: Sequence[Record] = ()) -> None:
+        """Write what begins a run, make it known, and start its actor: below its parent's actor, or at the top.
+
+        All in one step without a wait: a caller who is cancelled leaves a run that is in the record and in this
+        process, or in neither. The loop waits until the record is durable, and so may the caller.
+        """
+        place = self._system if ctx is None else ctx
+        ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
+        try:
+            live.begun = live.ledger.submit(*drafts, also=also)
+        except BaseException:
+            ref.kill()  # it has not run yet, and never will
+            raise
+        live.ref = ref
+        live.first_event = self.hub.count
+        self._register(live)
+        self._actors[live.run_id] = ref
+        if live.parent is not None and live.parent.wish == "pause":
+            live.wish_for("pause")
+        if any(run.stop_asked for run in live.lineage()):
+            live.wish_for("stop")
+        self._tasks.start_soon(self._reap, live, ref)
+
     async def spawn_below(
         self, parent: LiveRun, agent: Agent, task: str, *, call_id: str, key: str, ctx: ActorContext
     ) -> LiveRun:
-        """Start the run of a delegation, or find the one that the same call began before.
+        """Start the run of a delegation, or find the one that the same call began before, and let it go on.
+
+        A delegation is only made again where its call has no result yet. So a sub-agent that was stopped was
+        stopped together with the runs above it, which go on now; one that was stopped alone has been reported.
 
         Raises:
             LimitExceeded: The tree is deep or large enough.
@@ -107,28 +161,39 @@ class Runtime:
         known = self.find(run_id)
         if known is not None:
             return known
+        reserved = self._reserve_room(parent, run_id)
+        try:
+            row = await self.read_run(run_id)
+            if row is None:
+                started = RunStarted(
+                    run_id=run_id,
+                    agent=agent.name,
+                    task=task,
+                    at=self.clock(),
+                    agent_digest=agent.digest,
+                    parent_id=parent.run_id,
+                    parent_call_id=call_id,
+                    depth=parent.started.depth + 1,
+                )
+                return await self.begin(started, agent, parent=parent, ctx=ctx)
+        except BaseException:
+            if reserved and run_id not in self._live:
+                parent.root.members.discard(run_id)
+            raise
+        live = await self.reopen(row, agent, parent=parent)
+        if row.state in ("done", "failed"):
+            self.show_end(live, row)
+        else:
+            await self.go_on(live, ctx=ctx)
+        return live
+
+    async def read_run(self, run_id: str) -> RunRow | None:
+        """The run of exactly this id, in the journal; None where there is none."""
         try:
             row = await self.journal.read_run(run_id)
         except RunNotFound:
-            self._check_room(parent)
-            started = RunStarted(
-                run_id=run_id,
-                agent=agent.name,
-                task=task,
-                at=self.clock(),
-                agent_digest=agent.digest,
-                parent_id=parent.run_id,
-                parent_call_id=call_id,
-                depth=parent.started.depth + 1,
-            )
-            live = await self.begin(started, agent, parent=parent)
-        else:
-            live = await self.reopen(row, agent, parent=parent)
-            if row.state in FINAL_STATES:
-                self.close(live, row.state, result=row.result, error=row.error)
-                return live
-        self.start(live, ctx)
-        return live
+            return None
+        return row if row.started.run_id == run_id else None
 
     async def _open_memory(self, run_id: str, agent: Agent, parent: LiveRun | None) -> Memory:
         scope_id = f"scope-{run_id}"
@@ -143,17 +208,24 @@ class Runtime:
         tally = parent.tally if parent is not None else await self.tallies.open(row.started.run_id)
         live = LiveRun(row.started, agent, ledger, memory, tally, parent=parent)
         live.resumed = True
+        live.agent_changed = row.started.agent_digest != agent.digest
+        if live.agent_changed:
+            log_agent_changed(live.run_id, agent.name, was=row.started.agent_digest, now=agent.digest)
         live.watch = self._new_watch()
         live.plan = replay(made.body for made in await self.journal.read_decisions(live.run_id))
         live.skip_added()
         live.iteration = row.iteration
+        live.members.update(tally.by_run)
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await self.journal.read_events(live.run_id):
-            if record.type == _SAID and record.body["message_id"] not in heard:
-                live.say(Said(record.body["message_id"], record.body["text"]))
+            if record.type == _SAID:
+                said = Said(record.body["message_id"], record.body["text"])
+                if said.message_id in heard:
+                    live.said[said.message_id] = said.text
+                else:
+                    live.say(said)
             elif record.type == RESULT_SUMMARIZED:
                 live.gists[record.body["position"]] = record.body["text"]
-        self._register(live)
         return live
 
     def _new_watch(self) -> Watch | None:
@@ -170,26 +242,127 @@ class Runtime:
         live = self._live.get(run_id)
         return live if live is not None and not live.ended.is_set() else None
 
-    def start(self, live: LiveRun, ctx: ActorContext | None = None) -> None:
-        """Start a run's actor: below the actor of the run that delegated to it, or at the top."""
-        place = self._system if ctx is None else ctx
-        live.ref = place.spawn(
-            lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION
-        )
-        self._tasks.start_soon(self._reap, live, live.ref)
+    # --- how a run ends -----------------------------------------------------------------------------------
 
     async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
         """See to it that a run whose actor is gone has ended for everybody who waits."""
         reason = await ref.wait_stopped()
+        if self._actors.get(live.run_id) is ref:
+            del self._actors[live.run_id]
         if live.ended.is_set():
             return
-        if reason.kind == "failed":
-            log_crash(live.run_id, reason.error)
-            await self.end_run(live, "failed", error=reason.error)
-        elif live.killed:
-            await self.end_run(live, "stopped")
-        else:
-            live.ended.set()  # the supervisor closes; the record says how to go on
+        try:
+            if live.lost is not None:
+                raise live.lost
+            if live.end is not None:
+                await self._finish(live)  # it was killed while it waited for its end to be durable
+            elif reason.kind == "failed":
+                log_crash(live.run_id, reason.error)
+                await self.end_run(live, "failed", error=reason.error)
+            elif not any(run.killed for run in live.lineage()):
+                live.ended.set()  # the supervisor closes; the record says how to go on
+            elif live.parent is None:
+                await self.end_run(live, "stopped")
+            elif not any(run.killed for run in live.parent.lineage()):
+                await self._end_branch(live)
+            # else it ends together with the run above it that was killed
+        except JournalError as error:
+            live.lost = error
+            live.ended.set()
+            raise
+
+    async def end_run(
+        self, live: LiveRun, state: RunState, *, result: str | None = None, error: BaseException | None = None
+    ) -> None:
+        """Record how a run ended, and with it the runs below it that nobody runs any more; then tell who waits.
+
+        From its first step on the end stands, also for somebody who kills the run meanwhile.
+        """
+        words = None if error is None else f"{type(error).__name__}: {error}"
+        left = self._left_below(live)
+        live.end = RunEnd(state=state, result=result, error=words, cause=error)
+        for run in left:
+            run.end = RunEnd(state="stopped")
+        for run in (live, *left):
+            run.ending = True
+        self.journal.submit([self._end_record(run) for run in (*left, live)])
+        await self._finish(live)
+
+    async def _finish(self, live: LiveRun) -> None:
+        """Wait until a run's end is durable, then tell those who wait for it."""
+        await self.journal.write(())
+        if live.parent is None:
+            if live.resumed:
+                await self._end_strangers(live)
+            await self.journal.delete_expired_contents(self.clock())
+            for run in live.tree():
+                self._live.pop(run.run_id, None)
+        for run in reversed([*live.tree()]):
+            if not run.ended.is_set() or run.state not in FINAL_STATES:
+                self._close(run)
+
+    async def _end_branch(self, live: LiveRun) -> None:
+        """End a run that was killed, and those below it, for good: the run above it has its report, and goes on.
+
+        Nobody will bring their open calls to an end, so that is done here.
+        """
+        await self.journal.write(())  # what the loops had sent on its way shows in the ledgers after this
+        for run in reversed([*live.tree()]):
+            if run.state not in FINAL_STATES:
+                await close_calls(self.journal, run.ledger, iteration=run.iteration, at=self.clock())
+        await self.end_run(live, "stopped")
+
+    async def _end_strangers(self, root: LiveRun) -> None:
+        """End the runs of the record below a root that it did not take up again, as its team is another now."""
+        here = {run.run_id for run in root.tree()}
+        states: list[RunState] = ["running", "waiting", "paused", "stopped"]
+        for row in await self.journal.read_runs(states=states):
+            run_id = row.started.run_id
+            if run_id in here or not self.is_below(run_id, root.run_id):
+                continue
+            ledger = await Ledger.open(self.journal, run_id, clock=self.clock)
+            await close_calls(self.journal, ledger, iteration=row.iteration, at=self.clock())
+            if row.state not in FINAL_STATES:
+                changed = RunStateChanged(run_id=run_id, state="stopped", at=self.clock(), iteration=row.iteration)
+                await self.journal.write([changed])
+
+    def _left_below(self, live: LiveRun) -> list[LiveRun]:
+        return [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
+
+    def _end_record(self, live: LiveRun) -> RunStateChanged:
+        assert live.end is not None
+        return self._state_record(live, live.end.state, result=live.end.result, error=live.end.error)
+
+    def _state_record(self, live: LiveRun, state: RunState, **fields: Any) -> RunStateChanged:
+        return RunStateChanged(run_id=live.run_id, state=state, at=self.clock(), iteration=live.iteration, **fields)
+
+    def _close(self, live: LiveRun) -> None:
+        """Tell those who wait for a run that it has ended."""
+        assert live.end is not None
+        live.tell_added()
+        live.state = live.end.state
+        self.publish(live, StateChanged, state=live.state, result=live.end.result, error=live.end.error)
+        live.last_event = self.hub.count
+        live.ended.set()
+
+    def show_end(self, live: LiveRun, row: RunRow) -> None:
+        """Take up a run that ended in an earlier process, or earlier in this one, to give its result again."""
+        live.end = RunEnd(state=row.state, result=row.result, error=row.error)
+        live.state = row.state
+        live.ending = True
+        live.first_event = self.hub.count
+        self._register(live)
+        end = {"state": row.state, "result": row.result, "error": row.error}
+        self.publish(live, StateChanged, keep=False, **end)
+        live.last_event = self.hub.count
+        live.ended.set()
+
+    async def lose(self, live: LiveRun, error: JournalError) -> None:
+        """End a run that the journal failed; where not even that can be recorded, the supervisor ends."""
+        try:
+            await self.end_run(live, "failed", error=error)
+        except JournalError:
+            live.lost = error
 
     # --- what a run's own parts need --------------------------------------------------------------------------
 
@@ -208,43 +381,22 @@ class Runtime:
 
     async def change_state(self, live: LiveRun, state: RunState) -> None:
         """Put a run into a state that is not its last."""
-        record = RunStateChanged(run_id=live.run_id, state=state, at=self.clock(), iteration=live.iteration)
-        await self.journal.write([record])
+        await self.journal.write([self._state_record(live, state)])
         live.state = state
         self.publish(live, StateChanged, state=state)
 
-    async def end_run(
-        self, live: LiveRun, state: RunState, *, result: str | None = None, error: BaseException | None = None
-    ) -> None:
-        """Record how a run ended, then tell those who wait for it."""
-        live.ending = True
-        words = None if error is None else f"{type(error).__name__}: {error}"
-        await self.journal.write(
-            [
-                RunStateChanged(
-                    run_id=live.run_id,
-                    state=state,
-                    at=self.clock(),
-                    iteration=live.iteration,
-                    result=result,
-                    error=words,
-                )
-            ]
-        )
-        live.cause = error
-        if live.parent is None:
-            await self.journal.delete_expired_contents(self.clock())
-            for run in live.tree():
-                self._live.pop(run.run_id, None)
-        self.close(live, state, result=result, error=words)
+    def ask_summarizer(self, live: LiveRun, job: Summarize | SummarizeResult) -> bool:
+        """Send the summarizer a request and go on.
 
-    def close(self, live: LiveRun, state: RunState, *, result: str | None = None, error: str | None = None) -> None:
-        """Tell those who wait for a run that it has ended."""
-        live.ending = True
-        live.tell_added()
-        live.state, live.result, live.error = state, result, error
-        self.publish(live, StateChanged, state=state, result=result, error=error)
-        live.ended.set()
+        Returns:
+            Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
+        """
+        try:
+            self.summarizer.tell(job)
+        except MailboxFull:
+            self.publish(live, SummaryRefused, reason="the summarizer has more requests waiting than it can hold")
+            return False
+        return True
 
     def model_for(self, live: LiveRun) -> Model:
         """The model that a run calls: its agent's, else its parent's, else the supervisor's."""
@@ -275,29 +427,48 @@ class Runtime:
                     f"{run.agent.name} is ${bound:.4f} (limits.cost)"
                 )
 
-    def _check_room(self, parent: LiveRun) -> None:
+    def _reserve_room(self, parent: LiveRun, run_id: str) -> bool:
+        """Count a run before it begins, so that two that begin at once are two; whether it was not counted before.
+
+        Raises:
+            LimitExceeded: There is no room for it.
+        """
+        members = parent.root.members
+        if run_id in members:
+            return False
         for levels, run in enumerate(parent.lineage(), start=1):
             limits = run.agent.limits
             if levels > limits.depth:
                 raise LimitExceeded(
                     f"{run.agent.name} allows {limits.depth} levels of sub-agents below it (limits.depth)"
                 )
-            if sum(1 for _ in run.tree()) >= limits.runs:
+            if 1 + sum(self.is_below(member, run.run_id) for member in members) >= limits.runs:
                 raise LimitExceeded(f"{run.agent.name} allows {limits.runs} runs in its tree (limits.runs)")
+        members.add(run_id)
+        return True
 
     # --- what a run's holder asks for -------------------------------------------------------------------------
 
-    async def deliver(self, live: LiveRun, text: str) -> None:
-        """Make a message to a run durable, and put it where the loop looks next."""
-        said = Said(new_id("msg"), text)
-        body = {"message_id": said.message_id, "text": text}
-        if not live.ending:
-            await self.journal.write(
+    async def deliver(self, live: LiveRun, text: str, *, message_id: str) -> None:
+        """Make a message to a run durable, and put it where the loop looks next.
+
+        Both in one step without a wait, so that a caller who is cancelled leaves both or neither. Whatever the loop
+        makes of it is submitted later, and becomes durable later.
+        """
+        await anyio.lowlevel.checkpoint()
+        known = live.said.get(message_id)
+        if known is not None and known != text:
+            raise RunError(f"message {message_id!r} was sent to run {live.run_id} before, with another text")
+        if known is None:
+            if live.ending:
+                await live.ended.wait()
+                raise RunError(_deaf(live))
+            body = {"message_id": message_id, "text": text}
+            self.journal.submit(
                 [EventLogged(run_id=live.run_id, type=_SAID, body=body, at=self.clock(), iteration=live.iteration)]
             )
-        if live.ending:  # perhaps only since we began to write
-            raise RunError(f"run {live.run_id} has ended ({live.state}) and did not read it; resume it to go on")
-        live.say(said)
+            live.say(Said(message_id, text))
+        await self.journal.write(())
 
     async def edit_plan(self, live: LiveRun, message: ExpandShown | PinShown) -> None:
         """Ask a run to change what its model is shown.
@@ -315,6 +486,7 @@ class Runtime:
 
     def stop_run(self, live: LiveRun) -> None:
         """End a run and those below it at their next boundary."""
+        live.stop_asked = True
         for run in live.tree():
             if run.ref is not None:
                 run.ref.tell(StopRun())
@@ -339,10 +511,22 @@ class Runtime:
     def kill_run(self, live: LiveRun) -> None:
         """Cancel a run and those below it."""
         for run in live.tree():
-            run.killed = True
+            run.killed = run.ending = True
         if live.ref is not None:
             live.ref.kill()
 
     def is_below(self, run_id: str, ancestor: str) -> bool:
         """Whether a run is somewhere below another: a delegated run's id begins with its parent's."""
         return run_id.startswith(f"{ancestor}.")
+
+
+def _deaf(live: LiveRun) -> str:
+    """Why a run hears nothing more, and what to do instead."""
+    if live.state == "done":
+        advice = "spawn another run, and say in its task what it needs to know of this one"
+    elif live.state in FINAL_STATES:
+        advice = "supervisor.resume(run_id) lets it go on, and gives the run to send it to"
+    else:
+        advice = "its supervisor is closed; resume it in another one, and send it there"
+    state = live.state if live.state in FINAL_STATES else "interrupted"
+    return f"run {live.run_id} has ended ({state}) and did not read the message: {advice}"

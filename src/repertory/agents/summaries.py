@@ -72,7 +72,8 @@ class Summaries:
             return
         snapshot, newest = self._live.ledger.snapshot(), self._newest
         self._asked_at = size
-        self._runtime.summarizer.tell(
+        self._runtime.ask_summarizer(
+            self._live,
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,
@@ -84,7 +85,7 @@ class Summaries:
                 retrieval=policy.retrieval,
                 iteration=iteration,
                 reply_to=self._ref,
-            )
+            ),
         )
 
     def _is_dense(self, policy: ContextPolicy, new: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,17 +18,18 @@ from repertory.actors import open_system
 from repertory.agents.agent import Agent, check_listener, check_model, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
+from repertory.agents.live import LiveRun
 from repertory.agents.log import log_dead_letter
 from repertory.agents.policies import check_policies, results_of
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
-from repertory.errors import ConfigurationError, RunError
+from repertory.errors import ConfigurationError, JournalError, RunError, RunExists, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor, open_journal
 from repertory.memory.journal import Durability, Journal, RunRow
-from repertory.memory.records import RunStarted, RunState
+from repertory.memory.records import FINAL_STATES, RunStarted, RunState
 from repertory.summarizer import Strategy, SummarizerActor
 from repertory.summarizer.strategies import check_strategy
 
@@ -37,7 +39,6 @@ class Supervisor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._resuming = anyio.Lock()  # two loops on one record would stop the journal
 
     @property
     def journal(self) -> Journal:
@@ -57,6 +58,11 @@ class Supervisor:
     ) -> Run:
         """Start a run. Returns once it is durable: from then on a crash does not lose it.
 
+        With a ``run_id`` it is safe to repeat, in this process or after a restart, also side by side: there is one
+        run of this id, and every call gives it. One that a crash interrupted goes on, one that has ended stays as it
+        is; what else is said of it counts the first time. A cancelled call has left a run that goes on (``run`` finds
+        it), or nothing; see ``docs/semantics.md``.
+
         Args:
             agent: What runs.
             task: What it is asked to do; the model sees it verbatim in every request.
@@ -65,43 +71,86 @@ class Supervisor:
             options: Kept with the run and handed to a function that ``agent_ref`` names.
             results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
                 its tools say.
-            run_id: The id to give it; None makes one.
+            run_id: The id to give it: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 in all,
+                as it names files and the runs below it. None makes one.
             on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
         Raises:
             ConfigurationError: The task is empty, the agent's model cannot be used, or policies contradict themselves:
-                they name a tool or a compactor that there is none of, or an expiration without a mode.
+                they name a tool or a compactor that there is none of, or an expiration without a mode; or the id is
+                malformed.
+            RunExists: There is a run with this id and another task or agent.
         """
         check_listener(on_lifecycle)
         check_policies(agent, results)
         if not task.strip():
             raise ConfigurationError("expected a task with some text, got an empty one")
+        if run_id is not None and not (isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)):
+            raise ConfigurationError(
+                "run_id must be a letter or digit, then letters, digits, _ and -, at most 100 in all, got "
+                f"{str(run_id)[:300]!r}"
+            )
+        runtime = self._runtime
         started = RunStarted(
             run_id=run_id or new_id("run"),
             agent=agent.name,
             task=task,
-            at=self._runtime.clock(),
+            at=runtime.clock(),
             agent_digest=agent.digest,
             agent_ref=agent_ref,
             options=options or {},
             results=msgspec.to_builtins(results) if results is not None else {},
         )
-        live = await self._runtime.begin(started, agent)
-        if on_lifecycle is not None:
-            live.listeners.append(on_lifecycle)
-        self._runtime.start(live)
+        async with runtime.alone_with(started.run_id):
+            live = await self._take_up(started, agent) if run_id is not None else None
+            if live is None:
+                live = await runtime.begin(started, agent)
+            if on_lifecycle is not None and on_lifecycle not in live.listeners:
+                live.listeners.append(on_lifecycle)
+        if live.begun is not None:
+            await live.begun.wait()
+        return Run(runtime, live)
+
+    async def _take_up(self, wanted: RunStarted, agent: Agent) -> LiveRun | None:
+        """The run of this id, if there is one; it goes on, if it has not ended."""
+        runtime = self._runtime
+        live = runtime.find(wanted.run_id)
+        if live is not None:
+            _check_same(live.started, wanted)
+            return live
+        row = await runtime.read_run(wanted.run_id)
+        if row is None:
+            return None
+        _check_same(row.started, wanted)
+        live = await runtime.reopen(row, agent)
+        if row.state in FINAL_STATES:
+            runtime.show_end(live, row)
+        else:
+            await runtime.go_on(live)
+        return live
+
+    def run(self, run_id: str) -> Run:
+        """A run that is under way in this process, a sub-agent's too, by its whole id.
+
+        Raises:
+            RunNotFound: There is none; ``resume`` takes up one that is in the journal only.
+        """
+        live = self._runtime.find(run_id)
+        if live is None:
+            raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
         return Run(self._runtime, live)
 
     async def resume(self, run_id: str, *, agent: Agent | None = None) -> Run:
         """Go on with a run that another process began, or that failed or was stopped.
 
-        What it had delegated goes on with it. A tool call that was under way when the process died runs again
-        only if its effect allows that; see ``docs/durability.md``.
+        What it had delegated goes on with it, also what was stopped together with it. A tool call that was under way
+        when the process died runs again only if its effect allows that; see ``docs/durability.md``.
 
         Args:
             run_id: The run, or an unambiguous beginning of its id. A sub-agent's run is resumed through its root.
-            agent: The definition to go on with; None imports the one that was named when it was spawned.
+            agent: The definition to go on with; None imports the one that was named when it was spawned. Where it is
+                another than the run was begun with, ``RunResumed.agent_changed`` says so.
 
         Returns:
             The run. One that is done already stays so and gives its result at once.
@@ -111,17 +160,19 @@ class Supervisor:
             RunError: It is under way in this process, or a sub-agent's.
             ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
         """
-        runtime = self._runtime
-        async with self._resuming:
-            return await self._resume(runtime, run_id, agent)
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        async with self._runtime.alone_with(run_id):
+            live = await self._resume(await self.journal.read_run(run_id), agent)
+        if live.begun is not None:
+            await live.begun.wait()
+        return Run(self._runtime, live)
 
-    async def _resume(self, runtime: Runtime, run_id: str, agent: Agent | None) -> Run:
-        row = await runtime.journal.read_run(run_id)
-        started = row.started
+    async def _resume(self, row: RunRow, agent: Agent | None) -> LiveRun:
+        runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
         if runtime.find(started.run_id) is not None:
-            raise RunError(f"run {started.run_id} is under way already")
+            raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
         if agent is None:
             if not started.agent_ref:
                 raise ConfigurationError(
@@ -133,11 +184,10 @@ class Supervisor:
             check_policies(agent, results_of(started))
         live = await runtime.reopen(row, agent)
         if row.state == "done":
-            runtime.close(live, "done", result=row.result)
+            runtime.show_end(live, row)
         else:
-            await runtime.change_state(live, "running")
-            runtime.start(live)
-        return Run(runtime, live)
+            await runtime.go_on(live)
+        return live
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
         """Every run in the journal, oldest first; None means in any state."""
@@ -149,6 +199,21 @@ class Supervisor:
 
 
 _ALERTS = AlertThresholds()
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def _check_same(there: RunStarted, wanted: RunStarted) -> None:
+    for what in ("agent", "task"):
+        has, asked = getattr(there, what), getattr(wanted, what)
+        if has != asked:
+            raise RunExists(
+                f"run {there.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; give "
+                "the new run another id"
+            )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")
 
 
 @asynccontextmanager
@@ -182,7 +247,8 @@ async def open_supervisor(
         clock: Gives the time in seconds since 1970.
 
     Raises:
-        JournalError: The file cannot be opened: it is locked, too new or not a journal.
+        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
+            the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` writes none, or ``alerts``
             are no ``AlertThresholds``.
     """
@@ -228,8 +294,12 @@ async def open_supervisor(
                 runtime.tallies.close()
     except BaseExceptionGroup as group:
         # The groups are those of our own task groups: an error of the caller's own comes out as itself.
-        if errors and _leaves(group) == errors:
+        leaves = _leaves(group)
+        if errors and leaves == errors:
             raise errors[0] from errors[0].__cause__
+        # All runs of one journal fail with it, one after the other, and the caller too: one failure, once.
+        if all(isinstance(leaf, JournalError) for leaf in leaves):
+            raise leaves[0] from leaves[0].__cause__
         raise
 
 

@@ -423,8 +423,8 @@ class ContextView:
         sent = self._answered
         if wanted is None or sent is None or sent.position != wanted.upto or not self._compactions.may_ask(now):
             return
-        self._compactions.asked(sent.position, sent.request.messages, now)
-        self._runtime.summarizer.tell(
+        taken = self._runtime.ask_summarizer(
+            self._live,
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,
@@ -434,8 +434,10 @@ class ContextView:
                 request=sent.request,
                 iteration=iteration,
                 reply_to=self._ref,
-            )
+            ),
         )
+        if taken:
+            self._compactions.asked(sent.position, sent.request.messages, now)
 
     def offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""

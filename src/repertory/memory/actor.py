@@ -4,7 +4,7 @@ Handlers are plain functions: they decide in memory, hand the records to the jou
 of the idle actor runs inline in the asker. The answer to a write carries the ticket of its way to the disk, and it
 is the asker who waits for that: many askers wait together for one group commit, and the actor for none. Others may
 see an item in the instant between its write and its durability; if the write then fails, the whole journal has
-failed with it, and this actor crashes at the next one.
+failed with it, and every later write says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
-from repertory.errors import ConfigurationError, MemoryStoreError, QuotaExceeded, RecordRefused
+from repertory.errors import ConfigurationError, JournalError, MemoryStoreError, QuotaExceeded
 from repertory.memory.items import Item, ItemInfo, item_info, matches, shape_item
 from repertory.memory.journal import Journal
 from repertory.memory.messages import (
@@ -37,7 +37,7 @@ from repertory.memory.scopes import MergeReport, ScopeTree
 
 T = TypeVar("T")
 
-_EXPECTED = (MemoryStoreError, ConfigurationError, RecordRefused)
+_EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
 
 
 class MemoryActor:

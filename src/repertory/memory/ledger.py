@@ -122,6 +122,10 @@ class Ledger:
             raise
         return entries
 
+    def submit(self, *drafts: Draft, also: Sequence[Record] = ()) -> Ticket:
+        """Queue a batch like ``append``, and leave it to the caller to wait for the ticket."""
+        return self._submit(drafts, also)[1]
+
     def append_sync(self, *drafts: Draft, also: Sequence[Record] = ()) -> tuple[Entry, ...]:
         """The same for OS threads: blocks until the batch is durable."""
         entries, ticket = self._submit(drafts, also)

@@ -13,7 +13,7 @@ import msgspec
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, ActorRef, handler
 from repertory.context import text_tokens
-from repertory.errors import ActorStopped, MailboxFull
+from repertory.errors import ActorStopped, JournalError, MailboxFull
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
@@ -138,7 +138,7 @@ class SummarizerActor:
         self._queue.append(job)
         self._begin(ctx)
 
-    @handler
+    @handler(expected=JournalError)
     async def get_summary(self, wanted: GetSummary) -> SummaryStored | None:
         """Look a summary up in the journal, so that it is found after a restart too."""
         for summary in reversed(await self._journal.read_summaries(wanted.run_id)):

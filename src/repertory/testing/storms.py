@@ -1,0 +1,164 @@
+"""Storms: random trouble against a real supervisor and a real file, that can be repeated by its seed.
+
+Each function takes a seed and how much of it is wanted, runs on the event loop that it is called on, and returns what
+went wrong, a line for each; an empty list is what is promised. They are for tests and for ``repertory torture``.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.agents import Agent, Run, Supervisor, open_supervisor
+from repertory.errors import RunNotFound
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
+from repertory.memory.journal import Journal
+from repertory.testing.models import FunctionModel
+
+_TOGETHER = 16  # calls that are made, and cancelled, side by side
+_MOST_CHECKPOINTS = 14  # a spawn passes about ten
+_LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them at the disk
+
+
+async def cancel_storm(seed: int, count: int) -> list[str]:
+    """Cancel ``spawn`` and ``send`` at random checkpoints, by scopes and on asyncio also by bare ``Task.cancel``.
+
+    A call must have happened in the record and in the process, or in neither: no run is on record that nobody runs,
+    and no message that is never heard.
+
+    Args:
+        seed: Decides everything that is left to chance.
+        count: How many calls are made.
+    """
+    chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
+    go = anyio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        await go.wait()
+        return f"heard {sum(message.role == 'user' for message in request.messages)}"
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "storm.db"
+        async with open_supervisor(path, model=FunctionModel(answer), durability="process") as supervisor:
+            calls = _Calls(supervisor, chance)
+            for begin in range(0, count, _TOGETHER):
+                async with anyio.create_task_group() as group:
+                    for number in range(begin, min(count, begin + _TOGETHER)):
+                        group.start_soon(calls.make, number)
+            go.set()
+            return await calls.failures()
+
+
+class _Calls:
+    """Calls of the public face that are cancelled on their way."""
+
+    def __init__(self, supervisor: Supervisor, chance: random.Random) -> None:
+        self._supervisor = supervisor
+        self._chance = chance
+        self._agent = Agent("storm")
+        self._returned: list[Run] = []
+
+    async def make(self, number: int) -> None:
+        """Spawn a run, or say something to one; cancelled after some checkpoints."""
+        run = self._chance.choice(self._returned) if self._returned and self._chance.random() < 0.5 else None
+        steps, delay = self._chance.randrange(_MOST_CHECKPOINTS), self._chance.choice([0.0, _LONGEST])
+        delay, bare = delay * self._chance.random(), self._chance.random() < 0.5
+        if run is None:
+            await cancelled_after(steps, lambda: self._spawn(number), delay=delay, bare=bare)
+        else:
+            say = partial(run.send, f"say {number}", message_id=f"m{number}")
+            await cancelled_after(steps, say, delay=delay, bare=bare)
+
+    async def _spawn(self, number: int) -> None:
+        named = None if self._chance.random() < 0.5 else f"run-{number}"
+        self._returned.append(await self._supervisor.spawn(self._agent, f"task {number}", run_id=named))
+
+    async def failures(self) -> list[str]:
+        """What the record and the process say differently, once every run of this process has ended."""
+        journal, found = self._supervisor.journal, list[str]()
+        for row in await self._supervisor.runs():
+            run_id = row.started.run_id
+            with suppress(RunNotFound):  # it has ended meanwhile
+                with anyio.move_on_after(60) as scope:
+                    await self._supervisor.run(run_id).wait_result()
+                if scope.cancelled_caught:
+                    found.append(f"run {run_id} does not end")
+        rows = await self._supervisor.runs()
+        found += [f"run {row.started.run_id} is {row.state} and nobody runs it" for row in rows if row.state != "done"]
+        known = {row.started.run_id for row in rows}
+        found += [f"run {run.id} was returned and is not on record" for run in self._returned if run.id not in known]
+        for row in rows:
+            found += await unheard(journal, row.started.run_id)
+        return found
+
+
+async def unheard(journal: Journal, run_id: str) -> list[str]:
+    """The messages of a run that are on record and in no entry, or in more than one."""
+    said = [record.body["message_id"] for _, record in await journal.read_events(run_id) if record.type == "UserSaid"]
+    entries = await journal.read_entries(run_id)
+    heard = Counter(entry.message_id for entry in entries if entry.kind == "user-input")
+    texts = {entry.message_id: text_of(entry.content) for entry in entries}
+    return [
+        f"message {message_id} to {run_id} ({texts.get(message_id, 'never heard')!r}) is on record {count} times and "
+        f"was heard {heard[message_id]} times"
+        for message_id, count in (Counter(said) | Counter(heard.keys())).items()
+        if not count == heard[message_id] == said.count(message_id) == 1
+    ]
+
+
+async def cancelled_after(
+    steps: int, function: Callable[[], Awaitable[object]], *, delay: float = 0.0, bare: bool = False
+) -> bool:
+    """Call a function and cancel it after so many checkpoints of another task, and so many seconds.
+
+    Args:
+        steps: How many.
+        function: What to call.
+        delay: Seconds, for what waits for other threads; 0.0 for none.
+        bare: On asyncio, cancel the task itself, as ``asyncio.timeout`` does, instead of a scope.
+
+    Returns:
+        Whether it did not return.
+    """
+    returned = False
+
+    async def call() -> None:
+        nonlocal returned
+        await function()
+        returned = True
+
+    asyncio = sys.modules.get("asyncio")
+    if bare and asyncio is not None and not _in_trio():
+        task = asyncio.create_task(call())
+        await _wait(steps, delay)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return not returned
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await _wait(steps, delay)
+        group.cancel_scope.cancel()
+    return not returned
+
+
+async def _wait(steps: int, delay: float) -> None:
+    for _ in range(steps):
+        await checkpoint()
+    if delay:
+        await anyio.sleep(delay)
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())

@@ -1,0 +1,282 @@
+"""Spawning and sending: safe to repeat, and all or nothing when they are cancelled."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+import trio.testing
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import ConfigurationError, RunError, RunExists, RunNotFound
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
+from repertory.memory.memory_journal import MemoryJournal
+from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing.journal_faults import SlowJournal
+from repertory.testing.storms import cancel_storm, cancelled_after, unheard
+
+
+def clerk(**options: object) -> rp.Agent:
+    """An agent without tools."""
+    return rp.Agent("clerk", **options)  # type: ignore[arg-type]
+
+
+def test_spawning_an_id_again_gives_the_same_run_also_side_by_side_and_after_a_restart(
+    run_async: RunAsync, tmp_path: Path
+) -> None:
+    """Many callers and two processes' worth of supervisors, one run, one model call."""
+    model = FunctionModel(lambda request: "Done.")
+
+    async def main() -> None:
+        for _ in range(2):
+            runs: list[rp.Run] = []
+            async with rp.open_supervisor(tmp_path / "runs.db", model=model) as supervisor:
+
+                async def spawn() -> None:
+                    runs.append(await supervisor.spawn(clerk(), "Go.", run_id="run-1"))  # noqa: B023
+
+                async with anyio.create_task_group() as group:
+                    for _ in range(8):
+                        group.start_soon(spawn)
+                runs.append(await supervisor.spawn(clerk(), "Go.", run_id="run-1"))
+                assert {await run.wait_result() for run in runs} == {"Done."}
+                assert {run.id for run in runs} == {"run-1"}
+                again = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+                assert [event.state async for event in again.events()] == ["done"]  # type: ignore[union-attr]
+                assert len(await supervisor.runs()) == 1
+                assert len(await supervisor.journal.read_entries("run-1")) == 2
+        assert len(model.requests) == 1
+
+    run_async(main)
+
+
+async def test_an_id_that_is_taken_by_another_run_is_refused_with_the_difference() -> None:
+    """Another task or another agent under one id is a mistake, and the error says which."""
+    model = ScriptedModel(["Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+        for _ in range(2):  # while it is under way, and when it is over
+            with pytest.raises(RunExists, match=r"another task: 'Go\.', not 'Stay\.'"):
+                await supervisor.spawn(clerk(), "Stay.", run_id="run-1")
+            with pytest.raises(RunExists, match="another agent: 'clerk', not 'cook'"):
+                await supervisor.spawn(rp.Agent("cook"), "Go.", run_id="run-1")
+            await run.wait_result()
+
+
+async def test_an_id_that_is_the_beginning_of_another_is_another_run() -> None:
+    """A look-up by prefix is for people; an id names one run."""
+    async with rp.open_supervisor(model=FunctionModel(lambda request: "Done.")) as supervisor:
+        await (await supervisor.spawn(clerk(), "Long.", run_id="run-12")).wait_result()
+        short = await supervisor.spawn(clerk(), "Short.", run_id="run-1")
+        assert await short.wait_result() == "Done."
+        assert short.task == "Short."
+
+
+async def test_an_interrupted_run_goes_on_when_it_is_spawned_again_and_an_ended_one_stays() -> None:
+    """A caller that repeats itself after a crash needs no other code for it."""
+    hang = trio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        if not hang.is_set():
+            hang.set()
+            await trio.sleep_forever()
+        return "Done."
+
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer), drain_timeout=0) as supervisor:
+            await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+            await hang.wait()
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+            assert await run.wait_result() == "Done."
+            stopped = await supervisor.spawn(clerk(), "Go.", run_id="run-2")
+            stopped.kill()
+            with pytest.raises(rp.errors.RunStopped):
+                await stopped.wait_result()
+            again = await supervisor.spawn(clerk(), "Go.", run_id="run-2")
+            assert again.state == "stopped"
+
+
+@pytest.mark.parametrize(
+    "run_id", ["", "a/b", "..", ".", "a.b", "a b", " a", "a\n", "a\0", "-a", "é", "a" * 101, "a\\b", "~", 7]
+)
+async def test_an_id_that_could_not_name_a_file_is_refused_before_anything_is_durable(run_id: str) -> None:
+    """Files, actors and the ids of sub-agents are named after it."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match="run_id must be a letter or digit"):
+            await supervisor.spawn(clerk(), "Go.", run_id=run_id)
+        assert await supervisor.runs() == []
+        assert await supervisor.journal.read_scopes() == []
+
+
+def test_what_is_said_twice_under_one_id_is_heard_once_also_after_a_restart(
+    run_async: RunAsync, tmp_path: Path
+) -> None:
+    """While it waits, when it was heard, and when the run is over; another text under the id is refused."""
+
+    async def main() -> None:
+        asked, go = anyio.Event(), anyio.Event()
+
+        async def answer(request: ModelRequest) -> str:
+            asked.set()
+            await go.wait()
+            return f"{len(request.messages)} messages"
+
+        path = tmp_path / "runs.db"
+        async with rp.open_supervisor(path, model=FunctionModel(answer), drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+            await asked.wait()
+            await run.send("More.", message_id="m1")
+            await run.send("More.", message_id="m1")
+            with pytest.raises(RunError, match="another text"):
+                await run.send("Less.", message_id="m1")
+        go.set()
+        async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.resume("run-1", agent=clerk())
+            await run.send("More.", message_id="m1")
+            await run.wait_result()
+            await run.send("More.", message_id="m1")  # it was heard, so this is no error
+            entries = await supervisor.journal.read_entries("run-1")
+        assert [text_of(entry.content) for entry in entries if entry.kind == "user-input"] == ["More."]
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("message_id", ["", "a b", "a\n", "é", "a" * 201])
+async def test_a_malformed_message_id_is_refused(message_id: str) -> None:
+    """It stands in the record and in errors."""
+    async with rp.open_supervisor(model=FunctionModel(lambda request: "Done.")) as supervisor:
+        run = await supervisor.spawn(clerk(), "Go.")
+        with pytest.raises(ConfigurationError, match="message_id"):
+            await run.send("More.", message_id=message_id)
+
+
+async def test_the_advice_of_an_ended_run_works() -> None:
+    """A done run says to spawn another; a stopped one to resume it, and then it hears."""
+    async with rp.open_supervisor(
+        model=FunctionModel(lambda request: text_of(request.messages[-1].content))
+    ) as supervisor:
+        done = await supervisor.spawn(clerk(), "Go.")
+        await done.wait_result()
+        with pytest.raises(RunError, match="spawn another run"):
+            await done.send("More.")
+        stopped = await supervisor.spawn(clerk(), "Go.")
+        stopped.kill()
+        with pytest.raises(RunError, match=r"supervisor\.resume"):
+            await stopped.send("More.")
+        again = await supervisor.resume(stopped.id, agent=clerk())
+        await again.send("More.")
+        assert (await again.wait_result()).endswith("More.")
+    with pytest.raises(RunError, match="has ended"):
+        await again.send("More.")
+
+
+async def test_a_run_of_this_process_is_found_by_its_id() -> None:
+    """Also one whose spawn was cancelled, and a sub-agent's."""
+    held = trio.Event()
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.messages[0].content) == "Help.":
+            held.set()
+            await trio.sleep_forever()
+        return call("delegate", agent="clerk", task="Help.")
+
+    async with rp.open_supervisor(model=FunctionModel(answer), drain_timeout=0) as supervisor:
+        run = await supervisor.spawn(rp.Agent("lead", team=[clerk()]), "Go.", run_id="run-1")
+        await held.wait()
+        assert supervisor.run("run-1").id == "run-1"
+        assert supervisor.run(run.children[0].id).task == "Help."
+        with pytest.raises(RunNotFound, match="resume"):
+            supervisor.run("run-2")
+
+
+async def test_a_cancelled_spawn_goes_on_where_its_record_was_on_its_way() -> None:
+    """The disk is slow, the caller gives up: the run is there, and ends."""
+    journal = SlowJournal()
+    async with rp.open_supervisor(journal=journal, model=ScriptedModel(["Done."])) as supervisor:
+        async with trio.open_nursery() as nursery:
+
+            async def spawn() -> None:
+                await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+
+            nursery.start_soon(spawn)
+            while not await supervisor.journal.read_scopes():  # the next write is the run's
+                await trio.lowlevel.checkpoint()
+            journal.hold()
+            await trio.testing.wait_all_tasks_blocked()
+            assert journal.waiting
+            nursery.cancel_scope.cancel()
+        assert supervisor.run("run-1").state == "running"
+        journal.release()
+        with trio.fail_after(5):
+            run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
+            assert await run.wait_result() == "Done."
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_call_that_is_cancelled_at_any_checkpoint_has_happened_or_has_not(run_async: RunAsync, *, bare: bool) -> None:
+    """Spawn, send and resume, cancelled after 0, 1, 2, … steps: the record and the process agree each time."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        async def answer(request: ModelRequest) -> str:
+            await go.wait()
+            return "Done."
+
+        async with rp.open_journal() as journal:
+            seen = set[tuple[str, bool]]()
+            async with rp.open_supervisor(journal=journal, model=FunctionModel(answer), drain_timeout=0) as supervisor:
+                for steps in range(40):
+                    spawn = partial(supervisor.spawn, clerk(), "Go.", run_id=f"run-{steps}")
+                    seen.add(("spawn", await cancelled_after(steps, spawn, bare=bare)))
+                there = [row.started.run_id for row in await supervisor.runs()]
+                for run_id in there:
+                    assert supervisor.run(run_id).state == "running"
+                run = supervisor.run(there[-1])
+                for steps in range(20):
+                    send = partial(run.send, "More.", message_id=f"m{steps}")
+                    seen.add(("send", await cancelled_after(steps, send, bare=bare)))
+            async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+                for steps, run_id in enumerate(there):
+                    resume = partial(supervisor.resume, run_id, agent=clerk())
+                    seen.add(("resume", await cancelled_after(steps, resume, bare=bare)))
+                go.set()
+                for run_id in there:
+                    run = await supervisor.spawn(clerk(), "Go.", run_id=run_id)
+                    assert await run.wait_result() == "Done."
+                    assert await unheard(supervisor.journal, run_id) == []
+            assert len(seen) == 6
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_cancelled_calls_leaves_no_run_alone_and_no_message_unheard(
+    run_async: RunAsync, *, seed: int
+) -> None:
+    """Random calls, side by side, cancelled at random."""
+    assert run_async(cancel_storm, seed, 120) == []
+
+
+async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
+    """The check can fail: a run that is only on record is found, and so is a message that is never heard."""
+    from repertory.memory.records import EventLogged, RunStarted
+    from repertory.testing.storms import _Calls
+
+    journal = MemoryJournal()
+    async with rp.open_supervisor(journal=journal) as supervisor:
+        said = {"message_id": "m", "text": "x"}
+        await journal.write(
+            [
+                RunStarted(run_id="lost", agent="a", task="t", at=0.0),
+                EventLogged(run_id="lost", type="UserSaid", body=said, at=0.0),
+            ]
+        )
+        failures = await _Calls(supervisor, None).failures()  # type: ignore[arg-type]
+    assert len(failures) == 2

@@ -1,0 +1,178 @@
+"""What becomes of sub-agents when a tree is stopped or killed, and when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+import trio.testing
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import RunStopped
+from repertory.llm.messages import ToolResult, ToolUse, text_of
+from repertory.llm.model import ModelRequest
+from repertory.memory.journal import Journal
+from repertory.memory.records import FINAL_STATES
+from repertory.summarizer import SummaryReady
+from repertory.testing import FunctionModel, call
+
+
+@rp.tool(effect="pure")
+async def look() -> str:
+    """Look."""
+    return "looked"
+
+
+def lead(tools: Sequence[rp.Tool] = (look,)) -> rp.Agent:
+    """Three levels: a lead, a worker, a helper."""
+    helper = rp.Agent("helper", instructions="helper", tools=tools)
+    worker = rp.Agent("worker", instructions="worker", team=[helper])
+    return rp.Agent("lead", instructions="lead", team=[worker])
+
+
+def reports_in(request: ModelRequest) -> list[str]:
+    """The tool results that a request shows."""
+    return [text_of(b) for message in request.messages for b in message.content if isinstance(b, ToolResult)]
+
+
+class Tree:
+    """A model for the three: each delegates once; the helper looks around until it may report."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+        self.deep = anyio.Event()
+        self.go = anyio.Event()
+        self.model = FunctionModel(self._answer)
+
+    async def _answer(self, request: ModelRequest) -> object:
+        who = text_of(request.system)
+        self.asked[who] = self.asked.get(who, 0) + 1
+        reports = reports_in(request)
+        if who == "helper":
+            if len(reports) >= 2 and not self.go.is_set():
+                self.deep.set()
+                await self.go.wait()
+            return f"{len(reports)} looks" if len(reports) >= 3 else call("look")
+        below = {"lead": "worker", "worker": "helper"}[who]
+        return f"{who}: {reports[0]}" if reports else call("delegate", agent=below, task=f"for {who}")
+
+
+async def open_ends(journal: Journal) -> list[str]:
+    """Runs on record that go on, and calls without results."""
+    found = []
+    for row in await journal.read_runs():
+        run_id = row.started.run_id
+        if row.state not in FINAL_STATES:
+            found.append(f"{run_id} is {row.state}")
+        blocks = [block for entry in await journal.read_entries(run_id) for block in entry.content]
+        asked = {block.id for block in blocks if isinstance(block, ToolUse)}
+        answered = [block.tool_use_id for block in blocks if isinstance(block, ToolResult)]
+        if asked != set(answered) or len(answered) != len(asked):
+            found.append(f"{run_id} has calls {asked} and results {answered}")
+    return found
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_resumed_tree_takes_along_what_was_ended_with_it(run_async: RunAsync, tmp_path: Path, *, how: str) -> None:
+    """Stopped or killed at its root, resumed at its root: the same runs go on, and nobody does anything twice."""
+
+    async def main() -> None:
+        tree = Tree()
+        async with rp.open_supervisor(tmp_path / "runs.db", model=tree.model) as supervisor:
+            run = await supervisor.spawn(lead(), "Go.")
+            await tree.deep.wait()
+            if how == "stop":
+                run.stop()
+                tree.go.set()
+            else:
+                run.kill()
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            assert {row.state for row in await supervisor.runs()} == {"stopped"}
+            tree.go.set()
+            again = await supervisor.resume(run.id, agent=lead())
+            assert await again.wait_result() == "lead: worker: 3 looks"
+            assert await open_ends(supervisor.journal) == []
+            assert [row.state for row in await supervisor.runs()] == ["done"] * 3
+        assert tree.asked == {"lead": 2, "worker": 2, "helper": 4 if how == "stop" else 5}
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_branch_that_is_ended_alone_is_reported_and_leaves_whole_records(how: str) -> None:
+    """The worker is ended, not the lead: the lead is told, and nothing of the branch is left open."""
+    tree = Tree()
+    async with rp.open_supervisor(model=tree.model) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        await tree.deep.wait()
+        worker = run.children[0]
+        if how == "stop":
+            worker.stop()
+            await trio.testing.wait_all_tasks_blocked()
+            tree.go.set()
+        else:
+            worker.kill()
+        assert "worker was stopped after" in await run.wait_result()
+        assert {row.state for row in await supervisor.runs()} == {"done", "stopped"}
+        assert await open_ends(supervisor.journal) == []
+
+
+async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it() -> None:
+    """A delegation asked for in the very turn in which the run is stopped does not keep it open."""
+    asked, go = trio.Event(), trio.Event()
+
+    async def answer(request: ModelRequest) -> object:
+        if text_of(request.system) == "lead":
+            asked.set()
+            await go.wait()
+            return call("delegate", agent="worker", task="x")
+        return call("nothing")
+
+    async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        await asked.wait()
+        run.stop()
+        go.set()
+        with trio.fail_after(5), pytest.raises(RunStopped):
+            await run.wait_result()
+        assert {row.state for row in await supervisor.runs()} == {"stopped"}
+
+
+async def test_what_a_new_team_does_not_take_up_is_closed_when_the_tree_ends() -> None:
+    """The resumed lead has no team any more: its old sub-agents are ended on record, with whole transcripts."""
+    tree = Tree()
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=tree.model, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(lead(), "Go.")
+            await tree.deep.wait()
+        assert len(await open_ends(journal)) > 3
+        async with rp.open_supervisor(journal=journal, model=tree.model) as supervisor:
+            alone = rp.Agent("lead", instructions="lead")
+            again = await supervisor.resume(run.id, agent=alone)
+            assert "no tool named 'delegate'" in await again.wait_result()
+        assert await open_ends(journal) == []
+
+
+async def test_a_lead_that_keeps_crashing_takes_its_sub_agents_along(autojump_clock: trio.testing.MockClock) -> None:
+    """Given up beside a sub-agent at work: that one is stopped on record too, and goes on when the lead does."""
+    tree = Tree()
+    async with rp.open_supervisor(model=tree.model) as supervisor:
+        run = await supervisor.spawn(lead(), "Go.")
+        for _ in range(4):  # a crash from the side, as a bug in a handler would be
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(10)
+            ref = run._live.ref
+            assert ref is not None
+            ref.tell(SummaryReady(summary=None))  # type: ignore[arg-type]
+        with pytest.raises(rp.errors.RunFailed):
+            await run.wait_result()
+        assert [row.state for row in await supervisor.runs()] == ["failed", "stopped", "stopped"]
+        tree.go.set()
+        again = await supervisor.resume(run.id, agent=lead())
+        assert await again.wait_result() == "lead: worker: 3 looks"
+        assert await open_ends(supervisor.journal) == []
