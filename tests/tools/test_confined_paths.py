@@ -201,7 +201,7 @@ def test_what_is_denied_is_denied_under_every_spelling(world: Path, deny: str, p
     real.write_text(SECRET)
     with pytest.raises(ToolFailed, match="may not be read"):
         read(Folder(world, deny=[deny]), path)
-    assert read(Folder(world), path) == SECRET
+    assert read(Folder(world, allow=[deny]), path) == SECRET
     listed = [found.parts for found in Folder(world, deny=[deny]).walk((), Counter())]
     assert real.relative_to(world).parts not in listed
     assert ("src", "a.py") in listed

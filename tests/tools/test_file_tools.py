@@ -81,6 +81,42 @@ async def test_a_listing_is_one_path_a_line(root: Path, arguments: dict[str, obj
     assert await answer(root, "list_files", **arguments) == said
 
 
+SECRET_FILES = [
+    *(".env", ".ENV", ".env.local", "deploy/prod.env", "server.pem", "tls/site.key", "keys/id_rsa", "id_ed25519.bak"),
+    *(".netrc", ".npmrc", ".pypirc", ".git/config", ".ssh/config", ".aws/credentials", "home/.aws/sso/cache/x.json"),
+    *(".docker/config.json", "infra/main.tfvars", "terraform.tfstate", ".git-credentials", "service-token"),
+]
+
+
+@pytest.mark.parametrize("name", SECRET_FILES)
+async def test_a_file_with_the_name_of_a_secret_is_listed_and_not_read(root: Path, name: str) -> None:
+    """Neither viewed nor searched, by text or by pattern, unless it is allowed; then like any other."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("TOKEN=canary-7d1f\n")
+    path = name if not name.startswith(".git/") else ".git"
+    if path == name:  # version control is left out of listings anyway
+        assert name in (await answer(root, "list_files")).splitlines()
+    refused = await call_tool(tools_of(root)["view_file"], {"path": name})
+    assert refused.is_error
+    assert "is by its name a place for secrets" in refused.text
+    for regex in (False, True):
+        found = await answer(root, "search_files", pattern="canary", path=path, regex=regex)
+        assert found == "0 matches in 0 files (left out: 1 with the name of a secret)"
+    allowing = {tool.name: tool for tool in file_tools(root, allow=[name])}
+    assert "canary" in (await call_tool(allowing["view_file"], {"path": name})).text
+    assert "1 match" in (await call_tool(allowing["search_files"], {"pattern": "canary", "path": path})).text
+    denying = {tool.name: tool for tool in file_tools(root, allow=[name], deny=[name])}
+    assert (await call_tool(denying["view_file"], {"path": name})).is_error
+
+
+@pytest.mark.parametrize("name", [".env.example", "id_rsa.pub", "environment.py", "keyboard.md", "config.json"])
+async def test_what_only_looks_like_a_secret_is_read(root: Path, name: str) -> None:
+    """Examples, public keys and names that happen to begin alike."""
+    (root / name).write_text("harmless\n")
+    assert "harmless" in await answer(root, "view_file", path=name)
+    assert name in await answer(root, "search_files", pattern="harmless")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -38,6 +38,7 @@ def research_team(
     *,
     model: Model | str | None = None,
     deny: Sequence[str] = (),
+    allow: Sequence[str] = (),
     runs: int = 20,
     context: ContextPolicy | None = RESEARCH_CONTEXT,
 ) -> Agent:
@@ -47,6 +48,7 @@ def research_team(
         root: The folder; nothing outside of it can be read.
         model: For both; None leaves the choice to the supervisor.
         deny: Paths below the root that nobody may see either.
+        allow: What may be read although its name is that of a secret; see ``file_tools``.
         runs: How many runs the whole tree may hold.
         context: How much of the record the models see; None shows everything, always.
     """
@@ -54,7 +56,7 @@ def research_team(
         "researcher",
         instructions=_RESEARCHER,
         description="Searches and reads the files, stores findings in memory, and reports with path:line sources.",
-        tools=[*file_tools(root, deny=deny), *memory_tools(), *context_tools()],
+        tools=[*file_tools(root, deny=deny, allow=allow), *memory_tools(), *context_tools()],
         model=model,
         context=context,
         limits=Limits(iterations=40, depth=0),

@@ -23,6 +23,7 @@ import msgspec
 from repertory.errors import ConfigurationError, ToolFailed, ToolRetry
 from repertory.tools.globs import match_glob
 from repertory.tools.output import clean_text
+from repertory.tools.secret_names import may_hold_secrets
 from repertory.tools.threads import is_left_behind
 
 Parts: TypeAlias = tuple[str, ...]
@@ -63,7 +64,13 @@ class FoundFile(msgspec.Struct, frozen=True, eq=False):
 class Folder:
     """A folder, and everything below it that may be read."""
 
-    def __init__(self, root: str | os.PathLike[str], *, deny: Iterable[str | os.PathLike[str]] = ()) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        deny: Iterable[str | os.PathLike[str]] = (),
+        allow: Iterable[str] = (),
+    ) -> None:
         """Look a folder up.
 
         Args:
@@ -71,6 +78,8 @@ class Folder:
             deny: What may not be read: names (``.env``, ``*.pem``) at any depth, paths from the root
                 (``config/keys/``), with the wildcards of ``match_glob`` and whatever their case, and absolute
                 paths, which are recognised by what they are, under any name.
+            allow: What may be read although its name is that of a secret (see ``SECRET_NAMES``), as names or paths
+                from the root. Nothing in ``deny`` is allowed by it.
 
         Raises:
             ConfigurationError: There is no such folder.
@@ -81,6 +90,7 @@ class Folder:
         rules = [os.fspath(rule) for rule in deny]
         self._places = tuple(rule for rule in rules if os.path.isabs(rule))
         self._patterns = tuple(_fold(rule) for rule in rules if not os.path.isabs(rule))
+        self._allowed = tuple(_fold(rule) for rule in allow)
 
     def parts_of(self, path: str) -> Parts:
         """Read a path that the model gave.
@@ -145,6 +155,11 @@ class Folder:
             yield fd
         finally:
             os.close(fd)
+
+    def is_guarded(self, parts: Parts) -> bool:
+        """Whether a file is not read because its name is that of a secret. Its name may be shown."""
+        folded = tuple(_fold(name) for name in parts)
+        return may_hold_secrets(folded) and not any(match_glob(rule, folded) for rule in self._allowed)
 
     def walk(self, parts: Parts, skipped: Counter[str]) -> Iterator[FoundFile]:
         """Every regular file below a folder that may be read, by path.
@@ -223,6 +238,10 @@ class Folder:
             raise ToolFailed(f"{found.path!r} is a symbolic link, and links are not followed")
         if not stat.S_ISREG(facts.st_mode):
             raise ToolFailed(f"{found.path!r} is not a regular file")
+        if self.is_guarded(found.parts):
+            raise ToolFailed(
+                f"{found.path!r} is by its name a place for secrets and is not read; the user can allow it"
+            )
         if _is_database(found):
             raise ToolFailed(f"{found.path!r} is a database, not text")
         if self._is_denied_place(facts):

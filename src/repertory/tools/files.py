@@ -35,23 +35,28 @@ def file_tools(
     root: str | os.PathLike[str],
     *,
     deny: Iterable[str | os.PathLike[str]] = (),
+    allow: Iterable[str] = (),
     search_timeout: float = SEARCH_SECONDS,
 ) -> list[Tool]:
     """Make ``list_files``, ``search_files`` and ``view_file`` for one folder.
 
     They cannot leave it: no ``..``, no absolute path, no link. They open regular files only, and never a SQLite
-    database, because that would drop the locks of a journal that this process keeps open.
+    database, because that would drop the locks of a journal that this process keeps open. Files whose name is that of
+    a secret (``.env``, ``*.pem``, ``id_rsa``, ``.aws/``; all are in ``repertory.tools.secret_names``) are listed, but
+    neither viewed nor searched.
 
     Args:
         root: The folder.
         deny: What in it stays hidden: names (``.env``, ``*.pem``) at any depth, paths from the root
             (``config/keys/``), absolute paths.
+        allow: What may be read although its name is that of a secret, as names or paths from the root: ``test.pem``,
+            ``certs/``.
         search_timeout: Seconds after which a search answers with what it has found so far.
 
     Raises:
         ConfigurationError: There is no such folder.
     """
-    folder = Folder(root, deny=deny)
+    folder = Folder(root, deny=deny, allow=allow)
 
     def list_files(path: str = ".", pattern: Glob = "*", limit: Positive = 200) -> ToolOutput:
         """List files, one path a line, sorted, subfolders included. Use it to learn what there is.
@@ -204,6 +209,9 @@ def _find(folder: Folder, wanted: _Wanted, seconds: float, skipped: Counter[str]
             continue
         if time.monotonic() >= end:
             skipped[_OUT_OF_TIME] += 1
+            continue
+        if folder.is_guarded(found.parts):
+            skipped["with the name of a secret"] += 1
             continue
         data = _read(folder, found, skipped)
         if data is None:
