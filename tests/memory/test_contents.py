@@ -214,7 +214,7 @@ def test_storing_by_itself_waits_for_the_disk(run_async: RunAsync) -> None:
         await journal.write([kit.started("run-1"), RunStateChanged(run_id="run-1", state="stopped", at=100.0)])
         assert await journal.delete_expired_contents(3699.0) == 0
         assert await journal.delete_expired_contents(3700.0) == 1
-        with pytest.raises(ContentNotFound):
+        with pytest.raises(ContentNotFound, match=r"\(5 characters\) was cleaned up and is gone"):
             await store.search(citation.content_id, "short")
 
     run_async(main)

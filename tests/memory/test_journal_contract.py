@@ -546,7 +546,7 @@ def test_contents_expire_after_their_date_or_their_run(check: Check) -> None:
         left = [
             name
             for name in ("dated", "dated-later", "kept", "retained", "of-the-living")
-            if await journal.read_content(name)
+            if (stored := await journal.read_content(name)) is not None and stored.body
         ]
         assert left == ["kept", "of-the-living"]
         assert [c.content_id for c in await journal.read_contents("ended")] == ["kept", "retained"]
@@ -564,7 +564,9 @@ def test_the_latest_content_of_an_id_counts(check: Check) -> None:
         assert stored is not None
         assert stored.body == "new"
         assert await journal.delete_expired_contents(5.0) == 1
-        assert await journal.read_content("c") is None
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert (stored.body, stored.length) == ("", 3)
 
     check(body)
 

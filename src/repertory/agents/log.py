@@ -60,6 +60,11 @@ def log_agent_changed(run_id: str, agent: str, *, was: str, now: str) -> None:
     _logger().warning("agent.changed", run=run_id, agent=agent, was=was, now=now)
 
 
+def log_failed_cleaning(error: Exception) -> None:
+    """Log that stored contents whose time is over could not be cleaned up."""
+    _logger().warning("contents.cleaning.failed", exc_info=error)
+
+
 def log_listener_error(run_id: str, kind: str, error: Exception) -> None:
     """Log that an application's lifecycle listener raised."""
     _logger().warning("listener.failed", run=run_id, kind=kind, exc_info=error)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from repertory.agents.live import LiveRun
 from repertory.errors import RunNotFound
 from repertory.memory import Snapshot
+from repertory.memory.contents import read_whole
 from repertory.memory.journal import SearchHit
 from repertory.memory.records import ContentStored
 
@@ -38,8 +39,8 @@ class ContentsOfTree:
         self._root = live.root.run_id
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, whole; None where this tree has none of that id."""
-        stored = await self._journal.read_content(content_id)
+        """One stored content, also where the ledger alone still has it; None where this tree has none of that id."""
+        stored = await read_whole(self._journal, content_id)
         return stored if stored is not None and await self._is_ours(stored.run_id) else None
 
     async def _is_ours(self, run_id: str) -> bool:

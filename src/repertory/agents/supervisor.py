@@ -21,6 +21,7 @@ from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log_dead_letter
 from repertory.agents.policies import check_policies, results_of
+from repertory.agents.retention import clean_for_ever
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
@@ -241,7 +242,8 @@ async def open_supervisor(
         journal: An open journal to use instead of ``path``; it stays open.
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
         content_retention: Seconds that the content store keeps, after the end of a run, what the ledger holds as
-            well; None keeps it for good. What only the content store has is always kept.
+            well; None keeps it for good. It is cleaned up within five minutes of that, and can be retrieved from the
+            ledger still. What only the content store has is always kept.
         alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
         drain_timeout: Seconds.
         clock: Gives the time in seconds since 1970.
@@ -283,6 +285,9 @@ async def open_supervisor(
                 summary_profile=getattr(summaries, "profile", None),
             )
             await journal.delete_expired_contents(clock())
+            cleaning = anyio.CancelScope()
+            stack.callback(cleaning.cancel)
+            tasks.start_soon(_clean, journal, clock, cleaning)
             try:
                 yield Supervisor(runtime)
                 runtime.wind_down()
@@ -301,6 +306,11 @@ async def open_supervisor(
         if all(isinstance(leaf, JournalError) for leaf in leaves):
             raise leaves[0] from leaves[0].__cause__
         raise
+
+
+async def _clean(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:
+    with scope:
+        await clean_for_ever(journal, clock)
 
 
 def _check_alerts(alerts: object) -> None:

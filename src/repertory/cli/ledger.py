@@ -113,11 +113,15 @@ def show_content(citation: str, *, db: Path | None, as_json: bool) -> None:
 
 
 async def _find_content(citation: str, db: Path | None) -> ContentStored:
+    from repertory.memory.contents import read_whole
+
     paths = databases_to_read(db)
     for path in paths:
         async with open_to_read(path) as journal:
-            found = await journal.read_content(citation)
-        if found is not None:
+            found = await read_whole(journal, citation)
+        if found is not None and (found.body or not found.length):
             return found
+        if found is not None:
+            raise output.NothingThere(f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone")
     where = str(paths[0]) if len(paths) == 1 else f"any of {len(paths)} databases"
     raise output.NothingThere(f"no content {citation!r} in {where}; repertory ledger RUN lists those of a run")

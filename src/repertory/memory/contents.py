@@ -11,7 +11,7 @@ import msgspec
 
 from repertory._ids import new_id
 from repertory.errors import ContentNotFound
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, text_of
 from repertory.memory.excerpts import EXCERPT, Excerpt, Lines, cut_end, excerpts_around, find_words, locate_beginning
 from repertory.memory.journal import Journal
 from repertory.memory.patterns import SEARCH_TIMEOUT, find_pattern
@@ -51,6 +51,23 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     lines: int
+
+
+async def read_whole(journal: Journal, content_id: str) -> ContentStored | None:
+    """One stored content; where it was cleaned up, from the ledger, if that holds all of it.
+
+    Returns:
+        The content; with an empty body, though its length is not 0, where it cannot be brought back; None where there
+        never was one of this id.
+    """
+    stored = await journal.read_content(content_id)
+    if stored is None or stored.body or not stored.length:
+        return stored
+    for entry in await journal.read_entries(stored.run_id):
+        # A repeated call shows the same result under a note of its own.
+        if entry.content_id == content_id and not entry.original_length and not entry.deduplicated_from:
+            return msgspec.structs.replace(stored, body=text_of(entry.content))
+    return stored
 
 
 class ContentStore:
@@ -147,11 +164,13 @@ class ContentStore:
         """A whole content.
 
         Raises:
-            ContentNotFound: There is none of this id, or it was cleaned up.
+            ContentNotFound: There is none of this id, or it was cleaned up and no ledger holds it.
         """
-        content = await self._journal.read_content(content_id)
+        content = await read_whole(self._journal, content_id)
         if content is None:
-            raise ContentNotFound(f"there is no content {content_id!r}, or it was cleaned up after its run ended")
+            raise ContentNotFound(f"there is no content {content_id!r}")
+        if not content.body and content.length:
+            raise ContentNotFound(f"content {content_id!r} ({content.length:,} characters) was cleaned up and is gone")
         return content
 
     async def read_lines(self, content_id: str, first: int = 1, last: int | None = None) -> Passage:

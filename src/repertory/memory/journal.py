@@ -193,7 +193,7 @@ class Journal(Protocol):
         ...
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content; None where there is none, or no longer."""
+        """One stored content, its body "" once it was cleaned up; None where there never was one."""
         ...
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:

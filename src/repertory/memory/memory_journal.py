@@ -216,9 +216,9 @@ class MemoryJournal:
         return [record for _, record in await self._read(SUMMARIES, "run_id", run_id)]
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content; None where there is none, or no longer."""
+        """One stored content, its body "" once it was cleaned up; None where there never was one."""
         found = await self._read(CONTENTS, "content_id", content_id)
-        return found[-1][1] if found and found[-1][0] in self._sides[str(CONTENTS.side)] else None
+        return found[-1][1] if found else None
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
         """All stored contents of a run, their bodies left empty."""

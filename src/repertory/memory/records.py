@@ -233,7 +233,7 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         url: Where it came from; "" where it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
         body: The whole, untouched; "" in listings, and once it was cleaned up.
-        length: Characters of the whole.
+        length: Characters of the whole; follows from ``body`` where that is there.
         expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
         retention: Seconds that it is kept after the end of its run; None keeps it for good.
     """
@@ -253,6 +253,8 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
 
     def __post_init__(self) -> None:
         freeze_fields(self, "metadata")
+        if self.body:
+            msgspec.structs.force_setattr(self, "length", len(self.body))
 
 
 class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):

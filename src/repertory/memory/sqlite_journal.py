@@ -264,10 +264,11 @@ class SqliteJournal:
         return [record for _, record in await self._of_run(SUMMARIES, run_id)]
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content; None where there is none, or no longer."""
+        """One stored content, its body "" once it was cleaned up; None where there never was one."""
         # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
         latest = "t.seq = (SELECT max(seq) FROM contents WHERE content_id = ?)"
-        found = await self._read(CONTENTS, f"WHERE {latest}", content_id)
+        body = "coalesce((SELECT body FROM content_bodies b WHERE b.seq = t.seq), '')"
+        found = await self._read(CONTENTS, f"WHERE {latest}", content_id, side=body)
         return found[0][1] if found else None
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:

@@ -33,7 +33,7 @@ class ContentReader(Protocol):
     """The content store, to read."""
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, whole; None where there is none, or no longer."""
+        """One stored content, its body "" where it was cleaned up; None where there is none."""
         ...
 
 
