@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repertory.agents.live import LiveRun
-from repertory.errors import RunNotFound
 from repertory.memory import Snapshot
 from repertory.memory.contents import read_whole
 from repertory.memory.journal import SearchHit
@@ -41,16 +40,7 @@ class ContentsOfTree:
     async def read_content(self, content_id: str) -> ContentStored | None:
         """One stored content, also where the ledger alone still has it; None where this tree has none of that id."""
         stored = await read_whole(self._journal, content_id)
-        return stored if stored is not None and await self._is_ours(stored.run_id) else None
+        return stored if stored is not None and self._is_ours(stored.run_id) else None
 
-    async def _is_ours(self, run_id: str) -> bool:
-        # By its parents, not by how its id begins: callers may choose the ids of roots.
-        above: str | None = run_id
-        while above is not None:
-            if above == self._root:
-                return True
-            try:
-                above = (await self._journal.read_run(above)).started.parent_id
-            except RunNotFound:
-                return False
-        return False
+    def _is_ours(self, run_id: str) -> bool:
+        return run_id == self._root or run_id.startswith(f"{self._root}.")  # as ids of runs below others begin
