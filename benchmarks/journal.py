@@ -27,6 +27,7 @@ import anyio.lowlevel
 
 from repertory.llm import Text
 from repertory.memory import ContentStore, Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
+from repertory.memory.journal import Ticket
 from repertory.memory.records import Record
 from repertory.memory.rows import ENTRIES, encode_records
 from repertory.memory.sqlite_file import open_to_write
@@ -292,7 +293,13 @@ class _NowhereTicket:
 class _Nowhere(MemoryJournal):
     """Acknowledges and forgets, so that only the ledger is measured."""
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Any:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Any:
         if on_commit is not None:
             on_commit()
         return _NowhereTicket()

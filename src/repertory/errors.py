@@ -26,7 +26,7 @@
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
     │   ├── JournalReadOnly         opened to look only
-    │   ├── RecordRefused           a record cannot be kept exactly; nothing of its batch was written
+    │   ├── RecordRefused           a record cannot be kept, or is there already; nothing of its batch was written
     │   └── JournalClosed           used after close, or in a fork
     ├── MemoryStoreError            memory items, scopes and stored contents
     │   ├── ContentNotFound         no such content, or no longer
@@ -162,7 +162,10 @@ class JournalReadOnly(JournalError):
 
 
 class RecordRefused(JournalError):
-    """A record holds something that cannot be kept exactly (a nan, a 65-bit number); the journal goes on without it."""
+    """A record holds what cannot be kept exactly (a nan, a 65-bit number), or a run or position that is there already.
+
+    Nothing of its batch was written, and the journal goes on without it.
+    """
 
 
 class JournalClosed(JournalError):

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from backends import RunAsync
-from repertory.errors import JournalClosed, JournalUnreadable, JournalWriteFailed, RecordRefused, RunNotFound
+from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolUse
 from repertory.memory import (
     DecisionMade,
@@ -328,16 +328,12 @@ def test_strange_text_survives_everywhere(check: Check, text: str) -> None:
 
 
 def test_positions_cannot_be_written_twice(check: Check) -> None:
-    """A second truth for one position stops the journal, loudly and for good; what was kept is kept."""
+    """A second truth for one position is refused, and its whole batch; what was kept is kept."""
 
     async def body(journal: Journal) -> None:
         await journal.write([kit.appended("r", 0, "first")])
-        with pytest.raises(JournalWriteFailed):
+        with pytest.raises(RecordRefused, match=r"batch of 'r' .* entries.position; are there two ledgers for one run"):
             await journal.write([kit.appended("r", 1), kit.appended("r", 0, "second")])
-        with pytest.raises(JournalWriteFailed):
-            await journal.write([kit.appended("q", 0)])
-        with pytest.raises(JournalWriteFailed):
-            journal.submit([]).wait_sync()
         assert [entry.content for entry in await journal.read_entries("r")] == [(Text("first"),)]
 
     check(body)
@@ -347,9 +343,55 @@ def test_a_position_twice_in_one_batch_is_noticed_too(check: Check) -> None:
     """The same for a batch that contradicts itself."""
 
     async def body(journal: Journal) -> None:
-        with pytest.raises(JournalWriteFailed):
+        with pytest.raises(RecordRefused):
             await journal.write([kit.appended("r", 0), kit.appended("r", 0)])
         assert await journal.read_entries("r") == []
+
+    check(body)
+
+
+def test_only_the_batch_that_contradicts_what_is_kept_is_refused(check: Check) -> None:
+    """A reused id of a run takes nobody with it: what is queued around it is written, in order, without a gap."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r")])
+        told: list[int] = []
+        event = EventLogged(run_id="q", type="t", body={}, at=1.0)
+        tickets = []
+        for number in range(60):
+            also = [kit.started("r", 2.0)] if number % 3 == 0 else []
+            tickets.append(journal.submit([event, *also], on_commit=lambda number=number: told.append(number)))  # type: ignore[misc]
+        for number, ticket in enumerate(tickets):
+            if number % 3 == 0:
+                with pytest.raises(RecordRefused, match=r"batch of 'q', 'r' .* is there a run of this id already"):
+                    ticket.wait_sync()
+            else:
+                ticket.wait_sync()
+        assert told == [number for number in range(60) if number % 3]
+        assert [sequence for sequence, _ in await journal.read_events("q")] == list(range(2, 42))
+        assert [row.started.at for row in await journal.read_runs()] == [1.0]
+
+    check(body)
+
+
+def test_what_builds_on_a_refused_batch_is_refused_with_it(check: Check) -> None:
+    """However long the chain, and whether or not the first of it has been refused already."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r")])
+        ticket = journal.submit([kit.started("r")])
+        chain = [ticket]
+        for position in range(3):
+            chain.append(journal.submit([kit.appended("r", position)], after=chain[-1]))
+        other = journal.submit([kit.appended("q", 0)])
+        for each in chain:
+            with pytest.raises(RecordRefused):
+                await each.wait()
+        await other.wait()
+        with pytest.raises(RecordRefused, match="builds on was refused"):
+            await journal.submit([], after=chain[-1]).wait()
+        assert await journal.read_entries("r") == []
+        await journal.submit([kit.appended("r", 0)], after=other).wait()
 
     check(body)
 

@@ -131,14 +131,68 @@ def test_a_mistake_in_a_job_is_its_askers_alone(tmp_path: Path) -> None:
     writer.close(10)
 
 
-def test_an_error_of_sqlite_in_a_job_stops_the_journal(tmp_path: Path) -> None:
-    """The disk may be full for a job as for a batch."""
+def test_a_full_disk_in_a_job_stops_the_journal(tmp_path: Path) -> None:
+    """The disk may be full for a job as for a batch; a statement that is wrong is its asker's mistake."""
     writer = new_writer(tmp_path / "j.db")
-    with pytest.raises(JournalWriteFailed, match="no such table"):
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
         anyio.run(writer.start_job(lambda connection: connection.execute("SELECT * FROM missing")).result)
+    writer.submit([], None).wait_sync()
+
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA max_page_count = 1").fetchall()
+        connection.execute("INSERT INTO content_bodies VALUES (1, zeroblob(1000000))")
+
+    with pytest.raises(JournalWriteFailed, match="make room, then start again"):
+        anyio.run(writer.start_job(fill).result)
     with pytest.raises(JournalWriteFailed):
         writer.submit([], None)
     writer.close(10)
+
+
+def held(path: Path) -> sqlite3.Connection:
+    """A foreign program in the middle of a transaction."""
+    foreign = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    foreign.execute("BEGIN IMMEDIATE")
+    return foreign
+
+
+def test_a_busy_file_is_waited_for_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A foreign program that holds the file delays batches and jobs, and nothing is lost."""
+    path = tmp_path / "j.db"
+    writer = SqliteWriter(open_to_write(str(path), "process"), str(path), busy_notice=0.0)
+    for many in (1, 2):
+        foreign = held(path)
+        batch = writer.submit(encode_records([kit.appended("a", n * many) for n in range(many, 2 * many)]), None)
+        job = writer.start_job(index_slice)
+        caplog.clear()
+        while not caplog.records:
+            assert not batch.done
+            threading.Event().wait(0.01)
+        assert "another program has held it for" in caplog.text
+        assert "end its transaction" in caplog.text
+        foreign.execute("COMMIT")
+        foreign.close()
+        batch.wait_sync()
+        anyio.run(job.result)
+    writer.close(10)
+    assert len(positions(path, "a")) == 3
+
+
+def test_closing_does_not_wait_for_a_foreign_program_for_ever(tmp_path: Path, run_async: RunAsync) -> None:
+    """It says who is to blame, and gives the file up only when nothing will be written any more."""
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+
+    async def main() -> None:
+        with pytest.raises(JournalWriteFailed, match="another program holds the file, and about"):
+            async with open_journal(path, close_timeout=1.0) as journal:
+                await journal.write([kit.appended("a", 0)])
+                foreign = held(path)
+                journal.submit([kit.appended("a", 1)])
+        foreign.close()
+        async with open_journal(path) as journal:
+            assert len(await journal.read_entries("a")) == 1
+
+    run_async(main)
 
 
 def test_a_hook_that_raises_stops_the_journal_and_nobody_hangs(tmp_path: Path) -> None:
@@ -232,9 +286,9 @@ def test_the_sequence_goes_on_where_it_was(tmp_path: Path, run_async: RunAsync) 
     path = tmp_path / "j.db"
 
     async def main() -> None:
-        for _ in range(2):
+        for number in range(2):
             async with open_journal(path) as journal:
-                await journal.write([kit.content("c"), kit.called(1, {}), kit.started("r")])
+                await journal.write([kit.content("c"), kit.called(1, {}), kit.started(f"r{number}")])
 
     run_async(main)
     tables = ("runs", "contents", "content_bodies", "model_calls", "request_bodies")

@@ -83,6 +83,8 @@ class Ticket(Protocol):
         A cancelled wait does not take the batch back: it will still be written.
 
         Raises:
+            RecordRefused: It contradicts what is kept already: a run or a position of a ledger that exists. Nothing
+                of it was written; other batches go on.
             JournalWriteFailed: It could not be written, and neither can anything after it.
         """
         ...
@@ -105,7 +107,13 @@ class Journal(Protocol):
         """What an acknowledged write survives."""
         ...
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
         """Queue a batch; an empty one is a barrier. Callable from any task and any OS thread; never blocks.
 
         Batches become durable in the order of their ``submit`` calls, each wholly or not at all.
@@ -114,6 +122,7 @@ class Journal(Protocol):
             records: The batch, one transaction.
             on_commit: Called once the batch is durable and before any waiter of the ticket wakes, in the order
                 of the batches, on the writer's thread. It must be quick and must not raise.
+            after: An earlier batch that this one builds on: if that was refused, so is this one.
 
         Raises:
             RecordRefused: A record cannot be kept exactly; nothing of the batch was queued, and others go on.

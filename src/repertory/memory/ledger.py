@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from repertory.errors import JournalUnreadable, JournalWriteFailed
+from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block
 from repertory.memory.entries import Draft, Entry
@@ -30,7 +30,7 @@ class Ledger:
 
     Appends come from any task and any OS thread. A batch is kept wholly or not at all; positions have no gaps,
     and their order is the order in the file. Only what is durable is ever shown. There must be one living
-    ledger for a run: a second one that appends would stop the journal.
+    ledger for a run: of two that append, one is refused and takes no more.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries = list(entries)  # append-only up to _durable; snapshots share it
         self._durable = len(self._entries)
-        self._failure: JournalWriteFailed | None = None
+        self._latest: Ticket | None = None  # of the batch that the next one builds on
+        self._failure: JournalWriteFailed | RecordRefused | None = None
 
     @classmethod
     async def open(
@@ -110,14 +111,15 @@ class Ledger:
             The entries with their positions.
 
         Raises:
-            RecordRefused: Something in the batch cannot be kept exactly; nothing of it was appended.
+            RecordRefused: Something in the batch cannot be kept exactly, and nothing of it was appended; or it
+                contradicts what the journal holds, and then this ledger takes no more.
             JournalWriteFailed: The disk refused this batch or an earlier one; this ledger takes no more.
             JournalClosed: The journal is closed.
         """
         entries, ticket = self._submit(drafts, also)
         try:
             await ticket.wait()
-        except JournalWriteFailed as error:
+        except (JournalWriteFailed, RecordRefused) as error:
             self._failure = error
             raise
         return entries
@@ -131,7 +133,7 @@ class Ledger:
         entries, ticket = self._submit(drafts, also)
         try:
             ticket.wait_sync()
-        except JournalWriteFailed as error:
+        except (JournalWriteFailed, RecordRefused) as error:
             self._failure = error
             raise
         return entries
@@ -141,9 +143,9 @@ class Ledger:
         # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
         with self._lock:
             if self._failure is not None:
-                raise JournalWriteFailed(f"the ledger of {self.run_id} takes no more: {self._failure}") from (
-                    self._failure
-                )
+                raise type(self._failure)(
+                    f"the ledger of {self.run_id} takes no more, open it again: {self._failure}"
+                ) from self._failure
             start = len(self._entries)
             now = self._clock()
             entries = tuple(
@@ -158,10 +160,12 @@ class Ledger:
 
             records: list[Record] = [EntryAppended(run_id=self.run_id, entry=entry) for entry in entries]
             try:
-                ticket = self._journal.submit([*records, *also], on_commit=advance)
+                # Positions are given already, so a batch that is refused takes with it those that are queued behind.
+                ticket = self._journal.submit([*records, *also], on_commit=advance, after=self._latest)
             except BaseException:
                 del self._entries[start:]  # never durable, so no snapshot reaches it
                 raise
+            self._latest = ticket
         return entries, ticket
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import anyio.lowlevel
 import msgspec
 
-from repertory.errors import JournalClosed, JournalWriteFailed
+from repertory.errors import JournalClosed
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
 from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
@@ -36,6 +37,7 @@ from repertory.memory.records import (
     ToolFinished,
 )
 from repertory.memory.rows import (
+    AFTER_REFUSED,
     CONTENTS,
     DECISIONS,
     ENTRIES,
@@ -50,15 +52,17 @@ from repertory.memory.rows import (
     TABLES,
     TOOL_INTENTS,
     TOOL_OUTCOMES,
+    UNIQUE,
     EncodedRecord,
     Row,
     Table,
-    Value,
     encode_plain,
     encode_records,
+    refuse_batch,
 )
 from repertory.memory.search import EntryIndex
 from repertory.memory.statistics import RunStatistics, add_up
+from repertory.memory.waiting import Latch
 
 
 class _Written:
@@ -85,10 +89,9 @@ class MemoryJournal:
         self._sequence = 0
         self._rows: dict[str, list[tuple[int, Row]]] = {table.name: [] for table in TABLES.values()}
         self._sides: dict[str, dict[int, Row]] = {table.side: {} for table in TABLES.values() if table.side}
-        self._positions: set[tuple[Value, Value]] = set()  # (run, position) of every entry
+        self._taken: dict[str, set[Row]] = {table: set() for table in UNIQUE}
         self._index: EntryIndex | None = None  # made by the first search
         self._closed = False
-        self._failure: str | None = None
         self._observers = Observers()
 
     @property
@@ -96,15 +99,26 @@ class MemoryJournal:
         """``"memory"``."""
         return "memory"
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
         """Keep a batch; see ``Journal.submit``. ``on_commit`` runs before this returns."""
         encoded = encode_records(records)
         with self._lock:
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
-            if self._failure is not None:
-                raise JournalWriteFailed(self._failure)
-            self._check_positions(encoded)
+            if isinstance(after, Latch) and after.failure is not None:
+                refusal: str = AFTER_REFUSED
+            else:
+                refusal = self._take(encoded)
+            if refusal:
+                ticket = Latch()
+                ticket.finish(partial(refuse_batch, encoded, refusal))
+                return ticket
             for rows in encoded:
                 self._sequence += 1
                 for name, row in rows:
@@ -121,14 +135,21 @@ class MemoryJournal:
         """Have a function called with every batch once it is kept; see ``Journal.observe``."""
         return self._observers.add(committed)
 
-    def _check_positions(self, encoded: Sequence[EncodedRecord]) -> None:
-        # What the unique index does in the file: two ledgers of one run must not both be believed.
-        places = [(row[0], row[1]) for (name, row), *_ in encoded if name == ENTRIES.name]
-        new = set(places)
-        if len(new) < len(places) or not new.isdisjoint(self._positions):
-            self._failure = "a position of a ledger was written twice: are there two ledgers for one run?"
-            raise JournalWriteFailed(self._failure)
-        self._positions |= new
+    def _take(self, encoded: Sequence[EncodedRecord]) -> str:
+        # What the unique indexes do in the file; returns what is wrong.
+        taken: dict[str, list[Row]] = {table: [] for table in UNIQUE}
+        for (name, row), *_ in encoded:
+            if name in UNIQUE:
+                keys, _ = UNIQUE[name]
+                taken[name].append(tuple(row[column] for column in range(len(keys))))
+        for table, places in taken.items():
+            new = set(places)
+            if len(new) < len(places) or not new.isdisjoint(self._taken[table]):
+                columns = ", ".join(f"{table}.{column}" for column in UNIQUE[table][0])
+                return f"UNIQUE constraint failed: {columns}"
+        for table, places in taken.items():
+            self._taken[table].update(places)
+        return ""
 
     async def write(self, records: Sequence[Record]) -> None:
         """Keep a batch."""

@@ -291,6 +291,32 @@ TABLES: Final[dict[type[Any], Table]] = {
 }
 
 
+_COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
+
+AFTER_REFUSED: Final = "a batch that it builds on was refused"
+
+# Which columns must be one of a kind, and what to ask where they are not.
+UNIQUE: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    RUNS.name: (("run_id",), "is there a run of this id already?"),
+    ENTRIES.name: (("run_id", "position"), "are there two ledgers for one run?"),
+}
+
+
+def refuse_batch(rows: Sequence[EncodedRecord], fact: object) -> RecordRefused:
+    """The error of a batch that contradicts what is kept already; ``fact`` says in what."""
+    runs = dict.fromkeys(
+        str(row[columns.index("run_id")])
+        for record in rows
+        for table, row in record[:1]
+        if "run_id" in (columns := _COLUMNS[table])
+    )
+    hint = "".join(f"; {hint}" for table, (_, hint) in UNIQUE.items() if f" {table}." in str(fact))
+    return RecordRefused(
+        f"nothing of a batch of {', '.join(map(repr, runs)) or 'no run'} was written, and the journal goes on without "
+        f"it: {fact}{hint}"
+    )
+
+
 def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
     """Turn a batch into rows.
 

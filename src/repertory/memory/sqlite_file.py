@@ -7,7 +7,7 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from repertory.errors import (
     JournalError,
@@ -23,16 +23,42 @@ from repertory.memory.sqlite_schema import OLDEST_READABLE, migrate, schema_vers
 # power (958 of 1,500 simulated power cuts, where FULL lost none) but none with the process.
 _SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "FULL", "process": "NORMAL", "memory": "OFF"}
 _BUSY_TIMEOUT: Final = 30.0  # seconds; only a foreign program can hold the file against the owner
+_OF_THE_DISK: Final = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_READONLY,
+    }
+)
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait at opening for those who read
 _PIECE: Final = 2**20  # bytes of the log that are copied at once
 _WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
 
 
-def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
+def _primary_code(error: BaseException) -> int:
+    """SQLite's code of an error without its detail; 0 where it comes from elsewhere."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another program holds the file."""
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_of_the_disk(error: BaseException) -> bool:
+    """Whether the file cannot be written, whoever asks."""
+    return _primary_code(error) in _OF_THE_DISK
+
+
+def explain(error: sqlite3.Error, path: str, doing: Literal["open", "read", "write"]) -> JournalError:
     """Say what an SQLite error means for the journal; the one place where they are mapped."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary code, without its detail
     fact = f"cannot {doing} {path}: {error}"
-    match code:
+    match _primary_code(error):
         case sqlite3.SQLITE_NOTADB:
             return JournalUnreadable(f"{fact}; choose another file")
         case sqlite3.SQLITE_CORRUPT:
@@ -43,6 +69,8 @@ def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
             return JournalLocked(f"{fact}; another program holds the file: end its transaction")
         case sqlite3.SQLITE_FULL:
             return JournalWriteFailed(f"{fact}; make room, then start again")
+        case sqlite3.SQLITE_IOERR if doing == "write":
+            return JournalWriteFailed(f"{fact}; make room or repair the disk, then start again")
         case sqlite3.SQLITE_IOERR:
             return JournalUnreadable(f"{fact}; is it a file, on a disk that works?")
         case _:

@@ -89,11 +89,17 @@ class SqliteJournal:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
         """Queue a batch; see ``Journal.submit``."""
         if self._writer is None:
             raise not_writable(self.path)
-        return self._writer.submit(encode_records(records), self._observers.wrap(records, on_commit))
+        return self._writer.submit(encode_records(records), self._observers.wrap(records, on_commit), after)
 
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
         """Have a function called with every batch once it is durable; see ``Journal.observe``."""
@@ -338,7 +344,8 @@ class SqliteJournal:
             if self._writer is not None:
                 self._writer.close(self._close_timeout)
         finally:
-            if self._lock is not None:
+            # A thread that hangs in the disk may still write; then the file stays owned until the process ends.
+            if self._lock is not None and (self._writer is None or self._writer.ended):
                 self._lock.release()
 
 

@@ -46,7 +46,7 @@ _FIRST = Migration(
         """CREATE TABLE runs (seq INTEGER PRIMARY KEY, run_id TEXT, agent TEXT, task TEXT, model TEXT,
            agent_digest TEXT, agent_ref TEXT, parent_id TEXT, parent_call_id TEXT, depth INTEGER, scope_id TEXT,
            at REAL, options TEXT, more TEXT)""",
-        "CREATE INDEX runs_by_id ON runs (run_id)",
+        "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
         """CREATE TABLE run_states (seq INTEGER PRIMARY KEY, run_id TEXT, state TEXT, at REAL, iteration INTEGER,
            result TEXT, error TEXT, more TEXT)""",
         "CREATE INDEX run_states_by_run ON run_states (run_id)",

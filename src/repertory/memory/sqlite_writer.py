@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from repertory.errors import JournalClosed, JournalWriteFailed
+from repertory.memory.journal import Ticket
 from repertory.memory.ownership import OpenedFile, in_a_fork, keep_for_ever, leave_behind_in_forks
-from repertory.memory.rows import TABLES, EncodedRecord, Value
+from repertory.memory.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
+from repertory.memory.sqlite_file import explain, is_busy, is_of_the_disk
 from repertory.memory.waiting import Latch, Waiter, wake_all
 
 T = TypeVar("T")
+
+logger = logging.getLogger("repertory.journal")
+
+# The batch is at fault and not the disk: the others can be written without it.
+_REFUSED: Final = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+_BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds the file, before we look around
+_BUSY_NOTICE: Final = 5.0  # seconds until the log says that we wait; then after each doubling
 
 GROUP: Final = 512  # records that one commit gathers; a larger batch is a commit of its own
 _CHUNK: Final = 64  # most rows of one statement
@@ -42,12 +61,24 @@ class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Batch(Latch):
-    __slots__ = ("on_commit", "rows")
+    __slots__ = ("after", "on_commit", "refusal", "rows")
 
-    def __init__(self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None) -> None:
+    def __init__(
+        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+    ) -> None:
         super().__init__()
         self.rows = rows
         self.on_commit = on_commit
+        self.after = after
+        self.refusal: Callable[[], BaseException] | None = None
+
+    def refuse(self, fact: object) -> None:
+        """Have everybody who waits told that this batch alone was not written, and why."""
+        self.refusal = partial(refuse_batch, self.rows, fact)
+
+    def builds_on_refused(self) -> bool:
+        """Whether a batch before it was refused without which it makes no sense."""
+        return isinstance(self.after, _Batch) and self.after.refusal is not None
 
 
 class Job(Latch, Generic[T]):
@@ -73,7 +104,7 @@ class Job(Latch, Generic[T]):
 class SqliteWriter:
     """Owns the writing connection. Batches go to the disk in the order of ``submit``."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: str, *, busy_notice: float = _BUSY_NOTICE) -> None:
         self._connection = connection
         self._path = path
         self._opened = OpenedFile(path)
@@ -89,14 +120,20 @@ class SqliteWriter:
         self._statements = _Statements(connection)
         self._records = self._batches = self._commits = 0
         self._slowest = 0.0
+        self._busy_notice = busy_notice
+        self._busy = False  # waiting for another program that holds the file
+        self._hurried = False  # it may wait no longer
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_STEP * 1000:.0f}")
         # A daemon, so that a disk that hangs for ever does not keep a dying process; SQLite needs no good-bye.
         self._thread = threading.Thread(target=self._run, name="repertory-journal", daemon=True)
         self._thread.start()
         leave_behind_in_forks(self)
 
-    def submit(self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None) -> Latch:
+    def submit(
+        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None = None
+    ) -> Latch:
         """Queue a batch; never blocks."""
-        batch = _Batch(rows, on_commit)
+        batch = _Batch(rows, on_commit, after)
         self._put(batch)
         return batch
 
@@ -146,10 +183,20 @@ class SqliteWriter:
                 self._queue.put(None)
         self._thread.join(timeout)
         if self._thread.is_alive():
+            busy = "another program holds the file, and " if self._busy else ""
+            left = self._queue.qsize() + bool(busy)
+            self._hurried = True
+            if busy:
+                self._thread.join(2 * _BUSY_STEP)
             raise JournalWriteFailed(
                 f"{self._path} did not finish writing within {timeout:g} s: "
-                f"about {self._queue.qsize()} batches are not on the disk"
+                f"{busy}about {left} batches are not on the disk"
             )
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will be written any more."""
+        return not self._thread.is_alive()
 
     def abandon(self) -> None:
         """In a fork, where the thread is not: refuse everything, and never close the connection."""
@@ -191,28 +238,68 @@ class SqliteWriter:
     def _commit_group(self, group: Sequence[_Batch]) -> None:
         if self._failure is None:
             try:
-                self._write(self._statements.insert(self._number(group)))
-                self._batches += len(group)
-                self._records += sum(len(batch.rows) for batch in group)
-                for batch in group:
+                written = self._write_group(group)
+                self._batches += len(written)
+                self._records += sum(len(batch.rows) for batch in written)
+                for batch in written:
                     if batch.on_commit is not None:
                         batch.on_commit()
             except BaseException as error:  # noqa: BLE001 - this thread's supervisor: whatever it was stops the journal
                 self._fail(error)
         waiters: list[Waiter] = []
         for batch in group:
-            waiters += batch.finish(self._failed if self._failure is not None else None)
+            waiters += batch.finish(batch.refusal or (self._failed if self._failure is not None else None))
+            batch.after = None  # or the whole history of a ledger would stay in memory
+            if batch.refusal is None:
+                batch.rows = ()
         wake_all(waiters)
+
+    def _write_group(self, group: Sequence[_Batch]) -> Sequence[_Batch]:
+        """Write a group in one commit, without the batches that contradict what is kept; returns the others."""
+        before = self._sequence
+        if not any(batch.builds_on_refused() for batch in group):
+            try:
+                self._write(self._statements.insert(self._number(group)))
+                return group
+            except _REFUSED:
+                self._rollback()
+                self._sequence = before
+        written: list[_Batch] = []
+
+        def one_by_one() -> None:
+            for batch in group:
+                if self._try(batch):
+                    written.append(batch)
+
+        self._transact(one_by_one)
+        return written
+
+    def _try(self, batch: _Batch) -> bool:
+        """Write a batch within a transaction; False where it was refused, which leaves no trace."""
+        if batch.builds_on_refused():
+            batch.refuse(AFTER_REFUSED)
+            return False
+        before = self._sequence
+        self._connection.execute("SAVEPOINT batch")
+        try:
+            for sql, values in self._statements.insert(self._number([batch])):
+                self._connection.execute(sql, values)
+        except _REFUSED as error:
+            self._connection.execute("ROLLBACK TO batch")
+            self._sequence = before
+            batch.refuse(error)
+        self._connection.execute("RELEASE batch")
+        return batch.refusal is None
 
     def _commit_job(self, job: Job[Any]) -> None:
         failure: Callable[[], BaseException] | None = None
         if self._failure is None:
             try:
                 self._transact(lambda: job.run(self._connection))
-            except sqlite3.Error as error:
-                self._fail(error)
             except BaseException as error:  # noqa: BLE001 - a job's own mistake is its asker's; the journal goes on
                 mistake = error
+                if isinstance(error, JournalWriteFailed) or is_of_the_disk(error):
+                    self._fail(error)
                 self._rollback()
                 failure = lambda: mistake  # noqa: E731
         wake_all(job.finish(self._failed if self._failure is not None else failure))
@@ -227,15 +314,38 @@ class SqliteWriter:
         elif statements:
             # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
             # thread gives the GIL away and must win it back from a busy event loop.
-            self._timed(execute)
+            self._timed(lambda: self._patiently(execute))
 
     def _transact(self, work: Callable[[], object]) -> None:
         def transaction() -> None:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             work()
             self._connection.execute("COMMIT")
 
         self._timed(transaction)
+
+    def _patiently(self, begin: Callable[[], object]) -> None:
+        """Do what takes SQLite's lock for writing, and wait for another program that holds it, however long."""
+        since, notice = time.monotonic(), self._busy_notice
+        while True:
+            try:
+                begin()
+                self._busy = False
+                return
+            except sqlite3.OperationalError as error:
+                self._busy = is_busy(error)
+                if not self._busy or self._hurried:
+                    raise
+            waited = time.monotonic() - since
+            if waited >= notice:
+                notice *= 2
+                logger.warning(
+                    "%s waits to write: another program has held it for %.0f s; end its transaction. %d batches are "
+                    "queued, and none is acknowledged meanwhile",
+                    self._path,
+                    waited,
+                    self._queue.qsize() + 1,
+                )
 
     def _timed(self, commit: Callable[[], object]) -> None:
         started = time.perf_counter()
@@ -268,11 +378,13 @@ class SqliteWriter:
         self._rollback()
 
     def _failed(self) -> BaseException:
-        error = JournalWriteFailed(
-            f"{self._path} could not be written: {self._failure}; everything acknowledged before is kept, nothing "
-            "after it. Make room or repair the disk, then start again"
-        )
-        error.__cause__ = self._failure
+        cause = self._failure
+        if isinstance(cause, sqlite3.Error):
+            fact = str(explain(cause, self._path, "write"))
+        else:
+            fact = str(cause) if isinstance(cause, JournalWriteFailed) else f"cannot write {self._path}: {cause}"
+        error = JournalWriteFailed(f"{fact}; everything acknowledged before is kept, nothing after it")
+        error.__cause__ = cause
         return error
 
     def _end(self) -> None:

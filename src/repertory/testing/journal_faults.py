@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from repertory.errors import JournalWriteFailed
@@ -33,7 +34,13 @@ class FailingJournal(MemoryJournal):
         """Refuse the next batch."""
         self._left = 0
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
         """Keep a batch, or fail as told."""
         if self._broken:
             raise _refused()
@@ -44,7 +51,7 @@ class FailingJournal(MemoryJournal):
             return ticket
         if self._left is not None:
             self._left -= 1
-        return super().submit(records, on_commit=on_commit)
+        return super().submit(records, on_commit=on_commit, after=after)
 
 
 def _refused() -> JournalWriteFailed:
@@ -56,7 +63,7 @@ class SlowJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[tuple[Latch, Sequence[Record], Callable[[], None] | None]] | None = None
+        self._held: list[tuple[Latch, Callable[[], Ticket]]] | None = None
 
     @property
     def waiting(self) -> int:
@@ -71,21 +78,27 @@ class SlowJournal(MemoryJournal):
     def release(self) -> None:
         """Write what is queued, in order, and acknowledge it."""
         held, self._held = self._held or [], None
-        for ticket, records, on_commit in held:
-            super().submit(records, on_commit=on_commit)
-            wake_all(ticket.finish())
+        for ticket, submit in held:
+            written = submit()
+            wake_all(ticket.finish(written.failure if isinstance(written, Latch) else None))
 
-    def submit(self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None) -> Ticket:
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
         """Keep a batch, or queue it."""
         if self._held is None:
-            return super().submit(records, on_commit=on_commit)
+            return super().submit(records, on_commit=on_commit, after=after)
         ticket = Latch()
-        self._held.append((ticket, records, on_commit))
+        self._held.append((ticket, partial(super().submit, records, on_commit=on_commit, after=after)))
         return ticket
 
     async def _read(self, table: Table, key: str = "", *values: str) -> list[tuple[int, Any]]:
         if self._held:
-            await self._held[-1][0].wait()
+            await self._held[-1][0].wait_done()
         return await super()._read(table, key, *values)
 
     async def aclose(self) -> None:
