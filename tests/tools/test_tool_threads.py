@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from repertory.tools import ToolContext, call_tool, is_left_behind, tool
-from repertory.tools.threads import MAX_THREADS, run_in_thread
+from repertory.tools.threads import AT_WORK, MAX_THREADS, run_in_thread
 
 
 def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async: Any) -> None:
@@ -84,18 +84,41 @@ async def test_threads_are_bounded_and_given_back() -> None:
         running.release()
         release.wait()
 
-    with anyio.move_on_after(0.2):
+    for _ in range(MAX_THREADS):  # more than may be at work: who is left behind makes room for the next
         async with anyio.create_task_group() as group:
-            for _ in range(MAX_THREADS):
-                group.start_soon(run_in_thread, block)
-    for _ in range(MAX_THREADS):
-        assert running.acquire(timeout=5)
+            group.start_soon(run_in_thread, block)
+            assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=5))
+            group.cancel_scope.cancel()
     with anyio.move_on_after(0.05) as scope:
         await run_in_thread(lambda: None)
     assert scope.cancelled_caught
     release.set()
     with anyio.fail_after(5):
         assert await run_in_thread(lambda: 7) == 7
+
+
+def test_only_about_as_many_as_there_are_cores_are_at_work(run_async: Any) -> None:
+    """More threads that compute would make the event loop slow and nothing faster; the others wait their turn."""
+
+    async def main() -> None:
+        release, running = threading.Event(), threading.Semaphore(0)
+
+        def block() -> None:
+            running.release()
+            release.wait()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(AT_WORK + 5):
+                group.start_soon(run_in_thread, block)
+            for _ in range(AT_WORK):
+                assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=5))
+            await anyio.wait_all_tasks_blocked()
+            assert not running.acquire(blocking=False)
+            release.set()
+        for _ in range(5):
+            assert running.acquire(blocking=False)
+
+    run_async(main)
 
 
 async def test_a_plain_tool_knows_its_deadline() -> None:

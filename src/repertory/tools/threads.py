@@ -7,6 +7,7 @@ blocks for ever would keep the whole process alive. These are daemon threads, th
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
@@ -19,8 +20,12 @@ from anyio.lowlevel import EventLoopToken, RunVar, current_token
 T = TypeVar("T")
 
 MAX_THREADS = 64  # a tool left behind holds its place until it really ends, so a broken one cannot eat all threads
+# How many are waited for at once. Python runs one thread at a time, and the event loop's takes its turn with those that
+# compute: each one more makes every answer of the loop some 5 ms later (sys.getswitchinterval()), and none faster.
+AT_WORK = (os.cpu_count() or 1) + 1
 
-_limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
+_threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
+_at_work: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.at_work")
 _left_behind: ContextVar[threading.Event | None] = ContextVar("repertory.tools.left_behind", default=None)
 _loop: ContextVar[EventLoopToken | None] = ContextVar("repertory.tools.loop", default=None)
 
@@ -43,18 +48,28 @@ def current_time() -> float:
 async def run_in_thread(function: Callable[[], T], *, name: str = "repertory tool") -> T:
     """Run a plain function in a daemon thread and wait for it.
 
-    A cancelled wait returns at once and leaves the function running; it may still have its effect.
+    At most ``AT_WORK`` functions run at once while somebody waits for them; others wait their turn. A cancelled wait
+    returns at once and leaves the function running; it may still have its effect.
 
     Raises:
         BaseException: Whatever the function raised.
     """
+    async with _limiter(_at_work, AT_WORK):
+        return await _run(function, name, _limiter(_threads, MAX_THREADS))
+
+
+def _limiter(variable: RunVar[anyio.CapacityLimiter], places: int) -> anyio.CapacityLimiter:
+    """The limiter of this event loop."""
     try:
-        limiter = _limiter.get()
+        return variable.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(MAX_THREADS)
-        _limiter.set(limiter)
+        variable.set(limiter := anyio.CapacityLimiter(places))
+        return limiter
+
+
+async def _run(function: Callable[[], T], name: str, threads: anyio.CapacityLimiter) -> T:
     place = object()
-    await limiter.acquire_on_behalf_of(place)
+    await threads.acquire_on_behalf_of(place)
     left_behind, finished, loop = threading.Event(), anyio.Event(), current_token()
     context = copy_context()
     context.run(_left_behind.set, left_behind)
@@ -63,7 +78,7 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
     errors: list[BaseException] = []
 
     def finish() -> None:
-        limiter.release_on_behalf_of(place)
+        threads.release_on_behalf_of(place)
         finished.set()
 
     def work() -> None:
@@ -77,7 +92,7 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
     try:
         threading.Thread(target=work, name=name, daemon=True).start()
     except RuntimeError:  # the system gives no more threads
-        limiter.release_on_behalf_of(place)
+        threads.release_on_behalf_of(place)
         raise
     try:
         await finished.wait()
