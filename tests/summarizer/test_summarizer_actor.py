@@ -124,6 +124,10 @@ async def test_the_queue_is_bounded() -> None:
         await scene.wait_heard(3)
 
 
+class Beyond(BaseException):
+    """What some libraries raise that is no ``Exception``."""
+
+
 class Failing:
     """A strategy that fails in one of several ways."""
 
@@ -144,7 +148,16 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    "answer", [RuntimeError("bug"), "  ", "x" * 5_000, "hang"], ids=["raises", "empty", "long", "hangs"]
+    "answer",
+    [
+        RuntimeError("bug"),
+        GeneratorExit(),
+        BaseExceptionGroup("two", [Beyond(), ValueError()]),
+        "  ",
+        "x" * 5_000,
+        "hang",
+    ],
+    ids=["raises", "raises-beyond", "raises-group", "empty", "long", "hangs"],
 )
 async def test_a_strategy_that_fails_is_asked_again_and_then_replaced(answer: Any, autojump_clock: Any) -> None:
     """Bounded attempts, each with a deadline; then the extractive summary. The agent only sees a summary."""
@@ -157,6 +170,23 @@ async def test_a_strategy_that_fails_is_asked_again_and_then_replaced(answer: An
         counts = await scene.counts()
         assert (strategy.calls, counts.failures, counts.fallbacks, counts.stored) == (3, 3, 1, 1)
         assert message.failure
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), BaseExceptionGroup("", [KeyboardInterrupt()])])
+def test_what_is_meant_for_the_program_goes_through_a_strategy(run_async: Any, error: BaseException) -> None:
+    """Ctrl-C while a summary is written ends the program, not the summary."""
+
+    async def main() -> None:
+        async with open_scene(Failing(error)) as scene:
+            scene.ask(await scene.work(10))
+            await anyio.sleep_forever()
+
+    with pytest.raises((BaseExceptionGroup, KeyboardInterrupt, SystemExit)) as caught:
+        run_async(main)
+    leaf = caught.value
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    assert isinstance(leaf, KeyboardInterrupt | SystemExit)
 
 
 class Returning:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+    from repertory.errors import JournalUnreadable
+
 _STANDARD = logging.getLogger("repertory")
 _STANDARD.addHandler(logging.NullHandler())  # else Python itself writes warnings to standard error
 _LEVELS = {
@@ -63,6 +65,16 @@ def log_agent_changed(run_id: str, agent: str, *, was: str, now: str) -> None:
 def log_failed_cleaning(error: Exception) -> None:
     """Log that stored contents whose time is over could not be cleaned up."""
     _logger().warning("contents.cleaning.failed", exc_info=error)
+
+
+def log_unreadable(run_id: str, error: JournalUnreadable) -> None:
+    """Log that a run's record is damaged, where nobody waits for that run."""
+    _logger().error("run.unreadable", run=run_id, exc_info=error)
+
+
+def log_close_failed(model: str, error: Exception) -> None:
+    """Log that a model could not be closed."""
+    _logger().warning("model.close.failed", model=model, exc_info=error)
 
 
 def log_listener_error(run_id: str, kind: str, error: Exception) -> None:

@@ -18,11 +18,19 @@ from repertory.agents.alerts import AlertThresholds, Watch
 from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, SummaryRefused, to_record
 from repertory.agents.hub import EventHub
 from repertory.agents.live import LiveRun, RunEnd, Said
-from repertory.agents.log import log_agent_changed, log_crash, log_event
+from repertory.agents.log import log_agent_changed, log_crash, log_event, log_unreadable
+from repertory.agents.models import OpenModels
 from repertory.agents.recovery import close_calls
 from repertory.context import replay
-from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, RunError, RunNotFound
-from repertory.llm import open_model
+from repertory.errors import (
+    ActorStopped,
+    JournalError,
+    JournalUnreadable,
+    LimitExceeded,
+    MailboxFull,
+    RunError,
+    RunNotFound,
+)
 from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
@@ -46,7 +54,7 @@ class Runtime:
         journal: Journal,
         system: ActorSystem,
         tasks: anyio.abc.TaskGroup,
-        model: Model | str | None,
+        models: OpenModels,
         memory: ActorRef[Any],
         summarizer: ActorRef[Any],
         content_retention: float | None,
@@ -63,10 +71,9 @@ class Runtime:
         self._system = system
         self._tasks = tasks
         self._memory = memory
-        self._default_model = model
+        self._models = models
         self._alerts = alerts
         self._summary_profile = summary_profile
-        self._models: dict[str | None, Model] = {}
         self._live: dict[str, LiveRun] = {}
         self._actors: dict[str, ActorRef[Any]] = {}
         self._beginning: dict[str, anyio.Event] = {}
@@ -267,8 +274,10 @@ class Runtime:
                 await self._end_branch(live)
             # else it ends together with the run above it that was killed
         except JournalError as error:
-            live.lost = error
-            live.ended.set()
+            for other in {*self._live.values(), live}:  # none of them can be recorded any more
+                if not other.ended.is_set():
+                    other.lost = error
+                    other.ended.set()
             raise
 
     async def end_run(
@@ -320,8 +329,11 @@ class Runtime:
             run_id = row.started.run_id
             if run_id in here or not self.is_below(run_id, root.run_id):
                 continue
-            ledger = await Ledger.open(self.journal, run_id, clock=self.clock)
-            await close_calls(self.journal, ledger, iteration=row.iteration, at=self.clock())
+            try:
+                ledger = await Ledger.open(self.journal, run_id, clock=self.clock)
+                await close_calls(self.journal, ledger, iteration=row.iteration, at=self.clock())
+            except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
+                log_unreadable(run_id, error)
             if row.state not in FINAL_STATES:
                 changed = RunStateChanged(run_id=run_id, state="stopped", at=self.clock(), iteration=row.iteration)
                 await self.journal.write([changed])
@@ -402,15 +414,8 @@ class Runtime:
         """The model that a run calls: its agent's, else its parent's, else the supervisor's."""
         for run in live.lineage():
             if run.agent.model is not None:
-                return self._model(run.agent.model)
-        return self._model(self._default_model)
-
-    def _model(self, model: Model | str | None) -> Model:
-        if model is not None and not isinstance(model, str):
-            return model
-        if model not in self._models:
-            self._models[model] = open_model(model)
-        return self._models[model]
+                return self._models.get(run.agent.model)
+        return self._models.get(None)
 
     def check_limits(self, live: LiveRun) -> None:
         """Raise ``LimitExceeded`` if the run may not make another model call."""

@@ -20,6 +20,7 @@ from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log_dead_letter
+from repertory.agents.models import OpenModels
 from repertory.agents.policies import check_policies, results_of
 from repertory.agents.retention import clean_for_ever
 from repertory.agents.runs import Run
@@ -237,7 +238,8 @@ async def open_supervisor(
 
     Args:
         path: The journal's file, made if it is not there; None keeps the record in memory only.
-        model: For agents that name none; None takes what the environment offers, see ``open_model``.
+        model: For agents that name none; None takes what the environment offers, see ``open_model``. Models that are
+            named are opened here and closed with the block; one that is handed in stays open.
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
@@ -263,6 +265,7 @@ async def open_supervisor(
         async with AsyncExitStack() as stack:
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability))
+            models = await stack.enter_async_context(OpenModels(model))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             system = await stack.enter_async_context(
                 open_system(
@@ -276,7 +279,7 @@ async def open_supervisor(
                 journal=journal,
                 system=system,
                 tasks=tasks,
-                model=model,
+                models=models,
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
                 content_retention=content_retention,
@@ -302,10 +305,13 @@ async def open_supervisor(
         leaves = _leaves(group)
         if errors and leaves == errors:
             raise errors[0] from errors[0].__cause__
-        # All runs of one journal fail with it, one after the other, and the caller too: one failure, once.
-        if all(isinstance(leaf, JournalError) for leaf in leaves):
+        # All runs of one journal fail with it, one after the other, and cancel the caller: one failure, once.
+        if not all(isinstance(leaf, JournalError) for leaf in leaves):
+            raise
+        of_it = (JournalError, anyio.get_cancelled_exc_class())
+        if all(isinstance(leaf, of_it) for error in errors for leaf in _leaves(error)):
             raise leaves[0] from leaves[0].__cause__
-        raise
+        raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
 
 
 async def _clean(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:

@@ -258,7 +258,8 @@ class SummarizerActor:
         try:
             with anyio.fail_after(timeout):
                 text = check_written(await strategy.summarize(task))
-        except Exception as error:  # noqa: BLE001 - a strategy may be an application's; counted, and the run goes on
+        except BaseException as error:  # noqa: BLE001 - a strategy may be an application's; counted, and the run goes on
+            _pass_on(error)
             failure = f"{type(error).__name__}: {error}"
         else:
             if bound is not None and not within(text.text, bound):
@@ -298,7 +299,8 @@ class SummarizerActor:
             try:
                 with anyio.fail_after(self._attempt_timeout):
                     text = check_result_summary(await self._strategy.summarize_result(task), job.length)
-            except Exception as error:  # noqa: BLE001 - a strategy may be an application's; a stub is shown
+            except BaseException as error:  # noqa: BLE001 - a strategy may be an application's; a stub is shown
+                _pass_on(error)
                 why = f"{type(error).__name__}: {error}"
                 self._count(failures=1)
                 continue
@@ -413,3 +415,12 @@ class SummarizerActor:
         self._counts = msgspec.structs.replace(
             counts, **{name: getattr(counts, name) + number for name, number in more.items()}
         )
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raise again what is meant for the event loop or the whole program; anything else is a strategy's failure."""
+    meant_for_others = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
+    if isinstance(error, meant_for_others) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(meant_for_others) is not None
+    ):
+        raise error
