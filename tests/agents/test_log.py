@@ -54,6 +54,35 @@ async def test_a_crash_is_logged_with_its_error(
     assert "a bug" in str(crashes[0].exc_info[1])
 
 
+async def test_what_a_tool_raised_is_logged_and_journalled_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The model is told in a line; whoever mends the tool finds the place in the log and in the journal."""
+
+    @rp.tool(effect="pure")
+    async def stumble() -> str:
+        """Stumble over a bug."""
+        raise ZeroDivisionError("a bug")
+
+    @rp.tool(effect="pure")
+    async def decline() -> str:
+        """Say on purpose that it does not work."""
+        raise rp.ToolFailed("not today")
+
+    model = ScriptedModel([[call("stumble"), call("decline")], "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[stumble, decline]), "Go.")
+        await run.wait_result()
+        outcomes = await supervisor.journal.read_outcomes(run.id)
+    errors = {outcome.tool: outcome.error for outcome in outcomes}
+    assert "in stumble" in errors["stumble"]
+    assert errors["stumble"].endswith("ZeroDivisionError: a bug\n")
+    assert errors["decline"] == ""
+    (record,) = [record for record in caplog.records if record.message == "tool.crashed"]
+    assert record.exc_info
+    assert (record.name, vars(record)["tool"]) == ("repertory.tools", "stumble")
+
+
 class Broken:
     """An application's compactor with a bug."""
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
 
 _LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
+_TRACEBACK = 16_000  # characters of one that is kept; the end says what was raised, and where
 _RECENT = 2  # iterations for which a result is taken to stay as it is
 
 
@@ -209,7 +210,9 @@ class Caller:
             covered=self._brings_back_covered(output.retrieved),
             metadata=output.metadata,
         )
-        await self._keep(use, draft, output.status, duration=output.duration, also=[*stored, *output.records])
+        crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
+        also = [*stored, *output.records]
+        await self._keep(use, draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:], also=also)
 
     async def _keep(
         self,
@@ -218,6 +221,7 @@ class Caller:
         status: OutcomeStatus,
         *,
         duration: float = 0.0,
+        error: str = "",
         also: Sequence[Record] = (),
     ) -> None:
         """Make a result durable together with its outcome and everything it commits."""
@@ -232,6 +236,7 @@ class Caller:
             covered=draft.covered,
             characters=draft.original_length or shown,
             shown=shown,
+            error=error,
         )
         await self._live.ledger.append(draft, also=[finished, *also])
         self._ended(finished)

@@ -80,7 +80,10 @@ async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: f
         at: Seconds since 1970.
     """
     open_ones = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(ledger.run_id))]
-    finished = [ToolFinished(run_id=ledger.run_id, call_id=use.id, status="interrupted", at=at) for use in open_ones]
+    finished = [
+        ToolFinished(run_id=ledger.run_id, call_id=use.id, tool=use.name, status="interrupted", at=at)
+        for use in open_ones
+    ]
     if open_ones:
         await ledger.append(*(interrupted_result(use, iteration, CLOSED) for use in open_ones), also=finished)
 

@@ -140,6 +140,8 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
         covered: Whether a summary stood for something of that.
         characters: Length of the whole result.
         shown: Length of what the model is first shown of it.
+        error: The traceback of what the tool raised, its end where it is long; "" where it raised nothing, or only
+            what a tool raises to say something to the model.
     """
 
     run_id: str
@@ -153,6 +155,7 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     covered: bool = False
     characters: int = 0
     shown: int = 0
+    error: str = ""
 
 
 class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):

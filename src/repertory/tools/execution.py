@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import math
 import traceback
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from repertory.tools.decorator import Tool
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import run_in_thread
+
+logger = logging.getLogger("repertory.tools")
 
 
 async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
@@ -137,6 +140,8 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
         return _failure(
             tool, f"{text or tool.name + ' failed'}\nDo not call it again for this; go on without.", "failed", error
         )
+    # The model is told in one line; whoever mends the tool needs the rest.
+    logger.warning("tool.crashed", exc_info=error, extra={"tool": tool.name})
     return _failure(tool, one_line(spoken), "crash", error)
 
 
