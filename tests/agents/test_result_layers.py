@@ -1,4 +1,4 @@
-"""Whose word counts about a tool's results: the run's, then the agent's entry for the tool, then the tool's own."""
+"""Whose word counts about a tool's results: the run's, the agent's for the tool, the tool's, the agent's for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ TOOL, AGENT, RUN = (rp.ResultPolicy(cap_chars=number) for number in (900, 600, 3
 
 
 async def first_shown(
-    *, tool: rp.ResultPolicy | None, agent: rp.ResultPolicy | None, run: rp.ResultPolicy | None
+    *,
+    every: rp.ResultPolicy | None = None,
+    tool: rp.ResultPolicy | None,
+    agent: rp.ResultPolicy | None,
+    run: rp.ResultPolicy | None,
 ) -> int:
     """Characters of a 5,000 character result that the model sees, about."""
 
@@ -21,7 +25,7 @@ async def first_shown(
         """Read."""
         return "\n".join(f"line {number:04}" for number in range(500))
 
-    policy = rp.ContextPolicy(tools={"read": agent} if agent else {})
+    policy = rp.ContextPolicy(results=every or rp.ResultPolicy(), tools={"read": agent} if agent else {})
     model = ScriptedModel([call("read"), "Done."])
     async with rp.open_supervisor(model=model) as supervisor:
         held = await supervisor.spawn(rp.Agent("a", tools=[read], context=policy), "Read.", results=run)
@@ -46,6 +50,18 @@ async def test_the_stronger_layer_wins_field_by_field(
 ) -> None:
     """Run, then agent's entry for the tool, then the tool; a layer that says nothing of a field leaves it alone."""
     assert most - 60 < await first_shown(tool=tool, agent=agent, run=run) < most + 80
+
+
+@pytest.mark.parametrize(
+    ("tool", "agent", "run", "most"),
+    [(None, None, None, 1_200), (TOOL, None, None, 900), (None, AGENT, None, 600), (TOOL, AGENT, RUN, 300)],
+)
+async def test_what_is_said_of_one_tool_beats_what_is_said_of_all(
+    tool: rp.ResultPolicy | None, agent: rp.ResultPolicy | None, run: rp.ResultPolicy | None, most: int
+) -> None:
+    """The agent's policy for every result stands below all that names the tool, its own default included."""
+    every = rp.ResultPolicy(cap_chars=1_200)
+    assert most - 60 < await first_shown(every=every, tool=tool, agent=agent, run=run) < most + 80
 
 
 async def removed_in(policy: rp.ContextPolicy) -> int:

@@ -50,13 +50,16 @@ def test_expiration_can_be_switched_off_as_a_whole() -> None:
     [
         (lambda: ContextPolicy(window=0), "ContextPolicy.window is 0"),
         (lambda: ContextPolicy(window="five"), "ContextPolicy.window is 'five'"),  # type: ignore[arg-type]
-        (lambda: ContextPolicy(rhythm="slow"), "ContextPolicy.rhythm is 'slow'"),  # type: ignore[arg-type]
+        (lambda: ContextPolicy(rhythm="slow"), "ContextPolicy.rhythm is 'slow'; expected 'thrifty' or 'strict'"),  # type: ignore[arg-type]
         (lambda: ContextPolicy(budget_tokens=10), "ContextPolicy.budget_tokens is 10"),
         (lambda: ContextPolicy(summary_tokens=1), "ContextPolicy.summary_tokens is 1"),
         (lambda: ContextPolicy(patience=-1.0), "ContextPolicy.patience is -1.0"),
         (lambda: ResultPolicy(cap_tokens=-1), "ResultPolicy.cap_tokens is -1"),
         (lambda: ResultPolicy(excerpt_chars=3), "ResultPolicy.excerpt_chars is 3"),
-        (lambda: ResultPolicy(expiration_mode="vanish"), "ResultPolicy.expiration_mode is 'vanish'"),  # type: ignore[arg-type]
+        (
+            lambda: ResultPolicy(expiration_mode="vanish"),
+            "ResultPolicy.expiration_mode is 'vanish'; expected 'none' or",
+        ),  # type: ignore[arg-type]
         (lambda: ResultPolicy(importance=1e9), "ResultPolicy.importance is"),
         (lambda: ContextPolicy(tools={"x": 3}), "ContextPolicy.tools is"),  # type: ignore[dict-item]
         (lambda: ContextPolicy(tools={"x": {"cap_tokens": 5}}), r"tools\['x'\] is {'cap_tokens': 5}; expected"),  # type: ignore[dict-item]

@@ -62,7 +62,7 @@ def test_a_cut_leaves_whole_lines_sentences_words_and_characters(text: str, limi
 def test_a_piece_holds_the_place_it_is_around(text: str, place: int, limit: int) -> None:
     """Wherever the place is."""
     place = min(place, max(0, len(text) - 1))
-    start, end = cut_at(text, place, limit)
+    start, end = cut_at(text, place, place + 1, limit)
     assert end - start <= limit
     if text and text[place] != " ":
         assert start <= place < end

@@ -316,12 +316,20 @@ def test_a_transform_leaves_what_it_says(transform: Transform, left: str) -> Non
     assert shape_text(PAGE, transform).rstrip() == left
 
 
-def test_an_excerpt_begins_near_its_words() -> None:
-    """And is as long as asked for, at most."""
-    text = "padding words " * 100 + "the needle is here " + "more words " * 100
-    excerpt = shape_text(text, Transform(kind="excerpt", n=300, words="needle"))
-    assert "needle" in excerpt
-    assert len(excerpt) <= 300
+@given(st.integers(6, 700), st.integers(0, 200), st.integers(0, 200))
+def test_an_excerpt_holds_the_words_that_were_asked_for(n: int, before: int, after: int) -> None:
+    """However short it is to be, and wherever they stand; all of them where there is room for all."""
+    text = "padding words " * before + "the needle in the haystack is here " + "more words " * after
+    for words in ("needle", "haystack needle"):
+        excerpt = shape_text(text, Transform(kind="excerpt", n=n, words=words))
+        assert len(excerpt) <= n
+        assert "needle" in excerpt or "haystack" in excerpt
+        assert n < 50 or all(word in excerpt for word in words.split())
+
+
+def test_an_excerpt_without_the_words_is_the_beginning() -> None:
+    """Nothing else would be nearer to what was asked for."""
+    assert shape_text("one two three", Transform(kind="excerpt", n=8, words="four")) == "one two"
 
 
 def test_an_item_given_out_keeps_its_facts() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from backends import RunAsync
 from repertory.errors import (
+    ConfigurationError,
     JournalError,
     JournalLocked,
     JournalReadOnly,
@@ -134,6 +135,15 @@ def test_the_level_is_told_to_callers(tmp_path: Path, run_async: RunAsync) -> No
             assert journal.durability == "process"
 
     run_async(main)
+
+
+async def test_a_durability_that_there_is_none_of_is_refused_with_the_choices(tmp_path: Path) -> None:
+    """Before anything is made or locked, and for a journal in memory too."""
+    for path in (tmp_path / "a.db", None):
+        with pytest.raises(ConfigurationError, match="durability is 'fast'; expected 'memory' or 'process' or 'power'"):
+            async with open_journal(path, durability="fast"):  # type: ignore[arg-type]
+                pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_has_one_owner_in_one_process_too(tmp_path: Path, run_async: RunAsync) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import DELEGATE
 from repertory.agents.live import LiveRun
-from repertory.context import ContextPolicy, ResultPolicy, merge_policies
+from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
 from repertory.memory.records import RunStarted
@@ -61,7 +61,7 @@ def check_policies(agent: Agent, results: ResultPolicy | None) -> None:
                 f"there are {', '.join(sorted(known))}"
             )
         policy = _layered(member, member.context, results if member is agent else None)
-        merged = {tool.name: merge_policies(policy.results, policy.tools.get(tool.name)) for tool in member.tools}
+        merged = {tool.name: policy.said_of(tool.name) for tool in member.tools}
         _check_compactors(member, {"its tools": policy.results, **merged})
         if policy.expiration:
             _check_expiration(member, policy.results, merged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 from msgspec.structs import FieldInfo
@@ -36,7 +36,15 @@ def _check_types(struct: msgspec.Struct) -> None:
             msgspec.convert(msgspec.to_builtins(value), type=field.type)
         except (msgspec.ValidationError, TypeError) as error:
             where = f"{type(struct).__name__}.{field.name}"
-            raise ConfigurationError(f"{where} is {value!r}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+            choices = _choices(field.type)
+            why = f"; expected {choices}" if choices else f": {str(error)[:1].lower()}{str(error)[1:]}"
+            raise ConfigurationError(f"{where} is {value!r}{why}") from None
+
+
+def _choices(kind: Any) -> str:
+    """The words that a field may hold, spelled out; "" where it is not one of a few."""
+    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
+    return " or ".join(map(repr, get_args(literal))) if literal is not None else ""
 
 
 def _check_range(struct: msgspec.Struct, least: float, most: float, *names: str) -> None:
@@ -98,8 +106,9 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
 class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What one layer says about a tool's results. None leaves the matter to the layer below.
 
-    The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, the
-    built-in ``ResultRules``. The fields are those of ``ResultRules``, without what holds for an agent as a whole.
+    The layers, the strongest first: the run, the agent's entry for the tool, the tool's own default, what the agent
+    says of all tools, the built-in ``ResultRules``. The fields are those of ``ResultRules``, without what holds for an
+    agent as a whole.
 
     Raises:
         ConfigurationError: A value makes no sense; the message names the field.
@@ -206,8 +215,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             moment; a run that saves nothing by the way then stays unedited.
         show_once: Whether thrifty rhythm may show a bulky result in full only once, and long arguments of a call
             never, for as long as it has not saved enough to pay for edits of the past.
-        results: For the results of all tools of this agent or run; the strongest layer.
-        tools: By the tool's name.
+        results: For the results of all tools of this agent.
+        tools: By the tool's name; beats ``results`` and the tool's own policy.
     """
 
     rhythm: Rhythm = "thrifty"
@@ -251,13 +260,17 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def rules(self, tool: str | None) -> ResultRules:
         """What holds for one tool's results, all layers merged."""
-        policy = merge_policies(self.results, self.tools.get(tool or ""))
+        policy = self.said_of(tool)
         said = {name: value for name, value in _fields(policy) if value is not None}
         if self.rhythm == "strict" and self.strict_chars and not {"cap_tokens", "cap_chars"} & said.keys():
             said["cap_chars"] = self.strict_chars
         if not self.expiration:
             said["expiration_mode"] = "none"
         return ResultRules(**said, retrieval=self.retrieval)
+
+    def said_of(self, tool: str | None) -> ResultPolicy:
+        """What is said of one tool's results: by its name first, then for all tools."""
+        return merge_policies(self.tools.get(tool or ""), self.results)
 
     def with_layers(
         self, *, tools: Mapping[str, ResultPolicy] | None = None, run: ResultPolicy | None = None
@@ -272,5 +285,5 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             The policy that ``rules`` reads from then on.
         """
         below = dict(tools or {})
-        merged = {name: merge_policies(self.tools.get(name), below.get(name)) for name in {*below, *self.tools}}
+        merged = {name: merge_policies(run, self.tools.get(name), below.get(name)) for name in {*below, *self.tools}}
         return msgspec.structs.replace(self, results=merge_policies(run, self.results), tools=merged)

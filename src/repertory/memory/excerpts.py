@@ -8,11 +8,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 EXCERPT: Final = 500  # characters
+_Place: TypeAlias = tuple[int, str]  # where something was found, and the word; "" for a match of a pattern
 _MOST_PLACES: Final = 20_000  # occurrences that are looked at
 
 _WORD = re.compile(r"[^\W_]+")
@@ -24,7 +25,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a text around something that was looked for.
 
     Attributes:
-        text: At most ``EXCERPT`` characters.
+        text: At most 500 characters, unless another size was asked for.
         location: Where it stands: ``lines 3-9 of 340``.
         start: Offset of its first character in the whole.
         relevance: From 0 to 1. For words, the share of them that it holds; for a pattern, its share of all matches.
@@ -72,15 +73,19 @@ def cut_end(text: str, limit: int) -> int:
     return end
 
 
-def cut_at(text: str, start: int, limit: int = EXCERPT) -> tuple[int, int]:
-    """Bounds of a piece of at most ``limit`` characters around ``start`` that begins and ends between words."""
+def cut_at(text: str, start: int, end: int, limit: int = EXCERPT) -> tuple[int, int]:
+    """Bounds of a piece of at most ``limit`` characters that begins and ends between words.
+
+    It holds all from ``start`` to ``end``, or as much as there is room for, and some of what stands around it.
+    """
     if len(text) <= limit:
         return 0, len(text)
-    first = max(0, min(start - limit // 4, len(text) - limit))
+    lead = max(0, min(limit // 4, limit - (end - start)))
+    first = max(0, min(start - lead, len(text) - limit))
     last = first + limit
     if first > 0 and (space := text.find(" ", first, start + 1)) >= 0:
         first = space + 1
-    if last < len(text) and (space := text.rfind(" ", start + 1, last)) >= 0:
+    if last < len(text) and (space := text.rfind(" ", max(start + 1, end), last + 1)) >= 0:
         last = space
     return first, last
 
@@ -117,8 +122,8 @@ class Lines:
         return f"lines {first}-{last} of {self.count}"
 
 
-def find_words(text: str, query: str, *, limit: int = 5) -> list[Excerpt]:
-    """The places where most words of a query stand together, best first.
+def find_words(text: str, query: str, *, limit: int = 5, size: int = EXCERPT) -> list[Excerpt]:
+    """The places where most words of a query stand together, best first, each at most ``size`` characters long.
 
     A word also finds its longer forms (``cache`` finds ``caches``), whatever the case and accents.
     """
@@ -127,10 +132,10 @@ def find_words(text: str, query: str, *, limit: int = 5) -> list[Excerpt]:
         return []
     found = re.finditer("|".join(rf"\b{re.escape(word)}" for word in sorted(words, key=len, reverse=True)), fold(text))
     places = [(match.start(), match.group()) for match in islice(found, _MOST_PLACES)]
-    groups = _groups(places)
+    groups = _groups(places, size)
     groups.sort(key=lambda group: (-len({word for _, word in group}), -len(group), group[0][0]))
     return [
-        _excerpt(text, lines, group[0][0], len({word for _, word in group}) / len(words), len(group))
+        _excerpt(text, lines, group, len({word for _, word in group}) / len(words), size)
         for lines in [Lines(text)]
         for group in groups[: max(0, limit)]
     ]
@@ -138,33 +143,35 @@ def find_words(text: str, query: str, *, limit: int = 5) -> list[Excerpt]:
 
 def excerpts_around(text: str, places: Iterable[int], *, limit: int = 5) -> list[Excerpt]:
     """The pieces around the matches of a pattern, in order: those with most matches, if there are too many."""
-    groups = _groups([(place, "") for place in islice(places, _MOST_PLACES)])
+    groups = _groups([(place, "") for place in islice(places, _MOST_PLACES)], EXCERPT)
     total = sum(len(group) for group in groups)
     chosen = sorted(groups, key=lambda group: -len(group))[: max(0, limit)]
     lines = Lines(text)
     return [
-        _excerpt(text, lines, group[0][0], len(group) / total, len(group))
+        _excerpt(text, lines, group, len(group) / total, EXCERPT)
         for group in sorted(chosen, key=lambda group: group[0][0])
     ]
 
 
-def _groups(places: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+def _groups(places: Sequence[_Place], size: int) -> list[list[_Place]]:
     """Put places together that fit into one excerpt."""
-    groups: list[list[tuple[int, str]]] = []
-    for place in places:
-        if groups and place[0] - groups[-1][0][0] < EXCERPT // 2:
-            groups[-1].append(place)
+    groups: list[list[_Place]] = []
+    for place, word in places:
+        begun = groups[-1][0][0] if groups else 0
+        if groups and place - begun < size // 2 and place + len(word) - begun <= size:
+            groups[-1].append((place, word))
         else:
-            groups.append([place])
+            groups.append([(place, word)])
     return groups
 
 
-def _excerpt(text: str, lines: Lines, place: int, relevance: float, matches: int) -> Excerpt:
-    start, end = cut_at(text, place)
+def _excerpt(text: str, lines: Lines, group: Sequence[_Place], relevance: float, size: int) -> Excerpt:
+    last, word = group[-1]
+    start, end = cut_at(text, group[0][0], last + len(word), size)
     return Excerpt(
         text=text[start:end],
         location=lines.locate(start, end),
         start=start,
         relevance=relevance,
-        matches=matches,
+        matches=len(group),
     )

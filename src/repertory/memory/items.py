@@ -164,9 +164,8 @@ def shape_text(text: str, transform: Transform) -> str:
         case "full":
             return text
         case "excerpt":
-            best = find_words(text, transform.words, limit=1)
-            start = best[0].start if best else 0
-            return text[start : start + cut_end(text[start : start + n + 1], n)]
+            best = find_words(text, transform.words, limit=1, size=n)
+            return best[0].text if best else text[: cut_end(text, n)]
         case "summary":
             return _first_sentences(text, n)
         case "first_n":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import anyio.to_thread
 
+from repertory.errors import ConfigurationError
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.ownership import FileLock
@@ -39,7 +41,11 @@ async def open_journal(
         JournalUnreadable: Not a journal, damaged, or no permission.
         JournalWriteFailed: The disk does not make durable what the file holds already.
         JournalSchemaTooNew: A newer repertory wrote it.
+        ConfigurationError: There is no such durability.
     """
+    if durability not in get_args(Durability):
+        words = " or ".join(map(repr, get_args(Durability)))
+        raise ConfigurationError(f"open_journal: durability is {durability!r}; expected {words}")
     journal: MemoryJournal | SqliteJournal
     if path is None or os.fspath(path) == ":memory:":
         journal = MemoryJournal()
