@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help demo test check docs bench nightly clean
+.PHONY: help demo test check docs bench nightly torture clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, with branch
 
 nightly: $(VENV)/.installed-test ## Run the long proofs as well
 	$(BIN)/pytest -m "nightly or not nightly" $(ARGS)
+
+torture: $(VENV)/.installed-test ## Cut the power, kill and cancel, for a minute; ARGS="--profile full" for half an hour
+	$(BIN)/repertory torture $(ARGS)
 
 check: $(VENV)/.installed-check ## Lint and types
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools
 #   agents      Agent, Run, the loop, the supervisor
+#   torture     scenarios that try to make it lose something
 #   cli         the command line
 #
 # Each layer imports only those above it in this list; tests/test_layers.py keeps it so.

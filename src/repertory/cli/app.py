@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from repertory.cli import output, replay, serve, stats
+from repertory.cli import output, replay, serve, stats, torture
 from repertory.errors import RepertoryError
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -393,3 +393,4 @@ def stress(
 stats.register(app)
 replay.register(app)
 serve.register(app)
+torture.register(app)

@@ -1,0 +1,8 @@
+"""Proof that stays: power cuts, kills, storms of cancellation and mutated answers, seeded and repeatable.
+
+``repertory torture`` plays the scenarios; see ``docs/durability.md`` for what they try.
+"""
+
+from repertory.torture.frame import Case, Outcome, Report, Scenario, ScenarioReport, choose, run_torture
+
+__all__ = ["Case", "Outcome", "Report", "Scenario", "ScenarioReport", "choose", "run_torture"]

@@ -1,0 +1,206 @@
+"""Processes that are made to die: forked from one that has imported everything, so that a life costs milliseconds.
+
+The server has one thread and runs no event loop, which is what makes forking it sound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from repertory.errors import RepertoryError
+
+_STARTS: Final = "repertory.torture.workloads"  # imported before the first fork, with all that a workload needs
+_MOST: Final = 65536  # bytes of one request
+
+
+class ChildServer:
+    """Starts children. One thread at a time may use it; leaving the block ends it with all its children."""
+
+    def __init__(self, *, preload: Path | None = None) -> None:
+        """Start the server.
+
+        Args:
+            preload: A library that is loaded before all others; None for none.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        environment = {**os.environ, "REPERTORY_MODEL": "offline"}
+        if preload is not None:
+            environment["LD_PRELOAD"] = str(preload)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def __enter__(self) -> ChildServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and all its children. Safe to call twice."""
+        self._socket.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def start(self, function: str, **arguments: Any) -> Child:
+        """Fork a child that calls a function of ``repertory.torture.workloads`` with arguments that JSON can hold."""
+        reading, writing = os.pipe()
+        try:
+            request = json.dumps({"function": function, "arguments": arguments}).encode()
+            socket.send_fds(self._socket, [request], [writing])
+        finally:
+            os.close(writing)
+        return Child(self, int(self._answer()), reading)
+
+    def _wait(self, pid: int) -> int:
+        self._socket.send(json.dumps({"wait": pid}).encode())
+        return int(self._answer())
+
+    def _answer(self) -> bytes:
+        answer = self._socket.recv(_MOST)
+        if not answer:
+            raise RepertoryError(f"the server of child processes ended with {self._process.wait()}")
+        return answer
+
+
+_servers: Final[dict[Path | None, ChildServer]] = {}
+
+
+def server(preload: Path | None = None) -> ChildServer:
+    """The one server of this process with that library."""
+    if preload not in _servers:
+        _servers[preload] = ChildServer(preload=preload)
+    return _servers[preload]
+
+
+def close_servers() -> None:
+    """End what ``server`` started."""
+    while _servers:
+        _servers.popitem()[1].close()
+
+
+class Child:
+    """One forked process. Leaving the block kills it if it is still there."""
+
+    def __init__(self, server: ChildServer, pid: int, output: int) -> None:
+        self.pid = pid
+        self.status: int | None = None  # as os.waitstatus_to_exitcode gives it; None while nobody waited for it
+        self._server = server
+        self._output = output
+        self._read = b""
+        self._open = True
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.status is None:
+            self.signal(signal.SIGKILL)
+            self.wait()
+        os.close(self._output)
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens where the child has ended already."""
+        os.kill(self.pid, number)  # it is not reaped before wait(), so the id is still its own
+
+    def read(self, timeout: float, *, until: bytes | None = None) -> bool:
+        """Read what it writes, until it has written ``until`` or ended.
+
+        Args:
+            timeout: Seconds.
+            until: Words to wait for; None waits for the end.
+
+        Returns:
+            Whether that happened in time.
+        """
+        deadline = time.monotonic() + timeout
+        while self._open and (until is None or until not in self._read):
+            ready, _, _ = select.select([self._output], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return False
+            part = os.read(self._output, 65536)
+            self._open = bool(part)
+            self._read += part
+        return until is None or until in self._read
+
+    def wait(self) -> int:
+        """Wait for its end; gives its exit code, or minus the signal that killed it."""
+        if self.status is None:
+            self.status = self._server._wait(self.pid)
+        return self.status
+
+    @property
+    def output(self) -> str:
+        """What it wrote so far."""
+        return self._read.decode("utf-8", "replace")
+
+
+def serve(descriptor: int) -> None:
+    """What the server does: fork and wait, as it is told, until nobody tells any more."""
+    module = importlib.import_module(_STARTS)
+    channel = socket.socket(fileno=descriptor)
+    living: set[int] = set()
+    with contextlib.suppress(BrokenPipeError):  # nobody is there any more
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(channel, _MOST, 1)
+            if not request:
+                break
+            told = json.loads(request)
+            if "wait" in told:
+                status = 0
+                with contextlib.suppress(ChildProcessError):  # asked twice, by a worker that was ended while it waited
+                    _, status = os.waitpid(told["wait"], 0)
+                living.discard(told["wait"])
+                channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+                continue
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                _live(getattr(module, told["function"]), told["arguments"], descriptors[0])
+            os.close(descriptors[0])
+            living.add(pid)
+            channel.send(str(pid).encode())
+    for pid in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _live(function: Any, arguments: dict[str, Any], output: int) -> None:
+    """Be the child: call the function and end, without any of the server's own endings."""
+    code = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        function(**arguments)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the outermost frame of a process
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(code)

@@ -1,0 +1,401 @@
+"""What every scenario of torture is made of, and the processes that play their cases."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+from repertory.torture.children import close_servers
+
+Profile: TypeAlias = Literal["short", "full"]
+
+_CASE_TIMEOUT: Final = 180.0  # seconds; the longest case takes ten
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_MOST_SHOWN: Final = 20  # failures of one scenario that are kept with their words
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One turn of a scenario.
+
+    Attributes:
+        seed: Decides everything that is drawn in it.
+        folder: An empty folder of its own, removed afterwards.
+        traces: What an earlier failure of this case left, to be looked at again; None for a new try.
+    """
+
+    seed: int
+    folder: Path
+    traces: Path | None = None
+
+
+class Outcome(msgspec.Struct):
+    """What a case did and found.
+
+    Attributes:
+        counts: How many of what were tried, such as ``{"images": 90}``.
+        failures: What was not as promised.
+        evidence: Files that let a failure be looked at again, whatever the threads do next time.
+    """
+
+    counts: dict[str, int] = {}
+    failures: list[str] = []
+    evidence: list[Path] = []
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something that was tried."""
+        self.counts[what] = self.counts.get(what, 0) + number
+
+    def fail(self, what: str) -> None:
+        """Note something that was not as promised."""
+        self.failures.append(what)
+
+
+Play: TypeAlias = Callable[[Case], Outcome]
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to torture, played once for each seed.
+
+    Attributes:
+        name: What ``--only`` calls it.
+        about: What it tries, in a line.
+        play: Plays a case, in a worker process: a function of a module. What it raises is a failure.
+        cases: How many cases each profile plays.
+        controls: Cases that break a promise on purpose, by name: of each, at least one of ``control_cases`` must fail.
+        missing: Says why it cannot be played on this machine; None where it can.
+    """
+
+    name: str
+    about: str
+    play: Play
+    cases: dict[Profile, int]
+    controls: dict[str, Play] = {}
+    control_cases: int = 2
+    missing: Callable[[], str | None] = lambda: None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Something that was not as promised.
+
+    Attributes:
+        evidence: The folder with what is kept of it; "" where nothing is.
+    """
+
+    scenario: str
+    case: int
+    what: str
+    evidence: str = ""
+
+
+class ScenarioReport(msgspec.Struct, kw_only=True):
+    """What came of one scenario.
+
+    Attributes:
+        planned: Cases that the profile asks for.
+        cases: Cases that were played.
+        counts: Sums of what its cases counted.
+        failed: How many failures there were; ``failures`` holds the first ones.
+        seconds: Of the clock.
+        controls: For each negative control that was played, how many of its cases failed, as at least one must.
+        left_out: Why it was not played; "" where it was.
+    """
+
+    name: str
+    planned: int = 0
+    cases: int = 0
+    counts: dict[str, int] = {}
+    failed: int = 0
+    failures: list[Failure] = []
+    seconds: float = 0.0
+    controls: dict[str, int] = {}
+    left_out: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing failed but the controls."""
+        return not self.failed and all(self.controls.values())
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of all of it."""
+
+    seed: int
+    profile: Profile
+    scenarios: list[ScenarioReport] = []
+    interrupted: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything is as promised and every negative control failed."""
+        return all(scenario.clean for scenario in self.scenarios)
+
+
+class _Task(msgspec.Struct, frozen=True):
+    play: Play
+    control: str
+    number: int
+    seed: int
+    traces: Path | None = None
+    keep: Path | None = None  # where the evidence of a failure goes
+
+
+def seed_of(seed: int, scenario: str, control: str, number: int) -> int:
+    """The seed of one case; the same on every machine and in every version of Python."""
+    return random.Random(f"{seed} {scenario} {control} {number}").randrange(2**32)
+
+
+def choose(scenarios: Sequence[Scenario], names: Iterable[str]) -> list[Scenario]:
+    """The scenarios of these names; all of them where there is none.
+
+    Raises:
+        ConfigurationError: There is no such scenario.
+    """
+    wanted = list(names)
+    known = {scenario.name: scenario for scenario in scenarios}
+    for name in wanted:
+        if name not in known:
+            raise ConfigurationError(f"there is no scenario {name!r}; choose from {', '.join(known)}")
+    return [known[name] for name in wanted] if wanted else list(scenarios)
+
+
+def run_torture(
+    scenarios: Sequence[Scenario],
+    *,
+    profile: Profile = "short",
+    seed: int = 0,
+    case: int | None = None,
+    traces: Path | None = None,
+    workers: int = 2,
+    on_progress: Callable[[ScenarioReport], None] = lambda report: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Report:
+    """Play scenarios, one after the other, their cases side by side.
+
+    Args:
+        scenarios: What to play.
+        profile: How many cases of each.
+        seed: Decides every case.
+        case: Play this one case of each, and no controls; None plays what the profile says.
+        traces: What an earlier failure of that case left, to be looked at again; None tries anew.
+        workers: How many processes play.
+        on_progress: Called after every case.
+        is_stopped: Asked several times a second; once it is so, the report says what was done so far.
+
+    Raises:
+        ConfigurationError: Fewer than one worker.
+    """
+    if workers < 1:
+        raise ConfigurationError(f"there must be at least one worker, got {workers}")
+    report = Report(seed=seed, profile=profile)
+    with _Pool(workers, is_stopped) as pool:
+        for scenario in scenarios:
+            if report.interrupted:
+                break
+            current = ScenarioReport(name=scenario.name)
+            report.scenarios.append(current)
+            reason = scenario.missing()
+            if reason is not None:
+                current.left_out = reason
+                continue
+            tasks = _tasks(scenario, profile, seed, case, traces)
+            report.interrupted = not _play_scenario(scenario, current, pool, tasks, on_progress)
+    return report
+
+
+def _tasks(scenario: Scenario, profile: Profile, seed: int, case: int | None, traces: Path | None) -> list[_Task]:
+    keep = Path(tempfile.gettempdir()) / f"repertory-torture-{seed}"
+    numbers = range(scenario.cases[profile]) if case is None else [case]
+    tasks = [
+        _Task(
+            scenario.play,
+            "",
+            number,
+            seed_of(seed, scenario.name, "", number),
+            traces,
+            keep / f"{scenario.name}-{number}",
+        )
+        for number in numbers
+    ]
+    if case is None:
+        tasks += [
+            _Task(play, control, number, seed_of(seed, scenario.name, control, number))
+            for control, play in scenario.controls.items()
+            for number in range(scenario.control_cases)
+        ]
+    return tasks
+
+
+def _play_scenario(
+    scenario: Scenario,
+    report: ScenarioReport,
+    pool: _Pool,
+    tasks: Sequence[_Task],
+    on_progress: Callable[[ScenarioReport], None],
+) -> bool:
+    """Play the cases; gives whether all were."""
+    report.planned = sum(not task.control for task in tasks)
+    started = time.monotonic()
+    counts = Counter[str]()
+    tasks_left = len(tasks)
+    for task, outcome in pool.play(tasks):
+        if task.control:
+            report.controls[task.control] = report.controls.get(task.control, 0) + bool(outcome.failures)
+        else:
+            report.cases += 1
+            counts.update(outcome.counts)
+            report.counts = dict(counts)
+            report.failed += len(outcome.failures)
+            room = _MOST_SHOWN - len(report.failures)
+            kept = str(task.keep) if outcome.evidence else ""
+            report.failures += [Failure(scenario.name, task.number, what, kept) for what in outcome.failures[:room]]
+        report.seconds = time.monotonic() - started
+        on_progress(report)
+        tasks_left -= 1
+    return not tasks_left
+
+
+# --- the workers ------------------------------------------------------------------------------------------
+
+
+class _Worker:
+    def __init__(self, folder: Path) -> None:
+        # Spawned, not forked: a fork would take over whatever threads and event loops the caller has.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, str(folder)), daemon=False)
+        # What it inherits lasts until _work says what it does about signals. Python's tracker of resources, which the
+        # first worker would start, unblocks them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        self.task: _Task | None = None
+        self.deadline = 0.0
+
+    def give(self, task: _Task) -> None:
+        self.task, self.deadline = task, time.monotonic() + _CASE_TIMEOUT
+        self.connection.send(task)
+
+    def end(self) -> None:
+        self.connection.close()
+        if self.task is not None:
+            self.process.terminate()
+        self.process.join(timeout=10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+class _Pool:
+    """Worker processes; one that dies or hangs costs its case a failure, and another takes its place."""
+
+    def __init__(self, workers: int, is_stopped: Callable[[], bool]) -> None:
+        self._size = workers
+        self._is_stopped = is_stopped
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> _Pool:
+        # In memory where there is such a place: nothing here depends on a real disk, and a sync costs nothing there.
+        memory = Path("/dev/shm")  # noqa: S108 - a folder of a fresh name is made in it
+        place = memory if os.access(memory, os.W_OK) else None
+        self._folder = Path(tempfile.mkdtemp(prefix="repertory-torture-", dir=place))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def play(self, tasks: Iterable[_Task]) -> Iterable[tuple[_Task, Outcome]]:
+        """Play cases, giving each outcome as it comes, until it is told to stop."""
+        waiting = deque(tasks)
+        while (waiting or any(worker.task for worker in self._workers)) and not self._is_stopped():
+            while len(self._workers) < min(self._size, len(waiting)):
+                self._workers.append(_Worker(self._folder))
+            for worker in self._workers:
+                if worker.task is None and waiting:
+                    worker.give(waiting.popleft())
+            wait([worker.connection for worker in self._workers if worker.task], timeout=0.2)
+            for worker in list(self._workers):
+                if worker.task is None:
+                    continue
+                if worker.connection.poll():
+                    yield self._outcome(worker)
+                elif time.monotonic() > worker.deadline:
+                    yield self._lose(worker, f"it did not end within {_CASE_TIMEOUT:.0f} s")
+
+    def _outcome(self, worker: _Worker) -> tuple[_Task, Outcome]:
+        task = worker.task
+        assert task is not None
+        try:
+            outcome = worker.connection.recv()
+        except (EOFError, ConnectionError):
+            worker.process.join()
+            return self._lose(worker, f"its process ended with {worker.process.exitcode}")
+        worker.task = None
+        return task, outcome
+
+    def _lose(self, worker: _Worker, why: str) -> tuple[_Task, Outcome]:
+        task = worker.task
+        assert task is not None
+        self._workers.remove(worker)
+        worker.end()
+        return task, Outcome(failures=[why])
+
+
+def _work(connection: Connection, folder: str) -> None:
+    """What a worker does: play what it is told until nobody tells any more."""
+    os.setsid()  # a terminal's Ctrl-C is for the one who asked for all this, not for us and our children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of what came so far
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError):
+            while True:
+                task: _Task = connection.recv()
+                connection.send(play_case(task.play, task.seed, Path(folder), traces=task.traces, keep=task.keep))
+    finally:
+        close_servers()
+
+
+def play_case(play: Play, seed: int, parent: Path, *, traces: Path | None = None, keep: Path | None = None) -> Outcome:
+    """Play one case in a folder of its own; what it raises becomes a failure.
+
+    Args:
+        play: The scenario, or one of its controls.
+        seed: The case's own.
+        parent: Where its folder is made.
+        traces: As in ``Case``.
+        keep: The folder that the evidence of a failure is copied to; None keeps none.
+    """
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as folder:
+        try:
+            outcome = play(Case(seed, Path(folder), traces))
+            if outcome.failures and keep is not None and outcome.evidence:
+                keep.mkdir(parents=True, exist_ok=True)
+                for path in outcome.evidence:
+                    shutil.copy(path, keep)
+            return outcome
+        except Exception as error:  # noqa: BLE001 - the supervisor of foreign code: whatever it is, is a failure
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            name = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}"
+            return Outcome(failures=[f"{name}: {error}"])

@@ -1,0 +1,152 @@
+"""What must be true of a record, whatever happened to the process and to the power: checks that name what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from repertory.llm.messages import Block, ToolResult, ToolUse, decode_content, text_of
+from repertory.torture.team import COMMITTED, EFFECTS
+
+Turn = tuple[str, Sequence[Block]]  # role and content of one entry
+
+
+def transcript_problems(turns: Sequence[Turn], *, ended: bool = True) -> list[str]:
+    """What a Messages API would refuse in the entries of one run: calls and results that are not paired.
+
+    Args:
+        turns: The entries, in order.
+        ended: Whether every call must have its result by now; if not, those of the last turn may lack one.
+    """
+    found: list[str] = []
+    asked: dict[str, int] = {}
+    seen = Counter[str]()
+    last = max((at for at, (role, _) in enumerate(turns) if role == "assistant"), default=-1)
+    for at, (role, content) in enumerate(turns):
+        for block in content:
+            if isinstance(block, ToolUse):
+                if block.id in asked:
+                    found.append(f"two calls are named {block.id}")
+                asked[block.id] = at
+            elif isinstance(block, ToolResult):
+                seen[block.tool_use_id] += 1
+                if asked.get(block.tool_use_id, at) >= at:
+                    found.append(f"{role} entry {at} answers {block.tool_use_id}, which nobody asked")
+    for call_id, at in asked.items():
+        if seen[call_id] > 1 or (seen[call_id] == 0 and (ended or at != last)):
+            found.append(f"{call_id} has {seen[call_id]} results")
+    return found
+
+
+def read_transcripts(database: Path) -> dict[str, list[Turn]]:
+    """Every run's entries, read with the standard library's sqlite3; a damaged file is an error."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        rows = connection.execute("SELECT run_id, role, content FROM entries ORDER BY run_id, position").fetchall()
+    found: dict[str, list[Turn]] = {}
+    for run_id, role, content in rows:
+        found.setdefault(run_id, []).append((role, decode_content(json.loads(content))))
+    return found
+
+
+def file_problems(database: Path) -> list[str]:
+    """What SQLite itself finds wrong with a file."""
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+    except sqlite3.DatabaseError as error:
+        return [f"the file is damaged: {error}"]
+    return [] if found == ["ok"] else [f"the file is damaged: {each}" for each in found[:3]]
+
+
+def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
+    """Compare what tools did with what the record says of it, for every run that has ended.
+
+    Args:
+        database: The journal.
+        account: What was kept outside of the process: a line ``CLASS RUN CALL NAME`` for each effect that took place.
+    """
+    happened = Counter[tuple[str, str, str]]()
+    names: dict[tuple[str, str], set[str]] = {}
+    for line in account:
+        effect, run_id, call_id, name = line.split(" ")
+        happened[effect, run_id, call_id] += 1
+        if effect == "idempotent":
+            names.setdefault((run_id, call_id), set()).add(name)
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        calls = connection.execute("SELECT run_id, call_id, status, tool FROM tool_calls").fetchall()
+        bodies = connection.execute("SELECT body FROM events WHERE type = ?", (COMMITTED,)).fetchall()
+    committed = Counter(json.loads(body)["call"] for (body,) in bodies)
+    results = {
+        (run_id, block.tool_use_id): text_of(block)
+        for run_id, turns in read_transcripts(database).items()
+        for _, content in turns
+        for block in content
+        if isinstance(block, ToolResult)
+    }
+    found: list[str] = []
+    known: set[tuple[str, str, str]] = set()
+    for run_id, call_id, status, tool in calls:
+        if tool not in EFFECTS:
+            continue
+        effect = EFFECTS[tool]
+        known.add((effect, run_id, call_id))
+        times = happened[effect, run_id, call_id]
+        what = f"{effect} call {call_id} of {run_id} ({status})"
+        if effect == "transactional":
+            if committed[f"{run_id} {call_id}"] != 1:
+                found.append(f"{what} committed {committed[f'{run_id} {call_id}']} times")
+        elif effect == "unsafe":
+            told = "effect unknown" in results.get((run_id, call_id), "")
+            if times > 1:
+                found.append(f"{what} ran {times} times")
+            elif (status == "interrupted") != told or (not told and times != 1):
+                found.append(f"{what} ran {times} times, and its result says {results.get((run_id, call_id))!r}")
+        elif times < 1:
+            found.append(f"{what} never ran")
+        if effect == "idempotent" and len(names.get((run_id, call_id), ())) != 1:
+            found.append(f"{what} ran under {len(names.get((run_id, call_id), ()))} keys")
+    keys = Counter(key for kept in names.values() for key in kept)
+    found += [f"{count} calls share the key {key}" for key, count in keys.items() if count > 1]
+    found += [f"{each[0]} call {each[2]} of {each[1]} ran and is not on record" for each in set(happened) - known]
+    return found
+
+
+def append_problems(rows: Sequence[tuple[int, str, int]], acknowledged: Mapping[str, int | None]) -> list[str]:
+    """What is wrong with appends: acknowledged ones lost or moved, duplicates, gaps, torn batches.
+
+    Args:
+        rows: Position, name and sequence number of each entry, in the order of the file. A name ends with the size of
+            its batch and its place in it: ``….3.0``.
+        acknowledged: Names with the positions that the writers were told; None where they were not told.
+    """
+    found: list[str] = []
+    kept = {name: position for position, name, _ in rows}
+    for name, position in acknowledged.items():
+        if name not in kept or position not in (None, kept[name]):
+            found.append(f"lost {name} at {position}, which is {kept.get(name, 'gone')}")
+    if len(kept) != len(rows):
+        found.append(f"{len(rows) - len(kept)} duplicates")
+    if [position for position, _, _ in rows] != list(range(len(rows))):
+        found.append("positions have gaps or are out of the file's order")
+    if [sequence for _, _, sequence in rows] != list(range(1, len(rows) + 1)):
+        found.append("sequence numbers have gaps")
+    batches: dict[str, list[int]] = {}
+    for name in kept:
+        batch, _, part = name.rpartition(".")
+        batches.setdefault(batch, []).append(int(part))
+    for batch, parts in batches.items():
+        if parts != list(range(int(batch.rpartition(".")[2]))):
+            found.append(f"batch {batch} is torn: {parts}")
+    return found
+
+
+def read_appends(database: Path) -> list[tuple[int, str, int]]:
+    """Position, name and sequence number of every entry, in the order of the file."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(
+            "SELECT position, json_extract(content, '$[0].text'), seq FROM entries ORDER BY seq"
+        ).fetchall()

@@ -1,0 +1,229 @@
+"""Kills: processes that are ended or stopped at random instants, and what the next one makes of what they left."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from repertory.memory.records import Effect
+from repertory.torture.children import Child, server
+from repertory.torture.frame import Case, Outcome
+from repertory.torture.judging import (
+    append_problems,
+    effect_problems,
+    file_problems,
+    read_appends,
+    read_transcripts,
+    transcript_problems,
+)
+from repertory.torture.team import expected_answer
+
+_TIMEOUT: Final = 60.0  # seconds; a life takes a third of one
+_OPENING: Final = 0.05  # seconds that opening takes, about
+_STEPS: Final = 12
+
+_CORPUS: Final = {
+    "pantry.py": '"""The pantry counts its jars."""\n\n'
+    + "".join(
+        f"def shelf_{n}(jars):\n    # shelf {n} keeps count of its jars in row {n * 7}\n    return jars - {n}\n\n"
+        for n in range(60)
+    ),
+    "refill.py": '"""Who refills the pantry."""\n\n'
+    + "".join(
+        f"class Refiller{n}:\n    def refill(self, jar):\n        '''The cook refills jar {n} on day {n}.'''\n"
+        for n in range(40)
+    ),
+    "breakage.py": '"""What happens when a jar breaks."""\n\n'
+    + "".join(
+        f"def on_break_{n}(jar):\n    raise BrokenJar(f'jar {n} breaks: sweep, then count again')\n\n"
+        for n in range(50)
+    ),
+}
+
+
+class _Victim:
+    """One database, and the processes that work on it one after the other."""
+
+    def __init__(self, case: Case, outcome: Outcome, function: str, **arguments: Any) -> None:
+        self.database = case.folder / "journal.db"
+        self.chance = random.Random(case.seed)
+        self.outcome = outcome
+        self._function = function
+        self._arguments = {
+            **arguments,
+            "database": str(self.database),
+            "durability": self.chance.choice(("power", "process")),
+        }
+
+    def live(self, *, most: float) -> str:
+        """Start a process and kill it within ``most`` seconds of its opening the file, or while it opens it.
+
+        Returns:
+            What it wrote.
+        """
+        with self._start() as child:
+            if self.chance.random() < 0.2:
+                child.read(self.chance.uniform(0.0, _OPENING))
+            elif child.read(_TIMEOUT, until=b"OPEN"):
+                child.read(self.chance.uniform(0.0, most))
+            if self.chance.random() < 0.2:
+                self._stop(child, most)
+            child.signal(signal.SIGKILL)
+            return self._end(child)
+
+    def finish(self) -> str:
+        """Start a process and let it come to its end; gives what it wrote."""
+        with self._start() as child:
+            if not child.read(_TIMEOUT):
+                self.outcome.fail(f"the last process did not end within {_TIMEOUT:.0f} s")
+                child.signal(signal.SIGKILL)
+            return self._end(child)
+
+    def _start(self) -> Child:
+        backend = self.chance.choice(("trio", "asyncio"))
+        return server().start(self._function, backend=backend, **self._arguments)
+
+    def _stop(self, child: Child, most: float) -> None:
+        child.signal(signal.SIGSTOP)
+        self.outcome.count("SIGSTOPs")
+        child.read(self.chance.uniform(0.0, 0.02))
+        if "OPEN" in child.output and "DONE" not in child.output and self.chance.random() < 0.5:
+            with server().start("open_and_leave", database=str(self.database)) as other:
+                other.read(_TIMEOUT)
+                if "REFUSED JournalLocked" not in other.output:
+                    self.outcome.fail(f"a stopped process owned the file, and another one said {other.output!r}")
+        if self.chance.random() < 0.7:
+            child.signal(signal.SIGCONT)
+            child.read(self.chance.uniform(0.0, most))
+
+    def _end(self, child: Child) -> str:
+        status = child.wait()
+        child.read(_TIMEOUT)
+        if status == -signal.SIGKILL:
+            self.outcome.count("SIGKILLs")
+        elif status != 0:
+            last = child.output.strip().splitlines()
+            self.outcome.fail(f"a process ended with {status}: {last[-1] if last else 'no word'}")
+        return child.output
+
+
+def run_case(case: Case, *, most: int = 14) -> Outcome:
+    """Kill processes that work on one database until they are done, at most ``most`` times; then look at it."""
+    kind = random.Random(f"kind {case.seed}").random()
+    if kind < 0.6:
+        return kill_effects(case, most=most)
+    return kill_appends(case, most=most) if kind < 0.9 else kill_research(case, most=most)
+
+
+def kill_effects(case: Case, *, most: int, unsafe: Effect = "unsafe") -> Outcome:
+    """Kill a team whose tools have effects."""
+    outcome = Outcome()
+    account = case.folder / "effects.txt"
+    victim = _Victim(
+        case, outcome, "run_effects", account=str(account), steps=_STEPS, reuse=case.seed % 2 == 0, unsafe=unsafe
+    )
+    _kill_until_done(victim, most=most, within=0.06)
+    if f"DONE {expected_answer(_STEPS)}\n" not in (written := victim.finish()):
+        outcome.fail(f"the answer is not {expected_answer(_STEPS)!r}, but: {written.strip()[-300:]}")
+    lines = account.read_text(encoding="utf-8").splitlines()
+    outcome.count("effects", len(lines))
+    _check_runs(victim.database, outcome)
+    for problem in effect_problems(victim.database, lines):
+        outcome.fail(problem)
+    return outcome
+
+
+def kill_research(case: Case, *, most: int) -> Outcome:
+    """Kill the shipped research team, with memory, delegation and an edited view."""
+    outcome = Outcome()
+    corpus = _write_corpus(case.folder)
+    victim = _Victim(case, outcome, "run_research", corpus=str(corpus))
+    _kill_until_done(victim, most=most, within=0.15)
+    answer, expected = _answer(victim.finish()), _unbroken()
+    if answer != expected:
+        outcome.fail(f"the answer is not that of an unbroken run: {answer!r}, not {expected!r}")
+    _check_runs(victim.database, outcome)
+    return outcome
+
+
+def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
+    """Kill writers in the middle of their appends."""
+    outcome = Outcome()
+    victim = _Victim(case, outcome, "append", early=early)
+    acknowledged: dict[str, int | None] = {}
+    for _ in range(most):
+        written = victim.live(most=0.03)
+        for line in written.splitlines(keepends=True):
+            if line.endswith("\n") and "=" in line:  # what follows the last newline was cut off by the kill
+                pairs = (word.split("=") for word in line.split())
+                acknowledged |= {name: int(position) if position else None for name, position in pairs}
+        if acknowledged or victim.database.exists():
+            problems = file_problems(victim.database) or _append_problems(victim.database, acknowledged)
+            for problem in problems[:5]:
+                outcome.fail(problem)
+            if problems:
+                break
+    outcome.count("appends", len(acknowledged))
+    return outcome
+
+
+def pure_in_name(case: Case) -> Outcome:
+    """Negative control: a tool that must not run twice says that it may."""
+    return kill_effects(case, most=14, unsafe="pure")
+
+
+def early_words(case: Case) -> Outcome:
+    """Negative control: appends are acknowledged before they are made."""
+    return kill_appends(case, most=6, early=True)
+
+
+def _append_problems(database: Path, acknowledged: dict[str, int | None]) -> list[str]:
+    try:
+        return append_problems(read_appends(database), acknowledged)
+    except sqlite3.OperationalError as error:  # killed before there were tables
+        return [f"{len(acknowledged)} appends were acknowledged, and {error}"] if acknowledged else []
+
+
+def _kill_until_done(victim: _Victim, *, most: int, within: float) -> None:
+    for _ in range(most):
+        if "DONE " in victim.live(most=within):
+            return
+
+
+def _check_runs(database: Path, outcome: Outcome) -> None:
+    for problem in file_problems(database):
+        outcome.fail(problem)
+    for run_id, turns in read_transcripts(database).items():
+        for problem in transcript_problems(turns):
+            outcome.fail(f"{run_id}: {problem}")
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        rows = connection.execute("SELECT run_id, state FROM run_status WHERE state != 'done'").fetchall()
+    for run_id, state in rows:
+        outcome.fail(f"{run_id} is {state} in the end")
+
+
+def _answer(output: str) -> str | None:
+    return next((line for line in output.splitlines() if line.startswith("DONE ")), None)
+
+
+def _write_corpus(folder: Path) -> Path:
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for name, text in _CORPUS.items():
+        (corpus / name).write_text(text, encoding="utf-8")
+    return corpus
+
+
+@cache
+def _unbroken() -> str | None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = _write_corpus(Path(folder))
+        victim = _Victim(Case(0, Path(folder)), Outcome(), "run_research", corpus=str(corpus))
+        return _answer(victim.finish())

@@ -1,0 +1,318 @@
+"""Power cuts: whatever was unsynced is there, gone or torn, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from repertory.agents import open_supervisor
+from repertory.errors import RepertoryError
+from repertory.llm.messages import Text
+from repertory.memory import Draft, Durability, Journal, Ledger, open_journal
+from repertory.torture import shim
+from repertory.torture.children import server
+from repertory.torture.disk import MODES, Disk, Image
+from repertory.torture.frame import Case, Outcome
+from repertory.torture.judging import effect_problems, file_problems, read_transcripts, transcript_problems
+from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
+from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
+from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
+
+_LIFE_TIMEOUT = 30.0  # seconds; a life takes a tenth of one
+_STEPS = 3
+_RESUMED = 0.12  # of a team's images are resumed to the end, which costs ten times as much as reading them
+
+_Kept = dict[tuple[str, int], str]
+
+
+class _Account(msgspec.Struct):
+    """What the workload was told, or did outside of the process, up to a point of the trace."""
+
+    acknowledged: _Kept = {}
+    effects: list[str] = []
+    spawned: bool = False
+    answer: str | None = None
+
+    def take(self, text: str) -> None:
+        kind, _, rest = text.partition(" ")
+        match kind:
+            case "ack":
+                run_id, position, name = rest.split(" ")
+                self.acknowledged[run_id, int(position)] = name
+            case "effect":
+                self.effects.append(rest)
+            case "spawned":
+                self.spawned = True
+            case "answer":
+                self.answer = rest
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One scenario: the lives of a journal, and whether the power fails between one and the next.
+
+    Attributes:
+        cuts: For each life but the last, whether a power cut follows; else only the process ends.
+        images: How many cuts are tried.
+        strict: Whether losing what was acknowledged is a failure; damage always is.
+        folder: Whether the folder of the journal is there beforehand, for good.
+    """
+
+    lives: tuple[Life, ...]
+    cuts: tuple[bool, ...]
+    images: int
+    strict: bool = True
+    folder: bool = False
+
+
+def plan_for(seed: int, *, images: int) -> Plan:
+    """Draw a scenario."""
+    chance = random.Random(seed)
+    kind = "team" if chance.random() < 0.3 else "writers"
+    strict = chance.random() > 0.08
+    many = chance.random() < 0.06 and kind == "writers"  # enough for checkpoints in the middle of the work
+    count = chance.choice((1, 2, 2, 3, 3, 4))
+    lives = tuple(
+        Life(
+            kind=kind,
+            life=number,
+            seed=chance.randrange(2**32),
+            durability="power" if strict else "process",
+            rules=_faults(chance) if chance.random() < 0.85 else [],
+            ending=chance.choice(("close", "exit")),
+            batches=60 if many else chance.randint(2, 9),
+            size=60_000 if many else chance.choice((50, 500, 9000)),
+        )
+        for number in range(count)
+    )
+    cuts = tuple(chance.random() < 0.35 for _ in lives[1:])
+    return Plan(lives, cuts, images // 3 if many else images, strict, chance.random() < 0.5)
+
+
+def _faults(chance: random.Random) -> list[shim.Rule]:
+    """One thing that goes wrong, early or late; sometimes two."""
+    nth = chance.choice((chance.randint(1, 6), chance.randint(1, 25), chance.randint(1, 60)))
+    suffix = chance.choice(("", "", "-wal", "-wal", ".db", "-journal", "data"))
+    broken = chance.choice((errno.EIO, errno.EIO, errno.ENOSPC))
+    for_good = chance.choice((nth, nth, nth + 1, shim.FOR_EVER))
+    match chance.randrange(8):
+        case 0 | 1 | 2:
+            rule = shim.Rule(on="sync", first=nth, last=for_good, action="fail", suffix=suffix)
+        case 3:
+            rule = shim.Rule(on="write", first=nth * 4, last=for_good * 4, action="fail", suffix=suffix, error=broken)
+        case 4:
+            rule = shim.Rule(on="write", first=nth * 4, last=for_good * 4, action="partly", error=errno.ENOSPC)
+        case 5:
+            rule = shim.Rule(on=chance.choice(("truncate", "name")), first=nth, last=for_good, action="fail")
+        case _:
+            action: shim.Action = "die before" if chance.random() < 0.5 else "die after"
+            rule = shim.Rule(on=chance.choice(("any", "sync", "name")), first=nth, last=nth, action=action)
+    return [rule] if chance.random() < 0.8 else [rule, *_faults(chance)]
+
+
+def run_case(case: Case, *, images: int = 90) -> Outcome:
+    """Play one scenario, and look at what power cuts in it would have left."""
+    return play(case, plan_for(case.seed, images=images))
+
+
+def without_syncs(case: Case) -> Outcome:
+    """Negative control: every sync is swallowed, and said to be done."""
+    lie = [shim.Rule(on="sync", first=1, last=shim.FOR_EVER, action="lie")]
+    return play(case, _control(case, "power", lie))
+
+
+def in_memory(case: Case) -> Outcome:
+    """Negative control: a journal that syncs nothing."""
+    return play(case, _control(case, "memory", []))
+
+
+def for_processes(case: Case) -> Outcome:
+    """Negative control: a journal that only outlives its process."""
+    return play(case, _control(case, "process", []))
+
+
+def _control(case: Case, durability: Durability, rules: list[shim.Rule]) -> Plan:
+    life = Life(kind="writers", life=0, seed=case.seed, durability=durability, rules=rules)
+    return Plan((life,), (), 60, folder=True)
+
+
+def play(case: Case, plan: Plan) -> Outcome:
+    """Live the lives of a scenario, and try cuts in each of them."""
+    chance = random.Random(f"cuts of {case.seed}")
+    root = case.folder / "root"
+    root.mkdir()
+    disk, account, outcome = Disk(), _Account(), Outcome()
+    if plan.folder:
+        (root / "data").mkdir()
+        disk.cut(Image({}, ("data",)))
+    seen: set[object] = set()
+    faults = 0
+    for life, cut_follows in zip(plan.lives, (*plan.cuts, False), strict=True):
+        events = _live(case, root, life, outcome)
+        faults += any(isinstance(event, Faulted) for event in events)
+        share = plan.images // len(plan.lives)
+        points = _cut_points(events, share, chance)
+        for at, event in enumerate([*events, Marked("end")]):
+            for _ in range(points.get(at, 0)):
+                image = disk.image(chance, chance.choice(MODES))
+                key = (hash(tuple(image.files.items())), len(account.acknowledged), len(account.effects))
+                if key not in seen:
+                    seen.add(key)
+                    resumed = life.kind == "team" and chance.random() < _RESUMED
+                    outcome.count("images")
+                    outcome.count("resumed", resumed)
+                    found = _judge(case, image, account, plan, life.kind, resumed=resumed)
+                    if found:
+                        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+                        outcome.fail(f"life {life.life}, cut at event {at} of {len(events)}: {found[0]}{others}")
+            disk.apply(event)
+            if isinstance(event, Marked):
+                account.take(event.text)
+        disk.start_process()
+        if cut_follows:
+            image = disk.image(chance, chance.choice(MODES))
+            disk.cut(image)
+            shutil.rmtree(root)
+            root.mkdir()
+            image.restore(root)
+    outcome.count("fault scenarios", faults > 0)
+    return outcome
+
+
+def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
+    trace = case.folder / f"trace-{life.life}"
+    if case.traces is not None:
+        return read_trace(case.traces / trace.name)
+    outcome.evidence.append(trace)
+    told = msgspec.to_builtins(life)
+    with server(shim.library()).start("live", folder=str(root), trace=str(trace), life=told) as child:
+        if not child.read(_LIFE_TIMEOUT):
+            outcome.fail(f"life {life.life} did not end within {_LIFE_TIMEOUT:.0f} s, after {life.rules}")
+            return read_trace(trace)
+        status = child.wait()
+    events = read_trace(trace)
+    faulted = [event for event in events if isinstance(event, Faulted)]
+    killed = status == -9 and bool(faulted)
+    if not killed and (status != 0 or ("FAILED" in child.output and not faulted)):
+        last = child.output.strip().splitlines()
+        outcome.fail(f"life {life.life} ended with {status} after {life.rules}: {last[-1] if last else 'no word'}")
+    return events
+
+
+def _cut_points(events: list[Event], count: int, chance: random.Random) -> dict[int, int]:
+    """Where to cut, and how often: anywhere, and more often right behind a sync or an acknowledgement."""
+    points: dict[int, int] = {len(events): 2}
+    telling = [at + 1 for at, event in enumerate(events) if isinstance(event, Synced | Marked | Faulted)]
+    for _ in range(count - 2):
+        at = chance.choice(telling) if telling and chance.random() < 0.4 else chance.randint(0, len(events))
+        points[at] = points.get(at, 0) + 1
+    return points
+
+
+# --- what a cut left ----------------------------------------------------------------------------------------
+
+
+def _judge(case: Case, image: Image, account: _Account, plan: Plan, kind: str, *, resumed: bool) -> list[str]:
+    folder = case.folder / "image"
+    folder.mkdir()
+    try:
+        image.restore(folder)
+        database = folder / "data" / "journal.db"
+        look = _look_at_writers if kind == "writers" else _resume_team if resumed else _look_at_team
+        return anyio.run(look, database, account, plan.strict, backend="trio")
+    except (RepertoryError, BaseExceptionGroup) as error:
+        return [f"{type(leaf).__name__}: {leaf}" for leaf in leaves(error)]
+    finally:
+        shutil.rmtree(folder)
+
+
+async def _look_at_writers(database: Path, account: _Account, strict: bool) -> list[str]:
+    found: list[str] = []
+    kept: _Kept = {}
+    async with open_journal(database) as journal:
+        for run_id in RUNS:
+            ledger = await Ledger.open(journal, run_id)  # refuses gaps
+            kept |= {(run_id, entry.position): text_of_entry(entry) for entry in ledger.snapshot()}
+            await ledger.append(Draft(role="user", kind="user-input", content=(Text("after"),)))
+    if strict:
+        found += lost(kept, account.acknowledged)
+    found += disorder(kept)
+    found += file_problems(database)
+    if not found and sum(map(len, read_transcripts(database).values())) != len(kept) + len(RUNS):
+        found.append("what was appended after the cut is not there")
+    return found
+
+
+def lost(kept: _Kept, acknowledged: _Kept) -> list[str]:
+    """What was acknowledged and is not there, or is another."""
+    return [
+        f"lost {name} at {run_id}[{position}], which is {kept.get((run_id, position), 'gone')}"
+        for (run_id, position), name in acknowledged.items()
+        if kept.get((run_id, position)) != name
+    ]
+
+
+def disorder(kept: _Kept) -> list[str]:
+    """Appends that are there twice, in part, or not in the order of their writer."""
+    found: list[str] = []
+    batches: dict[tuple[str, str], list[int]] = {}
+    latest: dict[tuple[str, str, str], int] = {}
+    for (run_id, _), name in sorted(kept.items()):
+        life, writer, number, part = name.split(".")
+        batches.setdefault((run_id, f"{life}.{writer}.{number}"), []).append(int(part))
+        if int(number) < latest.get((run_id, life, writer), 0):
+            found.append(f"{name} stands behind a later append of its writer")
+        latest[run_id, life, writer] = int(number)
+    for (_, batch), parts in batches.items():
+        _, writer, number = batch.split(".")
+        if parts != list(range(1 + (int(number) + int(writer)) % 3)):
+            found.append(f"batch {batch} has the parts {parts}")
+    return found
+
+
+async def _look_at_team(database: Path, account: _Account, strict: bool) -> list[str]:
+    async with open_journal(database) as journal:
+        found = await _read_team(journal, account) if strict else []
+    found += file_problems(database)
+    for run_id, turns in read_transcripts(database).items():
+        found += [f"{run_id}: {problem}" for problem in transcript_problems(turns, ended=False)]
+    return found
+
+
+async def _read_team(journal: Journal, account: _Account) -> list[str]:
+    found: list[str] = []
+    runs = {row.started.run_id: row for row in await journal.read_runs()}
+    root = runs.get(RUN_ID)
+    if account.spawned and root is None:
+        found.append("spawn returned, and there is no run")
+    if account.answer is not None and (root is None or (root.state, root.result) != ("done", account.answer)):
+        found.append(f"the answer was given, and the run is {root.state if root else 'gone'}")
+    intents: set[tuple[str, str]] = set()
+    for run_id in runs:
+        await Ledger.open(journal, run_id)  # refuses gaps
+        intents |= {(run_id, row.intended.call_id) for row in await journal.read_tool_calls(run_id)}
+    for line in account.effects:
+        effect, run_id, call_id, _ = line.split(" ")
+        if effect in ("unsafe", "idempotent") and (run_id, call_id) not in intents:
+            found.append(f"{effect} call {call_id} of {run_id} ran, and its intent is not on record")
+    return found
+
+
+async def _resume_team(database: Path, account: _Account, strict: bool) -> list[str]:
+    effects = list(account.effects)
+    agent = effects_team(lambda effect, what: effects.append(f"{effect} {what}"), steps=_STEPS, pause=0.0)
+    async with open_supervisor(database) as supervisor:
+        exists = any(row.started.run_id == RUN_ID for row in await supervisor.runs())
+        if strict and account.spawned and not exists:
+            return ["spawn returned, and there is no run to resume"]
+        begin = supervisor.resume(RUN_ID, agent=agent) if exists else supervisor.spawn(agent, TASK, run_id=RUN_ID)
+        answer = await (await begin).wait_result()
+    found = [] if answer == expected_answer(_STEPS) else [f"resumed to {answer!r}, not {expected_answer(_STEPS)!r}"]
+    found += file_problems(database)
+    for run_id, turns in read_transcripts(database).items():
+        found += [f"{run_id}: {problem}" for problem in transcript_problems(turns)]
+    return [*found, *effect_problems(database, effects)] if strict else found

@@ -1,0 +1,107 @@
+"""The preloaded library: made when it is needed, and told by a workload what to watch and what to break."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory.errors import RepertoryError
+
+On: TypeAlias = Literal["write", "sync", "truncate", "name", "any"]
+Action: TypeAlias = Literal["fail", "partly", "lie", "die before", "die after"]
+
+# The numbers of the enums in shim.c.
+_ON: Final[dict[On, int]] = {"write": 0, "sync": 1, "truncate": 2, "name": 3, "any": 4}
+_ACTIONS: Final[dict[Action, int]] = {"fail": 1, "partly": 2, "lie": 3, "die before": 4, "die after": 5}
+FOR_EVER: Final = 10**9
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault: what happens to the calls of one kind, counted from 1 over the files whose path ends so.
+
+    Attributes:
+        on: Which calls. ``name`` are those that make, rename or remove a file or folder; ``any`` are all.
+        first: The first call that is hit, and
+        last: the last one.
+        action: ``fail`` with ``error``; ``partly`` writes half; ``lie`` says that a sync was done; ``die`` kills the
+            process, before the call or after it.
+        suffix: The end of the path, such as ``-wal``; "" for every file.
+        error: What a failing call reports.
+    """
+
+    on: On
+    first: int
+    last: int
+    action: Action
+    suffix: str = ""
+    error: int = errno.EIO
+
+
+def missing() -> str | None:
+    """Why there can be no shim on this machine; None where there can."""
+    if not sys.platform.startswith("linux"):
+        return "needs Linux, to preload a library"
+    if _compiler() is None:
+        return "needs a C compiler: cc, gcc or clang"
+    return None
+
+
+def _compiler() -> str | None:
+    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+
+
+def library() -> Path:
+    """Where the compiled shim is; compiled first where it is not there yet.
+
+    Raises:
+        RepertoryError: It cannot be compiled.
+    """
+    source = Path(__file__).with_name("shim.c")
+    from platformdirs import user_cache_path
+
+    digest = hashlib.blake2b(source.read_bytes(), digest_size=8).hexdigest()
+    made = user_cache_path("repertory") / f"shim-{digest}.so"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        fresh = made.with_name(f"{made.name}.{os.getpid()}")
+        command = [_compiler() or "cc", "-O1", "-shared", "-fPIC", "-o", str(fresh), str(source), "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RepertoryError(f"{command[0]} cannot compile {source}: {done.stderr.strip()}")
+        fresh.replace(made)  # at once, for whoever compiles at the same time
+    return made
+
+
+def begin(folder: str, trace: str, rules: list[Rule]) -> None:
+    """Watch a folder from now on. In a process that was started with the shim preloaded.
+
+    Raises:
+        OSError: The trace cannot be written.
+    """
+    plan = "\n".join(
+        f"{_ON[rule.on]} {rule.suffix or '-'} {rule.first} {rule.last} {_ACTIONS[rule.action]} {rule.error}"
+        for rule in rules
+    )
+    failed = _shim().shim_begin(folder.encode(), trace.encode(), plan.encode())
+    if failed:
+        raise OSError(failed, os.strerror(failed), trace)
+
+
+def mark(text: str) -> None:
+    """Say something in the trace, such as that an append was acknowledged."""
+    _shim().shim_mark(text.encode())
+
+
+@cache
+def _shim() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

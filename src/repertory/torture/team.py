@@ -1,0 +1,105 @@
+"""A small team whose tools have effects of all four classes, and an account of them outside the process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from repertory.agents import Agent, Limits
+from repertory.llm.messages import ToolResult
+from repertory.llm.model import ModelRequest
+from repertory.memory.records import Effect, EventLogged
+from repertory.testing import FunctionModel, call
+from repertory.testing.models import Answer
+from repertory.tools import ToolContext, tool
+
+RUN_ID: Final = "run-torture"
+TASK: Final = "Do every piece of work once, and say how many pieces there were."
+COMMITTED: Final = "torture-effect"  # the type of the event that a transactional call commits
+
+Tell: TypeAlias = Callable[[str, str], None]  # (effect class, what names the call for good): one effect took place
+
+EFFECTS: Final[dict[str, Effect]] = {"fire": "unsafe", "put": "idempotent", "look": "pure", "note": "transactional"}
+"""The tools, with what running them again does."""
+
+
+def effects_team(
+    tell: Tell, *, steps: int = 4, pause: float = 0.002, reuse: bool = True, unsafe: Effect = "unsafe"
+) -> Agent:
+    """Make a lead and a helper that call a tool of every effect class at each step.
+
+    Args:
+        tell: Called by a tool when its effect takes place; a transactional tool commits an event instead.
+        steps: Turns of the lead. In its second one it delegates to the helper, who makes half as many.
+        pause: About how many seconds a tool takes, before and after its effect, so that a kill finds it at work.
+        reuse: Whether the model numbers the calls of every turn alike, as local servers do: it is for the engine to
+            keep them apart.
+        unsafe: What the tool that must not be done twice is declared to be; another effect is a lie, for controls.
+
+    The answer depends on the steps alone, however often the process dies.
+    """
+
+    def work(effect: str, context: ToolContext) -> str:
+        wait = random.Random(f"{context.run_id} {context.call_id}").random() * pause
+        time.sleep(wait)
+        name = context.idempotency_key if effect == "idempotent" else context.call_id
+        if effect == "transactional":
+            body = {"call": f"{context.run_id} {context.call_id}"}
+            context.commit([EventLogged(run_id=context.run_id, type=COMMITTED, body=body, at=time.time())])
+        else:
+            tell(effect, f"{context.run_id} {context.call_id} {name}")
+        time.sleep(pause - wait)
+        return f"{effect} work is done"
+
+    @tool(effect=unsafe)
+    def fire(number: int, context: ToolContext) -> str:
+        """Do what must not be done twice."""
+        return work("unsafe", context)
+
+    @tool(effect="idempotent")
+    def put(number: int, context: ToolContext) -> str:
+        """Do what may be done twice under one key."""
+        return work("idempotent", context)
+
+    @tool(effect="pure", repeatable=False)
+    def look(number: int, context: ToolContext) -> str:
+        """Only look."""
+        return work("pure", context)
+
+    @tool(effect="transactional")
+    def note(number: int, context: ToolContext) -> str:
+        """Write into the journal itself."""
+        return work("transactional", context)
+
+    tools = [fire, put, look, note]
+
+    def play(turns: int, helper: bool) -> Callable[[ModelRequest], Answer]:
+        def answer(request: ModelRequest) -> Answer:
+            results = sum(isinstance(block, ToolResult) for m in request.messages for block in m.content)
+            step = (results - (helper and results > 2 * len(EFFECTS))) // len(EFFECTS)
+            if step >= turns:
+                return f"{results} pieces of work"
+            asked: list[tuple[str, dict[str, object]]] = [(each.name, {"number": step}) for each in tools]
+            if helper and step == 1:
+                asked.append(("delegate", {"agent": "helper", "task": TASK}))
+            return [
+                call(name, call_id=f"call_{index}" if reuse else "", **arguments)
+                for index, (name, arguments) in enumerate(asked)
+            ]
+
+        return answer
+
+    limits = Limits(iterations=10 * steps)
+    helper = Agent(
+        "helper", tools=tools, model=FunctionModel(play(max(1, steps // 2), False)), context=None, limits=limits
+    )
+    return Agent(
+        "lead", tools=tools, team=[helper], model=FunctionModel(play(steps, True)), context=None, limits=limits
+    )
+
+
+def expected_answer(steps: int = 4) -> str:
+    """What the team answers, by arithmetic."""
+    return f"{steps * len(EFFECTS) + (steps > 1)} pieces of work"

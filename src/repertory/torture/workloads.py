@@ -1,0 +1,217 @@
+"""What the children do until they are killed. Called by name, in a process that was forked for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiosqlite as _  # noqa: F401 - imported before the fork, not after every one of them
+import anyio
+import msgspec
+import trio as _trio  # noqa: F401
+
+from repertory.agents import Run, Supervisor, open_supervisor, research_team
+from repertory.errors import JournalError, RepertoryError, RunNotFound
+from repertory.llm.messages import Text
+from repertory.memory import Draft, Durability, Ledger, open_journal
+from repertory.memory.records import Effect
+from repertory.torture import shim
+from repertory.torture.team import RUN_ID, TASK, effects_team
+
+RUNS = ("run-a", "run-b")
+QUESTION = "How does the pantry keep count of its jars, who refills it, and what happens when a jar breaks?"
+
+
+def say(text: str) -> None:
+    """Tell the parent; a whole line in one write, so that a kill leaves all of it or nothing."""
+    os.write(1, f"{text}\n".encode())
+
+
+# --- power cuts -------------------------------------------------------------------------------------------
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a power-cut scenario.
+
+    Attributes:
+        kind: ``writers`` append side by side; ``team`` runs agents.
+        life: Its number, from 0.
+        seed: Decides sizes and order.
+        durability: Of the journal.
+        rules: Faults.
+        ending: ``close`` leaves in good order; ``exit`` ends without a word to the journal.
+        batches: How many batches each of the writers appends.
+        size: Most characters of an entry.
+    """
+
+    kind: str
+    life: int
+    seed: int
+    durability: Durability = "power"
+    rules: list[shim.Rule] = []
+    ending: str = "close"
+    batches: int = 6
+    size: int = 200
+
+
+def live(folder: str, trace: str, life: dict[str, Any]) -> None:
+    """Live one life of a power-cut scenario; prints ``FAILED`` with a typed error where a fault stopped it."""
+    told = msgspec.convert(life, Life)
+    shim.begin(folder, trace, told.rules)
+    path = os.path.join(folder, "data", "journal.db")
+    main = _write if told.kind == "writers" else _run_team
+    backend = "trio" if told.seed % 2 else "asyncio"
+    try:
+        anyio.run(partial(main, path, told), backend=backend)
+    except (RepertoryError, BaseExceptionGroup) as error:
+        for leaf in leaves(error):
+            if not isinstance(leaf, RepertoryError):
+                raise
+        say(f"FAILED {type(error).__name__}: {error}")
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a tree of groups."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in leaves(part)]
+
+
+async def _write(path: str, life: Life) -> None:
+    chance = random.Random(life.seed)
+    async with open_journal(path, durability=life.durability, close_timeout=10.0) as journal:
+        ledgers = [await Ledger.open(journal, run_id) for run_id in RUNS]
+        for ledger in ledgers:
+            # What a process shows of the past after it opened, somebody may have acted on.
+            for entry in ledger.snapshot():
+                shim.mark(f"ack {ledger.run_id} {entry.position} {text_of_entry(entry)}")
+
+        async def append(writer: int, ledger: Ledger, threaded: bool) -> None:
+            for number in range(life.batches):
+                parts = 1 + (number + writer) % 3
+                drafts = [_draft(f"{life.life}.{writer}.{number}.{part}", chance, life.size) for part in range(parts)]
+                if threaded:
+                    entries = await anyio.to_thread.run_sync(partial(ledger.append_sync, *drafts))
+                else:
+                    entries = await ledger.append(*drafts)
+                for entry in entries:
+                    shim.mark(f"ack {ledger.run_id} {entry.position} {text_of_entry(entry)}")
+
+        try:
+            async with anyio.create_task_group() as group:
+                for writer in range(chance.randint(1, 6)):
+                    group.start_soon(append, writer, ledgers[writer % 2], chance.random() < 0.3)
+        finally:
+            if life.ending == "exit":
+                os._exit(0)
+
+
+def _draft(name: str, chance: random.Random, size: int) -> Draft:
+    return Draft(role="user", kind="user-input", content=(Text(f"{name} {'x' * chance.randint(0, size)}"),))
+
+
+def text_of_entry(entry: Any) -> str:
+    """The name that an entry was given, without what fills it."""
+    return str(entry.content[0].text).partition(" ")[0]
+
+
+async def _run_team(path: str, life: Life) -> None:
+    def tell(effect: str, what: str) -> None:
+        shim.mark(f"effect {effect} {what}")
+
+    async with open_supervisor(path, durability=life.durability) as supervisor:
+        run = await _begin(supervisor, effects_team(tell, steps=3, pause=0.001, reuse=bool(life.seed // 2 % 2)), TASK)
+        shim.mark("spawned")
+        answer = await run.wait_result()
+        shim.mark(f"answer {answer}")
+        if life.ending == "exit":
+            os._exit(0)
+
+
+# --- kills ------------------------------------------------------------------------------------------------
+
+
+def run_effects(
+    *, database: str, account: str, durability: Durability, steps: int, backend: str, reuse: bool, unsafe: Effect
+) -> None:
+    """Run the team with effects, or go on with it; its effects are lines of a file."""
+    descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def tell(effect: str, what: str) -> None:
+        os.write(descriptor, f"{effect} {what}\n".encode())
+
+    async def main() -> None:
+        async with open_supervisor(database, durability=durability) as supervisor:
+            say("OPEN")
+            run = await _begin(supervisor, effects_team(tell, steps=steps, reuse=reuse, unsafe=unsafe), TASK)
+            say(f"DONE {await run.wait_result()}")
+
+    anyio.run(main, backend=backend)
+
+
+def run_research(database: str, corpus: str, durability: Durability, backend: str) -> None:
+    """Run the shipped research team with the offline model, or go on with it."""
+
+    async def main() -> None:
+        async with open_supervisor(database, durability=durability) as supervisor:
+            say("OPEN")
+            run = await _begin(supervisor, research_team(Path(corpus), model="offline"), QUESTION)
+            answer = await run.wait_result()
+            say(f"DONE {msgspec.json.encode(answer).decode()}")
+
+    anyio.run(main, backend=backend)
+
+
+def append(database: str, durability: Durability, backend: str, early: bool = False) -> None:
+    """Append for ever from ten tasks, saying ``NAME=POSITION`` of what was acknowledged, a batch a line.
+
+    Args:
+        early: Say it, without a position, before it is true; for a control.
+    """
+
+    async def main() -> None:
+        async with open_journal(database, durability=durability) as journal:
+            ledger = await Ledger.open(journal, RUN_ID)
+            say("OPEN")
+
+            async def write(writer: int) -> None:
+                for number in range(1_000_000):
+                    size = 1 + number % 3
+                    batch = f"{os.getpid()}-{time.monotonic_ns()}.{writer}.{number}.{size}"
+                    names = [f"{batch}.{part}" for part in range(size)]
+                    if early:
+                        say(" ".join(f"{name}=" for name in names))
+                    drafts = [Draft(role="user", kind="user-input", content=(Text(name),)) for name in names]
+                    entries = await ledger.append(*drafts)
+                    if not early:
+                        say(" ".join(f"{text_of_entry(entry)}={entry.position}" for entry in entries))
+
+            async with anyio.create_task_group() as group:
+                for writer in range(10):
+                    group.start_soon(write, writer)
+
+    anyio.run(main, backend=backend)
+
+
+def open_and_leave(database: str) -> None:
+    """Open a journal that somebody may own, and say what came of it."""
+
+    async def main() -> None:
+        try:
+            async with open_journal(database):
+                say("OPENED")
+        except JournalError as error:
+            say(f"REFUSED {type(error).__name__}")
+
+    anyio.run(main, backend="trio")
+
+
+async def _begin(supervisor: Supervisor, agent: Any, task: str) -> Run:
+    try:
+        return await supervisor.resume(RUN_ID, agent=agent)
+    except RunNotFound:
+        return await supervisor.spawn(agent, task, run_id=RUN_ID)
