@@ -19,6 +19,7 @@
     │   ├── ModelRequestRejected    the server refused the request (a 400)
     │   ├── PromptTooLong           the request does not fit the model's window
     │   ├── ThinkingMismatch        an edit of the past broke a bound thinking block
+    │   ├── ModelRefused            the model declined to answer
     │   └── ModelResponseInvalid    the answer cannot be read
     ├── JournalError                the durable record
     │   ├── JournalLocked           another process owns the file
@@ -128,6 +129,10 @@ class PromptTooLong(ModelRequestRejected):
 
 class ThinkingMismatch(ModelRequestRejected):
     """A thinking block is bound to another history than the one it was sent with."""
+
+
+class ModelRefused(ModelError):
+    """The model declined to go on; the same request would be declined again: take another model, or say more."""
 
 
 class ModelResponseInvalid(ModelError):

@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.agents.recovery import interrupted_result, open_calls, with_unique_ids
+from repertory.agents.recovery import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.memory.entries import Entry
 from repertory.memory.journal import ToolCallRow
@@ -74,9 +74,9 @@ def test_a_run_that_has_not_begun_owes_nothing() -> None:
     assert open_calls([entry(0, "user", Text("task"))], []) == []
 
 
-def test_an_interrupted_call_gets_an_honest_result() -> None:
-    """It answers the call, as an error, and claims nothing about the effect."""
-    draft = interrupted_result(ToolUse("c1", "fire", {}), 3)
+def test_a_call_that_is_not_made_gets_an_honest_result() -> None:
+    """It answers the call, as an error, in the turn that asked for it."""
+    draft = error_result(ToolUse("c1", "fire", {}), INTERRUPTED, 3)
     (block,) = draft.content
     assert isinstance(block, ToolResult)
     assert block.is_error
@@ -84,14 +84,14 @@ def test_an_interrupted_call_gets_an_honest_result() -> None:
     assert (draft.tool_call_id, draft.tool, draft.iteration) == ("c1", "fire", 3)
 
 
-@given(st.lists(st.lists(st.sampled_from(["a", "b", "a_2", "c"]), max_size=4), max_size=6))
-def test_call_ids_stay_apart_whatever_the_model_does(turns: list[list[str]]) -> None:
-    """No id is used twice in a run, and a first use keeps its id."""
-    known: set[str] = set()
-    given_out: list[str] = []
-    for turn in turns:
-        content = with_unique_ids([ToolUse(call_id, "t", {}) for call_id in turn], known)
-        given_out.extend(block.id for block in content if isinstance(block, ToolUse))
-    assert len(given_out) == len(set(given_out)) == len(known)
-    if turns and turns[0]:
-        assert given_out[0] == turns[0][0]
+def test_a_key_follows_from_run_place_and_arguments() -> None:
+    """The same over restarts, whatever id the model gave; another for another place, arguments or run."""
+    turn = entry(4, "assistant", Text("go"), ToolUse("a", "t", {}), ToolUse("b", "t", {}))
+    first, second = calls_of(turn)
+    renamed, _ = calls_of(entry(4, "assistant", ToolUse("x", "t", {}), ToolUse("y", "t", {})))
+    later, _ = calls_of(entry(6, "assistant", ToolUse("a", "t", {}), ToolUse("b", "t", {})))
+    key = first.idempotency_key("run", "digest")
+    assert key == renamed.idempotency_key("run", "digest")
+    others = [call.idempotency_key("run", "digest") for call in (second, later)]
+    others += [first.idempotency_key("run", "other"), first.idempotency_key("other", "digest")]
+    assert len({key, *others}) == 5

@@ -15,19 +15,20 @@ from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
 from repertory.actors import ActorContext
+from repertory.agents.answers import Answer
 from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
 from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.reading import ContentsOfTree, RecordOfRun
-from repertory.agents.recovery import OpenCall, interrupted_result
+from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
 from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import JournalError, ToolAbort
-from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.memory import Draft, Entry
 from repertory.memory.entries import Retrieved
-from repertory.memory.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
+from repertory.memory.records import ContentStored, ModelReplied, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import (
     EarlierCall,
     Tool,
@@ -61,11 +62,35 @@ class Caller:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
         self._cache = ToolCallCache(max_calls=_known_calls(self._policy))
-        self.known_ids = {entry.tool_call_id for entry in live.ledger.snapshot() if entry.tool_call_id is not None}
+        turns = (entry for entry in live.ledger.snapshot() if entry.role == "assistant")
+        self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}  # calls without a result too
 
     def forget_results(self) -> None:
         """Answer no call from an earlier one: somebody outside may have changed what it saw."""
         self._cache.clear()
+
+    async def keep(self, answer: Answer, iteration: int, replied: ModelReplied) -> list[OpenCall]:
+        """Make an answer durable, in one transaction with the results of those of its calls that are not to be made.
+
+        Returns:
+            Its other calls, which may be run from now on.
+        """
+        draft = Draft(
+            role="assistant",
+            kind="assistant",
+            content=answer.content,
+            iteration=iteration,
+            stop_reason=answer.stop_reason,
+        )
+        uses = tool_uses(answer.content)
+        told = [(use, answer.unmade[use.id]) for use in uses if use.id in answer.unmade]
+        results = [error_result(use, text, iteration) for use, text in told]
+        finished = [self._finished(use, "error", characters=len(text), shown=len(text)) for use, text in told]
+        turn, *_ = await self._live.ledger.append(draft, *results, also=[replied, *finished])
+        self.known_ids.update(use.id for use in uses)
+        for each in finished:
+            self._ended(each)
+        return [call for call in calls_of(turn) if call.use.id not in answer.unmade]
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
@@ -112,7 +137,7 @@ class Caller:
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
             finished = self._finished(use, "interrupted")
-            await self._live.ledger.append(interrupted_result(use, iteration), also=[finished])
+            await self._live.ledger.append(error_result(use, INTERRUPTED, iteration), also=[finished])
             self._ended(finished)
             return
         if tool is None:
@@ -124,7 +149,7 @@ class Caller:
         if earlier is not None and entry is not None:
             await self._repeat(use, earlier, entry, iteration)
         else:
-            await self._make(use, tool, digest, iteration)
+            await self._make(call, tool, digest, iteration)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, entry: Entry, iteration: int) -> None:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
@@ -150,10 +175,10 @@ class Caller:
         draft = msgspec.structs.replace(draft, deduplicated_from=earlier.call_id)
         await self._keep(use, draft, "ok")
 
-    async def _make(self, use: ToolUse, tool: Tool, digest: str, iteration: int) -> None:
+    async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
         """Run the tool's body between its intent and its outcome."""
-        live = self._live
-        key = hashlib.blake2b(f"{live.run_id}\0{use.id}".encode(), digest_size=16).hexdigest()
+        live, use = self._live, call.use
+        key = call.idempotency_key(live.run_id, digest)
         intended = ToolIntended(
             run_id=live.run_id,
             call_id=use.id,

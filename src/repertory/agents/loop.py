@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
 from repertory.actors import ActorContext
+from repertory.agents.answers import CUT_OFF, PAUSED, Answer, read_answer
 from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun
 from repertory.agents.log import compactor_log
-from repertory.agents.recovery import OpenCall, open_calls, with_unique_ids
+from repertory.agents.recovery import OpenCall, open_calls
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (
@@ -19,13 +20,16 @@ from repertory.errors import (
     JournalError,
     LimitExceeded,
     ModelError,
+    ModelRefused,
     PromptTooLong,
     RunError,
     ThinkingMismatch,
     ToolAbort,
 )
-from repertory.llm.messages import Block, Text, text_of, tool_uses
+from repertory.llm.features import is_server_tool
+from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import Retrying, StreamEvent
+from repertory.llm.profiles import ModelProfile
 from repertory.memory import Draft, Entry, Snapshot
 from repertory.summarizer import SummaryFailed, SummaryReady
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
+_GO_ON = "Your last message was paused. Go on exactly where it stopped."
 _EMPTY = "Your last message was empty. Either call a tool or give your answer."
 _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run fails instead of looping
 
@@ -135,32 +140,35 @@ class Loop:
         return True
 
     async def _finished_answer(self) -> str | None:
-        """The run's answer, if its last turn is one; nudges a model whose turn was cut off or empty."""
+        """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused or empty."""
         answer = self._answer()
         last = self._ledger.snapshot()[-1]
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
-        stop_reason = last.stop_reason
+        paused = last.stop_reason == PAUSED
+        if paused and any(map(is_server_tool, last.content)):
+            return None  # the server goes on where it stopped when it gets the turn back as it is
         text = text_of(last.content).strip()
-        if stop_reason == "pause_turn":
-            return None
-        if stop_reason == "refusal":
-            raise RunError(f"the model refused to go on: {text[:500] or 'it gave no reason'}")
+        if not paused or not text:
+            self._count_nudge()
+        nudge = (_GO_ON if paused else _CONTINUE) if text else _EMPTY
+        await self._ledger.append(
+            Draft(role="user", kind="retry-context", content=(Text(nudge),), iteration=self._live.iteration)
+        )
+        return None
+
+    def _count_nudge(self) -> None:
+        """Count an answer that brings nothing.
+
+        Raises:
+            LimitExceeded: Too many came in a row.
+        """
         self._nudges += 1
         if self._nudges > _MAX_NUDGES:
             raise LimitExceeded(
-                f"the model gave {self._nudges} cut-off or empty answers in a row; "
+                f"the model gave {self._nudges} cut-off or empty answers in a row, or calls that could not be made; "
                 f"raise max_tokens of agent {self._agent.name} ({self._agent.max_tokens}) or shorten the task"
             )
-        await self._ledger.append(
-            Draft(
-                role="user",
-                kind="retry-context",
-                content=(Text(_CONTINUE if text else _EMPTY),),
-                iteration=self._live.iteration,
-            )
-        )
-        return None
 
     def _answer(self) -> str | None:
         """The run's answer, if its last turn is one."""
@@ -169,7 +177,7 @@ class Loop:
         text = text_of(last.content).strip()
         if last.role != "assistant" or tool_uses(last.content) or not text:
             return None
-        if last.stop_reason in ("pause_turn", "max_tokens", "refusal"):
+        if last.stop_reason == PAUSED or last.stop_reason in CUT_OFF:
             return None
         return _whole_answer(snapshot, last, text)
 
@@ -179,16 +187,23 @@ class Loop:
         self._runtime.check_limits(self._live)
         self._live.iteration += 1
         iteration = self._live.iteration
-        content = await self._ask_model(iteration)
-        uses = tool_uses(content)
-        if uses:
+        calls = await self._ask_model(iteration)
+        if calls:
             self._nudges = 0
-            await self._caller.run([OpenCall(use, "run") for use in uses], iteration)
+            await self._caller.run(calls, iteration)
         self._view.request_summary(iteration)
         self._runtime.check_alerts(self._live)
 
-    async def _ask_model(self, iteration: int) -> tuple[Block, ...]:
-        """Show the model the record; its answer is durable before anything acts on it."""
+    async def _ask_model(self, iteration: int) -> list[OpenCall]:
+        """Show the model the record; its answer is durable before anything acts on it.
+
+        Returns:
+            The calls to make.
+
+        Raises:
+            ModelRefused: The model declined, and nothing was said to it since. What it said is not a turn of the run:
+                shown to a model again, it would be declined again.
+        """
         while True:
             shown = await self._view.show(iteration)
             if not await self._view.fits(shown, iteration):
@@ -208,17 +223,22 @@ class Loop:
             except ModelError as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
                 raise
-            content = with_unique_ids(response.content, self._caller.known_ids)
-            draft = Draft(
-                role="assistant",
-                kind="assistant",
-                content=content,
-                iteration=iteration,
-                stop_reason=response.stop_reason,
+            answer = read_answer(
+                response,
+                known=self._caller.known_ids,
+                tools=self._caller.tools,
+                most=_most_characters(shown.request.max_tokens, self._model.profile),
             )
-            replied = self._view.replied(shown, response, duration=anyio.current_time() - begun)
-            await self._ledger.append(draft, also=[replied])
-            return content
+            replied = self._view.replied(shown, answer, response.usage, duration=anyio.current_time() - begun)
+            if answer.refused:
+                await self._journal.write([replied])
+                if self._live.try_to_end():
+                    raise ModelRefused(_refusal(answer, response.extra))
+                return []
+            calls = await self._caller.keep(answer, iteration, replied)
+            if answer.unmade and not calls:
+                self._count_nudge()
+            return calls
 
     def _on_stream(self, event: StreamEvent) -> None:
         if isinstance(event, Retrying):
@@ -251,13 +271,28 @@ class Loop:
         self._view.summary_failed(message)
 
 
+def _most_characters(max_tokens: int, profile: ModelProfile) -> int:
+    """How long an answer may be: no text has 16 characters a token, and what fills the window cannot be sent again."""
+    return min(16 * max_tokens, 3 * profile.context_window)
+
+
+def _refusal(answer: Answer, extra: Json) -> str:
+    """Why a model declined, as far as it says so."""
+    details: object = extra.get("stop_details")
+    said = cast("Json", details) if isinstance(details, dict) else {}
+    category, why = said.get("category"), said.get("explanation") or text_of(answer.content).strip()
+    kind = f" ({category})" if category else ""
+    said_why = str(why)[:500] or "it gave no reason"
+    return f"the model refused to go on{kind}: {said_why}; resume the run with another model or with a message"
+
+
 def _whole_answer(snapshot: Snapshot, last: Entry, text: str) -> str:
-    """The answer with the parts before it that were cut off at the output limit."""
+    """The answer with the parts before it where it was cut off or paused."""
     parts = [text]
     position = last.position - 1
     while position > 0 and snapshot[position].kind == "retry-context":
         before = snapshot[position - 1]
-        if before.stop_reason != "max_tokens":
+        if before.stop_reason != PAUSED and before.stop_reason not in CUT_OFF:
             break
         parts.append(text_of(before.content))
         position -= 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory.llm.messages import Block, ToolResult, ToolUse, tool_uses
+from repertory.llm.messages import ToolResult, ToolUse, tool_uses
 from repertory.memory import Draft, Entry, Journal, Ledger
 from repertory.memory.journal import ToolCallRow
 from repertory.memory.records import ToolFinished
@@ -31,11 +32,25 @@ class OpenCall(msgspec.Struct, frozen=True):
 
     Attributes:
         use: The call.
+        position: The place in the ledger of the turn that asked for it.
+        index: Which of that turn's calls it is, from 0.
         fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
     """
 
     use: ToolUse
-    fate: Fate
+    position: int
+    index: int
+    fate: Fate = "run"
+
+    def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
+        """The key under which it runs, over restarts too: it follows from its place and its arguments."""
+        parts = f"{run_id}\0{self.position}\0{self.index}\0{arguments_digest}"
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def calls_of(turn: Entry) -> list[OpenCall]:
+    """The tool calls that a turn asks for, in order."""
+    return [OpenCall(use, turn.position, index) for index, use in enumerate(tool_uses(turn.content))]
 
 
 def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[OpenCall]:
@@ -61,12 +76,12 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
     }
     intended = {row.intended.call_id: row.intended for row in calls}
     found: list[OpenCall] = []
-    for use in tool_uses(last.content):
-        if use.id in answered:
+    for call in calls_of(last):
+        if call.use.id in answered:
             continue
-        intent = intended.get(use.id)
-        fate: Fate = "interrupted" if intent is not None and intent.effect == "unsafe" else "run"
-        found.append(OpenCall(use, fate))
+        intent = intended.get(call.use.id)
+        unsafe = intent is not None and intent.effect == "unsafe"
+        found.append(msgspec.structs.replace(call, fate="interrupted") if unsafe else call)
     return found
 
 
@@ -85,11 +100,11 @@ async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: f
         for use in open_ones
     ]
     if open_ones:
-        await ledger.append(*(interrupted_result(use, iteration, CLOSED) for use in open_ones), also=finished)
+        await ledger.append(*(error_result(use, CLOSED, iteration) for use in open_ones), also=finished)
 
 
-def interrupted_result(use: ToolUse, iteration: int, text: str = INTERRUPTED) -> Draft:
-    """The honest result of a call that nobody can account for."""
+def error_result(use: ToolUse, text: str, iteration: int) -> Draft:
+    """The result of a call that is not made: what the model is told instead."""
     return Draft(
         role="user",
         kind="action-result",
@@ -98,26 +113,3 @@ def interrupted_result(use: ToolUse, iteration: int, text: str = INTERRUPTED) ->
         tool=use.name,
         tool_call_id=use.id,
     )
-
-
-def with_unique_ids(content: Sequence[Block], known: set[str]) -> tuple[Block, ...]:
-    """Give tool calls new ids where the model used one twice in this run, as local servers do.
-
-    Calls and results are paired by id over the whole request, so a repeated one would make it invalid.
-
-    Args:
-        content: The model's turn.
-        known: The ids in use; the turn's are added.
-    """
-    out: list[Block] = []
-    for block in content:
-        if isinstance(block, ToolUse):
-            call_id, number = block.id, 1
-            while call_id in known:
-                number += 1
-                call_id = f"{block.id}_{number}"
-            known.add(call_id)
-            if call_id != block.id:
-                block = msgspec.structs.replace(block, id=call_id)  # noqa: PLW2901
-        out.append(block)
-    return tuple(out)

@@ -12,6 +12,7 @@ import msgspec
 
 from repertory.actors import ActorRef
 from repertory.agents.accounting import with_plain
+from repertory.agents.answers import Answer
 from repertory.agents.compaction import Compactions
 from repertory.agents.counting import PromptCounter
 from repertory.agents.edits import PlanEdits
@@ -38,7 +39,7 @@ from repertory.errors import ContextOverflow, ModelError, PromptTooLong
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
-from repertory.llm.model import Model, ModelRequest, ModelResponse, Usage
+from repertory.llm.model import Model, ModelRequest, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Snapshot
 from repertory.memory.records import DecisionMade, ModelReplied
@@ -288,24 +289,24 @@ class ContextView:
 
     # --- after a call -------------------------------------------------------------------------------------
 
-    def replied(self, shown: Shown, response: ModelResponse, *, duration: float) -> ModelReplied:
+    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> ModelReplied:
         """Count an answer, and make the record that goes into the journal together with it."""
-        now, usage = self._runtime.clock(), response.usage
+        now = self._runtime.clock()
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
         self._shrink_to = self._shrink_at_most = None
         self._refusals = 0
         self._answered = shown
-        self._compactions.saw(response.content)
+        self._compactions.saw(answer.content)
         self._count(usage, view_estimate=shown.view_estimate)
         self._runtime.publish(
             self._live,
             ModelAnswered,
             usage=usage,
             cost=cost,
-            stop_reason=response.stop_reason,
-            text=text_of(response.content),
-            tool_calls=len(tool_uses(response.content)),
+            stop_reason=answer.stop_reason,
+            text=text_of(answer.content),
+            tool_calls=len(tool_uses(answer.content)),
             duration=duration,
         )
         return with_plain(
@@ -313,10 +314,11 @@ class ContextView:
                 run_id=self._live.run_id,
                 call=shown.call,
                 at=now,
-                content=response.content,
+                content=answer.content,
+                raw=answer.raw,
                 usage=usage,
                 cost=cost,
-                stop_reason=response.stop_reason,
+                stop_reason=answer.stop_reason,
                 duration=duration,
             ),
             self._model.profile,

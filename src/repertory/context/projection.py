@@ -34,7 +34,7 @@ from repertory.llm.messages import (
     tool_uses,
 )
 from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.memory.entries import Entry
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -68,7 +68,7 @@ def project(
         options: Further fields of the request, see ``ModelRequest``.
         betas: See ``ModelRequest``.
     """
-    view = View(plan)
+    view = View(plan, profile=profile)
     view.add_covered(snapshot)
     view.add(snapshot, plan.start)
     messages = view.messages()
@@ -87,8 +87,11 @@ def project(
 class View:
     """The messages of one plan, grown entry by entry. ``project`` and ``Projector`` both build with it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, profile: ModelProfile) -> None:
         self.plan = plan
+        self._signed = canonical_name(profile.name).startswith(
+            "claude"
+        )  # whose provider takes back only what it signed
         self.position = 0  # entries below are in the view
         self._done: list[Message] = []  # messages that no later entry can change
         self._last: list[int] = []  # for each of them, and for the open one, the last position in it
@@ -220,7 +223,7 @@ class View:
                     return [_with_content(block, shown.text) for block in entry.content]
                 case ShortCalls():
                     calls = [_with_input(block, shown.inputs) for block in entry.content]
-                    return _speakable(calls, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
+                    return self._speakable(calls, entry)
                 case Removed():
                     return (Text(shown.text),)
                 case Expanded(content=tuple() as content):
@@ -229,11 +232,25 @@ class View:
                     pass  # expanded: as it stands in the ledger
         blocks: Sequence[Block] = entry.content
         if entry.role == "assistant":
-            silent = entry.position < plan.thinking_from
-            return _speakable(blocks, plan.removed_calls, thinking=not silent)
+            return self._speakable(blocks, entry)
         if any(not _legal(block) for block in blocks):
             return [_legalised(block) for block in blocks if not _blank(block)]
         return blocks
+
+    def _speakable(self, blocks: Sequence[Block], entry: Entry) -> Sequence[Block]:
+        """What may be sent back of an assistant's turn: no removed calls, no blank text, no thinking at its end."""
+        thinking = entry.position >= self.plan.thinking_from
+        out = [
+            block
+            for block in blocks
+            if not _blank(block)
+            and not (isinstance(block, ToolUse) and block.id in self.plan.removed_calls)
+            and (thinking or not isinstance(block, _THINKING))
+            and not (self._signed and isinstance(block, Thinking) and not block.signature)
+        ]
+        while out and isinstance(out[-1], _THINKING):
+            out.pop()
+        return out if len(out) != len(blocks) else blocks
 
     def _kept(self, entry: Entry) -> list[Block]:
         """A covered entry that stays in view: its call, or its answer, is gone, so it becomes plain blocks."""
@@ -259,18 +276,13 @@ class View:
 
 def _sendable(block: Block) -> Block:
     """A block without lone surrogates, which JSON from a model may carry and no request can: each becomes U+FFFD."""
-    if isinstance(block, Text):
-        return block if not _has_surrogate(block.text) else msgspec.structs.replace(block, text=_mended(block.text))
-    if isinstance(block, ToolResult):
-        content = block.content
-        if isinstance(content, str):
-            return block if not _has_surrogate(content) else msgspec.structs.replace(block, content=_mended(content))
-        parts = tuple(map(_sendable, content))
-        same = all(part is other for part, other in zip(parts, content, strict=True))
-        return block if same else msgspec.structs.replace(block, content=parts)
-    if isinstance(block, ToolUse) and _has_surrogate(block.input):
-        return msgspec.structs.replace(block, input=_mended(block.input))
-    return block
+    fields = msgspec.structs.asdict(block)
+    mended: dict[str, Any] = {name: _mended(value) for name, value in fields.items() if _has_surrogate(value)}
+    if isinstance(block, ToolResult) and not isinstance(block.content, str):
+        parts = tuple(map(_sendable, block.content))
+        if any(part is not other for part, other in zip(parts, block.content, strict=True)):
+            mended["content"] = parts
+    return msgspec.structs.replace(block, **mended) if mended else block
 
 
 def _has_surrogate(value: Any) -> bool:
@@ -326,17 +338,3 @@ def _with_input(block: Block, inputs: dict[str, Json]) -> Block:
     if isinstance(block, ToolUse) and block.id in inputs:
         return msgspec.structs.replace(block, input=inputs[block.id])
     return block
-
-
-def _speakable(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> Sequence[Block]:
-    """What may be sent back of an assistant's turn: no removed calls, no blank text, no thinking at its end."""
-    out = [
-        block
-        for block in blocks
-        if not _blank(block)
-        and not (isinstance(block, ToolUse) and block.id in removed_calls)
-        and (thinking or not isinstance(block, _THINKING))
-    ]
-    while out and isinstance(out[-1], _THINKING):
-        out.pop()
-    return out if len(out) != len(blocks) else blocks

@@ -58,7 +58,7 @@ class Projector:
         """
         view = self._view
         if view is None or view.plan is not plan or view.position > len(snapshot):
-            earlier, view = view, View(plan)
+            earlier, view = view, View(plan, profile=self._profile)
             view.add_covered(snapshot, like=earlier)
             self._view = view
         if view.position < len(snapshot):

@@ -6,8 +6,9 @@ import re
 from typing import Any, NoReturn
 
 from repertory.errors import InvalidRequest
-from repertory.llm.features import is_compaction
+from repertory.llm.features import is_compaction, is_server_tool
 from repertory.llm.messages import (
+    KNOWN_TYPES,
     Block,
     Image,
     Message,
@@ -23,9 +24,9 @@ from repertory.llm.profiles import ModelProfile
 
 MOST_BREAKPOINTS = 4
 _MOST_TOOLS = 10_000
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _OTHER = {"user": "assistant", "assistant": "user"}
-_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None:
@@ -77,7 +78,7 @@ def _check_tools(tools: tuple[ToolSchema, ...]) -> None:
     if len(tools) > _MOST_TOOLS:
         _refuse("tools", f"at most {_MOST_TOOLS:,} may be given, got {len(tools):,}")
     for index, tool in enumerate(tools):
-        if not _TOOL_NAME.fullmatch(tool.name):
+        if not TOOL_NAME.fullmatch(tool.name):
             _refuse(f"tools[{index}].name", f"{tool.name!r} must be 1 to 128 of a-z, A-Z, 0-9, _ and -")
         if tool.name in seen:
             _refuse(f"tools[{index}].name", f"{tool.name!r} is there twice")
@@ -100,7 +101,7 @@ def _check_roles(messages: tuple[Message, ...]) -> None:
             _refuse(f"messages[{index}].content", "must not be empty")
     last = messages[-1]
     # A turn that the server paused is sent back as it is; any other would be a prefill, which new models refuse.
-    if last.role == "assistant" and not any(isinstance(block, RawBlock) for block in last.content):
+    if last.role == "assistant" and not any(map(is_server_tool, last.content)):
         _refuse(f"messages[{len(messages) - 1}].role", "the last message must be the user's")
 
 
@@ -111,9 +112,9 @@ def _check_block(block: Block, role: str, place: str) -> None:
         case Thinking() | RedactedThinking() | ToolUse() if role != "assistant":
             _refuse(place, f"{type(block).__name__} belongs to the assistant")
         case ToolUse():
-            if not _CALL_ID.fullmatch(block.id):
+            if not CALL_ID.fullmatch(block.id):
                 _refuse(f"{place}.id", f"{block.id!r} must be of a-z, A-Z, 0-9, _ and -")
-            if not _TOOL_NAME.fullmatch(block.name):
+            if not TOOL_NAME.fullmatch(block.name):
                 _refuse(f"{place}.name", f"{block.name!r} must be 1 to 128 of a-z, A-Z, 0-9, _ and -")
         case ToolResult():
             if role != "user":
@@ -129,6 +130,8 @@ def _check_block(block: Block, role: str, place: str) -> None:
         case RawBlock():
             if not isinstance(block.raw.get("type"), str):
                 _refuse(place, "has no type")
+            if role == "assistant" and block.raw["type"] in KNOWN_TYPES:
+                _refuse(place, f"a block of type {block.raw['type']!r} lacks a field")
         case _:
             pass
 

@@ -26,6 +26,12 @@ def is_compaction(block: Block) -> bool:
     return isinstance(block, RawBlock) and block.raw.get("type") == "compaction"
 
 
+def is_server_tool(block: Block) -> bool:
+    """Whether a block is a call of a tool that the provider runs, or the result of one."""
+    kind = block.raw.get("type") if isinstance(block, RawBlock) else None
+    return isinstance(kind, str) and (kind in ("server_tool_use", "mcp_tool_use") or kind.endswith("_tool_result"))
+
+
 def compaction_text(content: Sequence[Block]) -> str:
     """The words of the provider's summary; "" where there is none."""
     texts = [block.raw.get("content") for block in content if isinstance(block, RawBlock) and is_compaction(block)]

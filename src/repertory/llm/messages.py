@@ -106,14 +106,16 @@ class Message(msgspec.Struct, frozen=True):
         freeze_fields(self, sequences=("content",))
 
 
-_FIELDS: dict[str, tuple[type[Any], frozenset[str]]] = {
-    "text": (Text, frozenset({"type", "text"})),
-    "thinking": (Thinking, frozenset({"type", "thinking", "signature"})),
-    "redacted_thinking": (RedactedThinking, frozenset({"type", "data"})),
-    "tool_use": (ToolUse, frozenset({"type", "id", "name", "input"})),
-    "tool_result": (ToolResult, frozenset({"type", "tool_use_id", "content", "is_error"})),
-    "image": (Image, frozenset({"type", "source"})),
+# Each type of block with its struct and what its fields must be; a result's content is looked at on its own.
+_FIELDS: dict[str, tuple[type[Any], dict[str, type[Any]]]] = {
+    "text": (Text, {"text": str}),
+    "thinking": (Thinking, {"thinking": str, "signature": str}),
+    "redacted_thinking": (RedactedThinking, {"data": str}),
+    "tool_use": (ToolUse, {"id": str, "name": str, "input": dict}),
+    "tool_result": (ToolResult, {"tool_use_id": str, "content": object, "is_error": bool}),
+    "image": (Image, {"source": dict}),
 }
+KNOWN_TYPES = frozenset(_FIELDS)
 
 
 def decode_block(raw: Mapping[str, Any]) -> Block:
@@ -123,7 +125,7 @@ def decode_block(raw: Mapping[str, Any]) -> Block:
         raw: The block as the API's JSON object.
 
     Returns:
-        The typed block; a ``RawBlock`` where the type is unknown or a field of it is missing.
+        The typed block; a ``RawBlock`` where the type is unknown, or a field is missing or of another type.
     """
     kind = raw.get("type")
     known = _FIELDS.get(kind) if isinstance(kind, str) else None
@@ -138,6 +140,8 @@ def decode_block(raw: Mapping[str, Any]) -> Block:
         # A null is how SDKs spell "not there"; an unknown field that says something is carried along.
         if name in fields:
             if value is not None:
+                if not isinstance(value, fields[name]):
+                    return RawBlock(dict(raw))
                 values[name] = value
         elif value is not None:
             extra[name] = value

@@ -201,6 +201,9 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     """A model call ended.
 
     Attributes:
+        content: The answer, as the ledger holds it where it is a turn of the run.
+        raw: What the model answered where ``content`` says something else, as JSON that may be cut short; "" where it
+            is the same.
         cost: US dollars by the profile's prices; 0.0 where they are unknown.
         error: Why there is no answer; None where there is one.
         duration: Seconds.
@@ -221,6 +224,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     stop_reason: str = ""
     error: str | None = None
     duration: float = 0.0
+    raw: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("content",))

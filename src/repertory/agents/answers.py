@@ -1,0 +1,303 @@
+"""What a model answered, read once before anything of it is kept.
+
+A model, or the server between, may say anything: call ids that no server takes, arguments that no encoder writes, a
+call that the output limit cut in half. What goes into the record can always be sent again. Where it differs from what
+came, what came is kept beside it; a call that cannot be made as it came is not made, and the model is told why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from repertory.context.validation import CALL_ID, TOOL_NAME
+from repertory.llm.features import is_compaction
+from repertory.llm.messages import (
+    KNOWN_TYPES,
+    Block,
+    Json,
+    RawBlock,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolUse,
+    canonical_json,
+    decode_block,
+    encode_block,
+)
+from repertory.llm.model import ModelResponse
+from repertory.tools import unknown_tool
+
+REFUSAL: Final = "refusal"
+PAUSED: Final = "pause_turn"
+CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "length"})
+# Stop reasons after which a call is whole; the last two are how servers with OpenAI's words say it. A stop sequence may
+# stand in a call's arguments, and of a reason that nobody knows the safe guess is that it cut something off.
+_WHOLE: Final = frozenset({"end_turn", "tool_use", PAUSED, "stop", "tool_calls"})
+
+MOST_DEPTH: Final = 100  # levels; readers recurse, Python's up to 1,000 frames, and a request adds some around a block
+_MOST_ID: Final = 256  # characters of a call's id; its result repeats it
+_MOST_NAME: Final = 128  # characters of a tool's name, by the API's rule
+_MOST_REASON: Final = 100  # characters of a stop reason
+_MOST_RAW: Final = 1_000_000  # characters of what came, kept beside the record
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_BLOCKS: Final = (Text, Thinking, RedactedThinking, ToolUse, RawBlock)
+_KINDS: Final[tuple[tuple[str, type | tuple[type, ...]], ...]] = (
+    ("nothing", type(None)),
+    ("text", str),
+    ("true or false", bool),
+    ("a number", (int, float)),
+    ("a list", list),
+    ("an object", dict),
+)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer as it goes into the record.
+
+    Attributes:
+        content: The turn; legal in every later request of the run, once each call has its result.
+        stop_reason: Why it ended.
+        unmade: For each call that must not run, by its id, what the model is told instead of a result.
+        raw: What came, as JSON, at most 1,000,000 characters; "" where it is what ``content`` says.
+    """
+
+    content: tuple[Block, ...]
+    stop_reason: str
+    unmade: Mapping[str, str]
+    raw: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the model, or a classifier behind it, declined; nothing of it may be acted on."""
+        return self.stop_reason == REFUSAL
+
+
+def read_answer(response: ModelResponse, *, known: Collection[str], tools: Iterable[str], most: int) -> Answer:
+    """Read an answer.
+
+    A call's id is made legal and new where it is not: nothing but the pairing of call and result hangs on it. A call
+    whose name or arguments are not legal keeps its place with a stand-in for them, and is not made. What an
+    assistant's turn cannot hold is left out: blank text, results, pictures, blocks that lack a field. Blocks of types
+    that nobody knows ride along, as far as JSON can hold them.
+
+    Args:
+        response: What the model answered.
+        known: The ids of all calls of the run so far.
+        tools: The names of the tools that there are, for what the model is told.
+        most: Characters that the whole answer may have; what is beyond is left out, and the answer says so.
+    """
+    reason = str(response.stop_reason)[:_MOST_REASON]
+    reader = _Reader(known, tools, most, reason)
+    content = reader.read(response.content)
+    raw = _written(response.content) if reader.changed else ""
+    return Answer(content=content, stop_reason=reason, unmade=reader.unmade, raw=raw)
+
+
+class _Reader:
+    """Reads the blocks of one answer, in order."""
+
+    def __init__(self, known: Collection[str], tools: Iterable[str], most: int, stop_reason: str) -> None:
+        self.unmade: dict[str, str] = {}
+        self.changed = False
+        self._known = known
+        self._tools = tuple(tools)
+        self._most = self._left = most
+        self._stop_reason = stop_reason
+        self._ids: set[str] = set()
+        self._calls: set[tuple[str, str, bytes]] = set()
+
+    def read(self, content: Sequence[object]) -> tuple[Block, ...]:
+        """Read all blocks."""
+        came = [(block, _json_of(block)) for block in content]
+        last = max((place for place, (_, raw) in enumerate(came) if raw and not _blank(raw)), default=-1)
+        kept: list[Block] = []
+        for place, (block, raw) in enumerate(came):
+            if self._left < 0:
+                break
+            read = self._block(raw, last=place == last) if raw else None
+            if read is None:
+                self.changed = True
+            elif encode_block(read) == raw:
+                kept.append(cast("Block", block))
+            else:
+                self.changed = True
+                kept.append(read)
+        if self._left < 0:
+            self.changed = True
+            kept.append(Text(f"[The rest of this answer was left out: it has more than {self._most:,} characters.]"))
+        return tuple(kept)
+
+    def _block(self, raw: Json, *, last: bool) -> Block | None:
+        """One block in a legal form; None where there is none."""
+        if raw.get("type") == "tool_use":
+            return self._call(raw, last=last)
+        if raw.get("type") == "text" and isinstance(raw.get("text"), str):
+            return self._text(raw)
+        raw = {name: value for name, value in raw.items() if name != "cache_control"}
+        flaw, size = _flaw(raw, self._left)
+        self._left -= size
+        block = decode_block(raw)
+        return None if flaw or is_compaction(block) or not _sayable(block) else block
+
+    def _text(self, raw: Json) -> Block | None:
+        room, text = self._left, cast("str", raw["text"])
+        self._left -= len(text)
+        text = text[:room]
+        return Text(text, self._further(raw, "type", "text")) if text.strip() else None
+
+    def _further(self, raw: Json, *fields: str) -> Json | None:
+        """What else a block says, if that can be kept. Cache markers are ours to set: a request may have four."""
+        more = {name: value for name, value in raw.items() if name not in (*fields, "cache_control")}
+        flaw, size = _flaw(more, self._left)
+        if flaw:
+            return None
+        self._left -= size
+        return more or None
+
+    def _call(self, raw: Json, *, last: bool) -> Block | None:
+        came_id, came_name, came_input = raw.get("id"), raw.get("name"), raw.get("input")
+        flaw, size = _flaw(came_input, self._left)
+        if not isinstance(came_input, dict):
+            flaw = flaw or f"{_kind(came_input)} instead of an object"
+        arguments: Json = {} if flaw else cast("Json", came_input)
+        name = came_name if isinstance(came_name, str) and TOOL_NAME.fullmatch(came_name) else None
+        if name and not flaw:
+            same = (came_id if isinstance(came_id, str) else "", name, canonical_json(arguments))
+            if same in self._calls:
+                return None  # one call that came twice: whoever means two gives them two ids
+            self._calls.add(same)
+        call_id = self._new_id(came_id)
+        self._left -= size + len(call_id) + _MOST_NAME
+        further = self._further(raw, "type", "id", "name", "input")
+        use = ToolUse(call_id, name or _legal(came_name, _MOST_NAME) or "unnamed", arguments, further)
+        unmade = self._why_not(use, came_name if name is None else name, flaw, last=last)
+        if unmade:
+            self.unmade[call_id] = unmade
+        return use
+
+    def _new_id(self, came: object) -> str:
+        legal = isinstance(came, str) and len(came) <= _MOST_ID and CALL_ID.fullmatch(came) is not None
+        wanted = cast("str", came) if legal else _legal(came, _MOST_ID) or "call"
+        call_id, number = wanted, len(self._known) + len(self._ids) + 1
+        while call_id in self._known or call_id in self._ids:
+            call_id, number = f"{wanted[: _MOST_ID - 20]}_{number}", number + 1
+        self._ids.add(call_id)
+        return call_id
+
+    def _why_not(self, use: ToolUse, came_name: object, flaw: str, *, last: bool) -> str:
+        """What the model is told where a call must not be made; "" where it may be."""
+        reason = self._stop_reason
+        # Blocks come one after the other, so a call with another block behind it is whole; but for one whose arguments
+        # never came, and which stands there with the empty object that every call begins with.
+        if reason == REFUSAL or (reason not in _WHOLE and (last or not use.input)):
+            return (
+                f"{use.name} was not run: your answer ended with stop reason {reason!r}, and this call may be "
+                "incomplete. Make it again; if it is long, in smaller parts."
+            )
+        if came_name != use.name:
+            named = came_name[:1_000] if isinstance(came_name, str) else _kind(came_name)
+            return unknown_tool(named, self._tools).text
+        if flaw:
+            return f"{use.name} was not run: its arguments hold {flaw}. Call it again with one plain JSON object."
+        return ""
+
+
+def _json_of(block: object) -> Json | None:
+    """A block as the API's object; None for what an assistant's turn cannot hold."""
+    if not isinstance(block, _BLOCKS):
+        return None
+    raw = cast("object", encode_block(block))
+    return cast("Json", raw) if isinstance(raw, dict) else None
+
+
+def _blank(raw: Json) -> bool:
+    text = raw.get("text")
+    return raw.get("type") == "text" and (not isinstance(text, str) or not text.strip())
+
+
+def _sayable(block: Block) -> bool:
+    """Whether an assistant's turn may hold a block; text and calls are looked at elsewhere."""
+    if isinstance(block, RawBlock):
+        kind = block.raw.get("type")
+        return isinstance(kind, str) and kind not in KNOWN_TYPES  # of a known type it lacks something
+    return isinstance(block, Thinking) or (isinstance(block, RedactedThinking) and bool(block.data))
+
+
+def _legal(name: object, most: int) -> str:
+    """What is legal of a name; "" for nothing."""
+    return _ILLEGAL.sub("_", name[: 4 * most]).strip("_")[:most] if isinstance(name, str) else ""
+
+
+def _kind(value: object) -> str:
+    return next((name for name, kind in _KINDS if isinstance(value, kind)), "something that JSON does not have")
+
+
+def _flaw(value: object, most: int) -> tuple[str, int]:
+    """Why a value cannot be written as JSON, sent and read again, "" if it can; and about how many characters it has.
+
+    Without recursion: what is too deep for a reader is too deep for a check that recurses as well.
+    """
+    size, open_values = 0, [(value, 1)]
+    while open_values:
+        inner, depth = open_values.pop()
+        match inner:
+            case None | bool():
+                size += 4
+            case str():
+                size += len(inner) + 2
+            case int():
+                if not -(2**63) <= inner < 2**64:
+                    return "a whole number of more than 64 bits", size
+                size += 8
+            case float():
+                if not math.isfinite(inner):
+                    return f"{inner}, a number that JSON does not have", size
+                size += 8
+            case dict() | list() | tuple():
+                if depth > MOST_DEPTH:
+                    return f"values nested more than {MOST_DEPTH} deep", size
+                inside = cast("dict[object, object] | Sequence[object]", inner)
+                size += 2 + 2 * len(inside)
+                if isinstance(inside, dict):
+                    if not all(isinstance(name, str) for name in inside):
+                        return "names that are not text", size
+                    size += sum(len(cast("str", name)) + 2 for name in inside)
+                    inside = list(inside.values())
+                open_values.extend((each, depth + 1) for each in inside)
+            case _:
+                return f"a {type(inner).__name__}, which JSON does not have", size
+        if size > most:
+            return "more than an answer may have", size
+    return "", size
+
+
+def _written(content: Iterable[object]) -> str:
+    """What came, as JSON for people to read: cut in depth and length, and what JSON lacks as words."""
+    left = _MOST_RAW
+
+    def cut(value: Any, levels: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or not levels:
+            return "…"
+        if isinstance(value, str):
+            value = value[:left]
+            left -= len(value)
+            return value
+        if isinstance(value, msgspec.Struct):
+            value = encode_block(value) if isinstance(value, _BLOCKS) else msgspec.structs.asdict(value)
+        if isinstance(value, dict):
+            return {str(name): cut(each, levels - 1) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [cut(each, levels - 1) for each in cast("Sequence[Any]", value)]
+        if isinstance(value, int) and abs(value) >= 2**64:
+            return hex(value)[:1_000]
+        return value if value is None or isinstance(value, int | float) else repr(value)[:1_000]
+
+    return json.dumps([cut(block, MOST_DEPTH + 10) for block in content])[:_MOST_RAW]
