@@ -138,9 +138,12 @@ async def test_strict_rhythm_recovers_to_thirty_kilobytes_and_keeps_what_is_rece
 class Narrow(FunctionModel):
     """A model whose server takes less than its profile says, and may say how much."""
 
-    def __init__(self, window: int, *, says: bool, days: int, fails_at: int = 0) -> None:
-        super().__init__(self._read, name=NAME)
+    def __init__(
+        self, window: int, *, says: bool, days: int, fails_at: int = 0, name: str = NAME, server: str = ""
+    ) -> None:
+        super().__init__(self._read, name=name)
         self.refused = 0
+        self.server = server
         self._window, self._says, self._days, self._fails_at, self._day = window, says, days, fails_at, 0
 
     def _read(self, request: ModelRequest) -> ModelResponse | str | Exception:
@@ -171,6 +174,29 @@ async def test_what_a_refusal_teaches_holds_for_the_rest_of_the_run(rhythm: str,
             again = await supervisor.resume(run.id, agent=clerk(policy))
             assert await again.wait_result() == "Done."
     assert 1 <= model.refused <= most
+
+
+@pytest.mark.parametrize(
+    ("name", "server", "forgotten"),
+    [(NAME, "http://small", False), ("claude-sonnet-4-5", "http://small", True), (NAME, "http://large", True)],
+    ids=["the same", "another model", "another server"],
+)
+async def test_what_a_server_taught_is_forgotten_with_another(name: str, server: str, forgotten: bool) -> None:
+    """A run that goes on with a model or server that takes more is shown as much as that takes."""
+    policy = rp.ContextPolicy(rhythm="strict", window=50, strict_chars=0)
+    first = Narrow(3_000, says=True, days=20, fails_at=15, server="http://small")
+    then = Narrow(50_000, says=True, days=30, name=name, server=server)
+    async with open_journal() as journal:
+        async with rp.open_supervisor(model=first, journal=journal) as supervisor:
+            run = await supervisor.spawn(clerk(policy), "Read.")
+            with pytest.raises(RunFailed):
+                await run.wait_result()
+        async with rp.open_supervisor(model=then, journal=journal) as supervisor:
+            again = await supervisor.resume(run.id, agent=clerk(policy))
+            assert await again.wait_result() == "Done."
+    assert (first.refused, then.refused) == (1, 0)
+    largest = max(estimate_tokens(request) for request in then.requests)
+    assert (largest > 2 * 3_000) is forgotten
 
 
 @pytest.mark.parametrize(

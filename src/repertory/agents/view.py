@@ -39,7 +39,7 @@ from repertory.errors import ContextOverflow, ModelError, PromptTooLong
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
-from repertory.llm.model import Model, ModelRequest, Usage
+from repertory.llm.model import Model, ModelRequest, Usage, server_of
 from repertory.llm.profiles import cost_of
 from repertory.memory import Snapshot
 from repertory.memory.records import DecisionMade, ModelReplied
@@ -129,17 +129,21 @@ class ContextView:
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
         called_in = 0
+        served = (self._model.profile.name, server_of(self._model))  # others may take longer prompts, or shorter
         counted_in = max((decision.iteration for decision in decisions if decision.counted), default=0)
         for row in await journal.read_model_calls(run_id):
             self._calls = max(self._calls, row.called.call)
+            here = (row.called.model, row.called.server) == served
             if row.called.purpose != "agent":
                 if row.called.iteration >= counted_in and row.replied is not None:
                     self.charge(row.replied.cost)
             elif row.replied is not None and row.replied.error is None:
                 self._called_at = row.replied.at
                 self._count(row.replied.usage, view_estimate=row.called.prompt_estimate)
+                if here:
+                    self._server_limit.accepted(row.replied.usage.prompt_tokens)
                 called_in = row.called.iteration
-            elif row.replied is not None:
+            elif row.replied is not None and here:
                 self._learn(row.replied.error or "", view_estimate=row.called.prompt_estimate)
         if live.watch is not None:
             live.watch.check(live.statistics)  # what is beyond by now was said by the process before
@@ -193,6 +197,7 @@ class ContextView:
                 at=now,
                 prompt_estimate=estimate,
                 expected_tokens=self._calibration.real_tokens(estimate),
+                server=server_of(self._model),
             )
         )
         # Need not be durable before the call: it is before the answer, which is all that acts on it.
@@ -298,6 +303,7 @@ class ContextView:
         self._refusals = 0
         self._answered = shown
         self._compactions.saw(answer.content)
+        self._server_limit.accepted(usage.prompt_tokens)
         self._count(usage, view_estimate=shown.view_estimate)
         self._runtime.publish(
             self._live,
@@ -328,7 +334,6 @@ class ContextView:
         )
 
     def _count(self, usage: Usage, *, view_estimate: int) -> None:
-        self._server_limit.accepted(usage.prompt_tokens)
         self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
         if self._live.watch is not None:
             self._live.watch.saw_prompt(usage.prompt_tokens)
@@ -351,7 +356,7 @@ class ContextView:
     def shrink(self, shown: Shown, error: PromptTooLong) -> bool:
         """Ask the planner for a strictly smaller request than one that was refused as too long.
 
-        What the server says of its limit holds for the rest of the run.
+        What the server says of its limit holds for the rest of the run, as long as model and server stay the same.
 
         Returns:
             Whether there is any sense in trying: not after several refusals in a row, nor in a plain loop.

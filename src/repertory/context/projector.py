@@ -78,6 +78,7 @@ class Projector:
         at: float,
         prompt_estimate: int = 0,
         expected_tokens: int = 0,
+        server: str = "",
     ) -> ModelCalled:
         """Write a request that is about to be sent as a record, without repeating what the last one said.
 
@@ -93,6 +94,7 @@ class Projector:
             at: Seconds since 1970.
             prompt_estimate: Tokens that the prompt is estimated to have, by its characters.
             expected_tokens: The same, corrected by what earlier prompts were billed for.
+            server: The address of the model's server; "" where it has none.
         """
         shared, digest, body = self._recorder.record(request, call)
         return ModelCalled(
@@ -109,6 +111,7 @@ class Projector:
             shared_blocks=shared.blocks,
             prompt_estimate=prompt_estimate,
             expected_tokens=expected_tokens,
+            server=server,
         )
 
 

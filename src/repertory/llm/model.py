@@ -229,6 +229,21 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class ServedModel(Protocol):
+    """A model that says where it is served."""
+
+    @property
+    def server(self) -> str:
+        """The server's address, without a user and a password that it may hold."""
+        ...
+
+
+def server_of(model: Model) -> str:
+    """The address of a model's server; "" where it has none, or does not say."""
+    return model.server if isinstance(model, ServedModel) else ""
+
+
+@runtime_checkable
 class TokenCounter(Protocol):
     """A model whose server can count a request's tokens before it is sent."""
 

@@ -166,6 +166,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
 
     Attributes:
         call: Number of the model call within the run, from 1.
+        server: The address of the model's server; "" where it has none, or does not say.
         purpose: ``agent`` for the loop's own calls, ``summary`` for the summarizer's, ``compact`` for one
             message's.
         position: The length of the ledger that the request was projected from.
@@ -192,6 +193,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     prompt_estimate: int = 0
     expected_tokens: int = 0
     purpose: str = "agent"
+    server: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, "body")
