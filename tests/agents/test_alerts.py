@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import re
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
 from repertory.agents import Alert, ContextEdited
-from repertory.agents.alerts import AlertThresholds, Watch, crossings
+from repertory.agents.alerts import AlertThresholds, Prompt, Watch, crossings
 from repertory.errors import ConfigurationError
 from repertory.memory import RunStatistics
-from repertory.testing import ScriptedModel, call
+from repertory.testing import ScriptedModel, call, open_messages_server
+from repertory.testing.faults import Raw
 
 DOCUMENTED = AlertThresholds()
 COMMON: dict[str, Any] = {"run_id": "run-1", "agent": "clerk", "iteration": 1, "at": 0.0}
@@ -57,6 +60,19 @@ def test_a_reason_has_the_figure_and_the_threshold() -> None:
     assert share.reason == "25.0% of 20 tool calls look something up again, more than 10.0%"
 
 
+@pytest.mark.parametrize(
+    ("billed", "estimate", "alerts"), [(0, 3_999, 0), (0, 4_000, 1), (999, 4_000, 1), (1_000, 4_000, 0), (90_000, 0, 0)]
+)
+def test_a_bill_far_below_the_estimate_is_worth_an_alert(billed: int, estimate: int, alerts: int) -> None:
+    """A prompt of 16 kB that cost fewer than 1,000 tokens was not read whole, or not billed as it should be."""
+    found = crossings(RunStatistics(), DOCUMENTED, tokens=0, newest=Prompt(billed, estimate))
+    assert [crossing.metric for crossing in found] == ["billed_share"] * alerts
+    for crossing in found:
+        assert crossing.reason.startswith(f"the server billed {billed:,} tokens for a prompt of about {estimate:,}")
+    silent = crossings(RunStatistics(), AlertThresholds(billed_share=None), tokens=0, newest=Prompt(billed, estimate))
+    assert not silent
+
+
 def test_none_switches_one_alert_off() -> None:
     """Each by itself."""
     for name in ("tokens", "retrieval_share", "summary_failures"):
@@ -78,6 +94,8 @@ def test_none_switches_one_alert_off() -> None:
         ({"least_tool_calls": True}, "alerts.least_tool_calls must be a whole number of at least 1, got True"),
         ({"retrieval_share": math.nan}, "alerts.retrieval_share must be a number from 0 to 1 or None, got nan"),
         ({"retrieval_share": 10}, "alerts.retrieval_share must be a number from 0 to 1 or None, got 10"),
+        ({"least_estimate": 0}, "alerts.least_estimate must be a whole number of at least 1, got 0"),
+        ({"billed_share": 1.5}, "alerts.billed_share must be a number from 0 to 1 or None, got 1.5"),
         ({"summary_failures": "1%"}, "alerts.summary_failures must be a number from 0 to 1 or None, got '1%'"),
     ],
 )
@@ -133,6 +151,28 @@ async def test_a_run_raises_an_alert_and_logs_it(caplog: pytest.LogCaptureFixtur
     sizes = [record.view_tokens for record in caplog.records if record.message == "iteration.started"]  # type: ignore[attr-defined]
     assert len(sizes) == 6
     assert sizes == sorted(sizes)
+
+
+def test_a_server_that_bills_next_to_nothing_is_told_on(run_async: RunAsync) -> None:
+    """A server whose usage is nonsense: the run goes on at no negative cost, and the alert says what is wrong."""
+    usage = {"input_tokens": -1_000_000, "output_tokens": "many"}
+    answer = {"id": "m", "model": "x", "content": [{"type": "text", "text": "Done."}], "usage": usage}
+    raw = Raw(200, {"content-type": "application/json"}, msgspec.json.encode(answer))
+
+    async def main() -> None:
+        async with (
+            open_messages_server(ScriptedModel([]), faults=[raw]) as server,
+            aclosing(rp.AnthropicModel("claude-haiku-4-5", base_url=server.url)) as model,
+            rp.open_supervisor(model=model) as supervisor,
+        ):
+            run = await supervisor.spawn(rp.Agent("clerk"), "Read. " * 4_000)
+            assert await run.wait_result() == "Done."
+            (alert,) = [event async for event in run.events() if isinstance(event, Alert)]
+            assert alert.metric == "billed_share"
+            assert "billed 0 tokens for a prompt of about 6,0" in alert.reason
+            assert run.statistics().cost_seen == 0.0
+
+    run_async(main)
 
 
 async def test_alerts_can_be_switched_off() -> None:

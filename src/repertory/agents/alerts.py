@@ -21,6 +21,10 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
         retrieval_share: Share of the tool calls that look something up again, with ``context_retrieve`` or
             ``retrieve_content``, from 0 to 1.
         least_tool_calls: With fewer tool calls their share says nothing yet.
+        billed_share: Share of the newest prompt's estimated tokens that the server billed, from 0 to 1; below it the
+            server cuts prompts, or its bill is wrong. The estimate counts four bytes as a token, and hardly any text
+            has sixteen bytes to one.
+        least_estimate: Tokens; the bill of a prompt that is estimated at fewer says nothing yet.
         summary_failures: Share of the summaries that were refused, or that the strategy asked failed to write, from 0
             to 1. One that an extractive summary took the place of has failed; a request that a newer one replaced has
             not, and does not count at all.
@@ -34,12 +38,15 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
     retrieval_share: float | None = 0.10
     least_tool_calls: int = 10
     summary_failures: float | None = 0.01
+    billed_share: float | None = 0.25
+    least_estimate: int = 4_000
 
     def __post_init__(self) -> None:
         _check("tokens", self.tokens, int, least=0, none=True)
         _check("window", self.window, int, least=1)
         _check("least_tool_calls", self.least_tool_calls, int, least=1)
-        for name in ("retrieval_share", "summary_failures"):
+        _check("least_estimate", self.least_estimate, int, least=1)
+        for name in ("retrieval_share", "summary_failures", "billed_share"):
             _check(name, getattr(self, name), int | float, least=0, most=1, none=True)
 
 
@@ -60,8 +67,28 @@ class Crossing(msgspec.Struct, frozen=True):
     reason: str
 
 
-def crossings(figures: RunStatistics, thresholds: AlertThresholds, *, tokens: int) -> list[Crossing]:
-    """Say which figures are beyond their thresholds; ``tokens`` are those of the last iterations. A pure function."""
+class Prompt(msgspec.Struct, frozen=True):
+    """Tokens of a prompt, as the server billed it and as it is estimated by its characters alone."""
+
+    billed: int = 0
+    estimate: int = 0
+
+
+def crossings(
+    figures: RunStatistics,
+    thresholds: AlertThresholds,
+    *,
+    tokens: int,
+    newest: Prompt = Prompt(),  # noqa: B008 - frozen
+) -> list[Crossing]:
+    """Say which figures are beyond their thresholds. A pure function.
+
+    Args:
+        figures: Of the run.
+        thresholds: From where on a figure is worth an alert.
+        tokens: Prompt tokens of the last iterations.
+        newest: The newest prompt.
+    """
     found: list[Crossing] = []
     most = thresholds.tokens
     if most is not None and tokens > most:
@@ -80,6 +107,15 @@ def crossings(figures: RunStatistics, thresholds: AlertThresholds, *, tokens: in
         if value > failures:
             reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
             found.append(Crossing("summary_failures", value, failures, reason))
+    least = thresholds.billed_share
+    if least is not None and newest.estimate >= thresholds.least_estimate:
+        value = newest.billed / newest.estimate
+        if value < least:
+            reason = (
+                f"the server billed {newest.billed:,} tokens for a prompt of about {newest.estimate:,}, less than "
+                f"{least:.0%}: it cuts or edits prompts, or its bill is wrong"
+            )
+            found.append(Crossing("billed_share", value, least, reason))
     return found
 
 
@@ -89,15 +125,17 @@ class Watch:
     def __init__(self, thresholds: AlertThresholds) -> None:
         self._thresholds = thresholds
         self._prompts: deque[int] = deque(maxlen=thresholds.window)
+        self._newest = Prompt()
         self._beyond: set[str] = set()
 
-    def saw_prompt(self, tokens: int) -> None:
-        """Count the prompt of one more iteration."""
+    def saw_prompt(self, tokens: int, *, estimate: int = 0) -> None:
+        """Count the prompt of one more iteration: what was billed for it, and what it is estimated at."""
         self._prompts.append(tokens)
+        self._newest = Prompt(tokens, estimate)
 
     def check(self, figures: RunStatistics) -> list[Crossing]:
         """The figures that have gone beyond their threshold since the last check; back below, they may again."""
-        found = crossings(figures, self._thresholds, tokens=sum(self._prompts))
+        found = crossings(figures, self._thresholds, tokens=sum(self._prompts), newest=self._newest)
         fresh = [crossing for crossing in found if crossing.metric not in self._beyond]
         self._beyond = {crossing.metric for crossing in found}
         return fresh

@@ -336,7 +336,7 @@ class ContextView:
     def _count(self, usage: Usage, *, view_estimate: int) -> None:
         self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
         if self._live.watch is not None:
-            self._live.watch.saw_prompt(usage.prompt_tokens)
+            self._live.watch.saw_prompt(usage.prompt_tokens, estimate=view_estimate)
 
     def failed(self, shown: Shown, error: ModelError, *, duration: float) -> None:
         """Record a call without an answer."""
