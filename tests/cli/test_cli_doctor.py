@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import anyio
 import pytest
 from cli_support import in_a_process, invoke
 
+from backends import RunAsync
 from repertory import __version__
 from repertory.cli import doctor
 from repertory.cli.stress import finish
 from repertory.errors import RepertoryError
+from repertory.llm import AnthropicModel, Text
 from repertory.memory.stress import run_appends
+from repertory.testing import FunctionModel, call, open_messages_server
 
 
 def checks_of(home: Path, *words: str, **env: str) -> dict[str, Any]:
@@ -129,6 +133,49 @@ def test_a_model_that_makes_no_sense_is_a_problem_and_an_unknown_one_a_warning(t
     failed = checks_of(tmp_path, "--model", "claude-opus-5", "--llm")["model call"]
     assert failed["verdict"] == "problem"
     assert "ModelAuthenticationError" in failed["fact"]
+
+
+async def ask_for_a_tool(answer: Any) -> doctor.Finding:
+    """What the doctor finds of a model that answers so, over HTTP."""
+    async with (
+        open_messages_server(FunctionModel(lambda _: answer)) as server,
+        aclosing(AnthropicModel("claude-opus-5", base_url=server.url)) as model,
+    ):
+        return await doctor._tool_call(model)
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "said"),
+    [
+        (call("search", query="lighthouse"), "ok", "called search(query='lighthouse') in "),
+        ([Text("I look."), call("search", query="lighthouse")], "ok", "called search"),
+        (
+            "It is 40 m high.",
+            "warning",
+            "asked to call a tool, and answered 'It is 40 m high.'",
+        ),
+        (call("search", word="lighthouse"), "warning", "arguments {'word': 'lighthouse'}"),
+        (call("search", query=["lighthouse"]), "warning", "not legal"),
+        (call("functions.search", query="lighthouse"), "warning", "name 'functions.search'"),
+        (call("search", call_id="functions.search:0", query="x"), "warning", "id 'functions.search:0'"),
+    ],
+    ids=repr,
+)
+def test_a_model_that_does_not_call_a_tool_is_a_warning(
+    answer: Any, verdict: str, said: str, run_async: RunAsync
+) -> None:
+    """What came is quoted, and the advice says that agents need tools."""
+    found = run_async(ask_for_a_tool, answer)
+    assert (found.name, found.verdict) == ("tool call", verdict)
+    assert said in found.fact
+    assert ("agents need tools" in found.advice) is (verdict == "warning")
+
+
+def test_a_model_is_tried_with_a_tool_unless_it_cannot_be_reached(tmp_path: Path) -> None:
+    """In JSON like every other check; where the first call fails there is no second one to fail like it."""
+    tried = checks_of(tmp_path, "--llm")
+    assert tried["model call"]["verdict"] == tried["tool call"]["verdict"] == "ok"
+    assert "tool call" not in checks_of(tmp_path, "--model", "claude-opus-5", "--llm")
 
 
 def test_version_lists_what_is_installed(tmp_path: Path) -> None:

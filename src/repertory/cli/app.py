@@ -328,7 +328,7 @@ def ledger(
 def doctor(
     db: Database = None,
     model: ModelName = None,
-    llm: Annotated[bool, typer.Option("--llm", help="Make one small call to the model, too.")] = False,
+    llm: Annotated[bool, typer.Option("--llm", help="Call the model twice, too; once with a tool.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine and its settings."""

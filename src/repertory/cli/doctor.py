@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sqlite3
 import sys
 import time
@@ -91,6 +92,8 @@ async def _look(db: Path | None, name: str | None, llm: bool) -> list[Finding]:
     findings.append(_model(model))
     if llm:
         findings.append(await _call(model))
+        if findings[-1].verdict == "ok":
+            findings.append(await _tool_call(model))
     await model.aclose()
     return findings
 
@@ -215,6 +218,41 @@ async def _call(model: Model) -> Finding:
         return Finding("model call", "problem", f"{type(error).__name__}: {error}")
     words = output.one_line(text_of(response.content), 40)
     return Finding("model call", "ok", f"answered {words!r} in {time.monotonic() - begun:.1f} s")
+
+
+_LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
+
+
+async def _tool_call(model: Model) -> Finding:
+    """Whether the model calls a tool when it is told to: without that no agent works."""
+    from repertory.llm.messages import Message, Text, text_of, tool_uses
+    from repertory.llm.model import ModelRequest, ToolSchema
+
+    name = "tool call"
+    query = {"type": "string", "description": "One word."}
+    schema = {"type": "object", "properties": {"query": query}, "required": ["query"], "additionalProperties": False}
+    tool = ToolSchema("search", "Search the notes for a word.", schema)
+    asked = Message("user", (Text("Use the tool search, once, to look up the word lighthouse."),))
+    # Not forced by `tool_choice`, which the newest models refuse; with room for those that think first.
+    request = ModelRequest(model=model.name, messages=(asked,), tools=(tool,), max_tokens=1024)
+    begun = time.monotonic()
+    try:
+        response = await model.complete(request)
+    except RepertoryError as error:
+        return Finding(name, "problem", f"{type(error).__name__}: {error}")
+    calls = tool_uses(response.content)
+    advice = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
+    if not calls:
+        words = output.one_line(text_of(response.content), 40)
+        return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", advice)
+    for call in calls:
+        word = call.input.get("query") if isinstance(call.input, dict) else None
+        legal = isinstance(call.id, str) and _LEGAL_ID.fullmatch(call.id) is not None
+        if call.name != tool.name or not legal or not isinstance(word, str) or set(call.input) != {"query"}:
+            fact = f"its call is not legal: name {call.name!r}, id {call.id!r}, arguments {call.input!r}"
+            return Finding(name, "warning", output.one_line(fact, 160), advice)
+    word = output.one_line(calls[0].input["query"], 40)
+    return Finding(name, "ok", f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
 
 
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
