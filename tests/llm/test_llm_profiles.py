@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -61,10 +63,10 @@ def test_an_unknown_name_is_taken_for_a_small_local_server(name: str) -> None:
 
 def test_every_row_of_the_table_is_complete_and_dated() -> None:
     """A row without a date, or with prices that make no sense together, is a slip of the pen."""
-    assert len(CATALOG) == 15
+    assert len(CATALOG) == 16
     for name, profile in CATALOG.items():
         assert profile.name == name
-        assert profile.as_of
+        assert date.fromisoformat(profile.as_of) >= date(2026, 11, 21)  # when all of them were gone through
         assert 0 < profile.max_output < profile.context_window
         bounds = [prices.above for prices in profile.prices]
         assert bounds == sorted(set(bounds))
@@ -80,6 +82,8 @@ def test_every_row_of_the_table_is_complete_and_dated() -> None:
         ("claude-fable-5-2", 0.20, 1024, "binding"),
         ("claude-fable-5-1", 0.25, 512, "binding"),
         ("claude-sonnet-5-5", 0.10, 512, "binding"),
+        ("claude-haiku-5-5", 0.01, 512, "binding"),
+        ("claude-fable-5", 1.00, 512, "free"),
         ("claude-opus-5", 0.50, 512, "free"),
         ("claude-opus-4-7", 0.50, 2048, "free"),
         ("claude-sonnet-5", 0.20, 1024, "free"),
@@ -90,6 +94,21 @@ def test_the_table_says_what_the_published_one_says(name: str, read: float, mini
     """Spot checks against the documents, in the columns that differ most between models."""
     profile = CATALOG[name]
     assert (profile.prices[0].cache_read, profile.cache.minimum_tokens, profile.target) == (read, minimum, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "longest"),
+    [
+        ("claude-sonnet-4-6", 1_000_000, 128_000),
+        ("claude-opus-4-6", 1_000_000, 128_000),
+        ("claude-opus-4-5", 200_000, 64_000),
+        ("claude-sonnet-4-5", 200_000, 64_000),
+        ("claude-haiku-4-5", 200_000, 64_000),
+    ],
+)
+def test_window_and_longest_answer_are_those_of_the_models_own_page(name: str, window: int, longest: int) -> None:
+    """The rows that were in doubt, and those that differ from the rest."""
+    assert (CATALOG[name].context_window, CATALOG[name].max_output) == (window, longest)
 
 
 def test_a_cost_adds_up_each_kind_of_token_at_its_own_price() -> None:
