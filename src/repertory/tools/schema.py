@@ -14,6 +14,7 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
+from repertory.tools.constraints import read_constraints
 from repertory.tools.context import ToolContext
 from repertory.tools.docstrings import read_docstring
 
@@ -67,6 +68,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
         if kind is ToolContext:
             context_parameter = parameter.name
             continue
+        kind = read_constraints(kind, f"tool {name!r}: parameter {parameter.name!r}")
         _check(name, parameter, kind)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, kind, msgspec.NODEFAULT))
@@ -117,6 +119,10 @@ def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) 
 def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
     """Refuse a type that JSON schema or the converter does not know."""
     where = f"tool {name!r}: parameter {parameter.name!r}"
+    if type(parameter.default).__name__ == "FieldInfo":  # pydantic's, which the function itself would be given
+        raise ConfigurationError(
+            f"{where} has pydantic's Field as its default; write Annotated[type, Field(…)] instead"
+        )
     if parameter.name.startswith("__"):
         raise ConfigurationError(f"{where} begins with two underscores; choose another name")
     try:

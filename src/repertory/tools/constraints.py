@@ -1,0 +1,143 @@
+"""What ``Annotated`` says about a parameter, whoever's words it uses: honoured as ``msgspec.Meta``, or refused.
+
+Libraries mark types with objects of their own: ``annotated_types.Gt(3)``, ``pydantic.Field(gt=3)``. A constraint that
+is ignored is worse than none, so each mark is read by the names of what it says, and one that says anything else is an
+error where the tool is made.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Sequence
+from types import EllipsisType, UnionType
+from typing import Annotated, Any, Final, Union
+
+import msgspec
+
+from repertory.errors import ConfigurationError
+
+# How what two marks say of one thing goes together: both hold, so the narrower one counts.
+_NARROWER: Final[dict[str, Any]] = {
+    **dict.fromkeys(("gt", "ge", "min_length"), max),
+    **dict.fromkeys(("lt", "le", "max_length"), min),
+}
+_ONE_VALUE: Final = {"multiple_of", "pattern", "tz"}
+_WORDS: Final = {"title", "description", "examples", "extra_json_schema", "extra"}  # bind nothing: the last one counts
+_KNOWN: Final = {*_NARROWER, *_ONE_VALUE, *_WORDS}
+_ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
+
+
+def read_constraints(kind: Any, where: str) -> Any:
+    """The same type, its marks written as ``msgspec.Meta``.
+
+    Args:
+        kind: A type as an annotation gives it, with its extras.
+        where: What to call it in an error.
+
+    Raises:
+        ConfigurationError: A mark says what cannot be honoured.
+    """
+    kind = getattr(kind, "__value__", kind)  # of a type alias
+    kind = kind.__supertype__ if isinstance(kind, typing.NewType) else kind
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        meta = _meta(kind.__metadata__, where)
+        inner = read_constraints(kind.__origin__, where)
+        return inner if meta is None else Annotated[inner, meta]
+    _check_fields(kind if origin is None else origin, where, set())
+    if origin is None or origin is typing.Literal:
+        return kind
+    read = tuple(each if isinstance(each, EllipsisType) else read_constraints(each, where) for each in arguments)
+    if read == arguments:
+        return kind
+    return Union[read] if origin in (Union, UnionType) else origin[read]  # noqa: UP007 - made of a tuple
+
+
+def _meta(marks: Sequence[Any], where: str) -> msgspec.Meta | None:
+    """What marks say together; None for nothing."""
+    said: dict[str, Any] = {}
+    for name, value in (each for mark in marks for each in _said_by(mark, where)):
+        if name in _ONE_VALUE and said.get(name, value) != value:
+            raise ConfigurationError(f"{where} has two values of {name}, {said[name]!r} and {value!r}; choose one")
+        said[name] = _NARROWER[name](said[name], value) if name in _NARROWER and name in said else value
+    for strict, loose, narrower in (("gt", "ge", max), ("lt", "le", min)):
+        if strict in said and loose in said:  # msgspec takes one of them, and one says it all
+            del said[loose if narrower(said[strict], said[loose]) == said[strict] else strict]
+    try:
+        return msgspec.Meta(**said) if said else None
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{where} cannot be bound by {said!r}: {error}") from error
+
+
+def _said_by(mark: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """What a mark says, by name."""
+    if isinstance(mark, str):
+        yield "description", mark
+        return
+    facts = _facts(mark)
+    nested = facts.pop("metadata", ())
+    unknown = sorted(facts.keys() - _KNOWN)
+    if unknown or not (facts or nested or isinstance(mark, msgspec.Meta)):
+        raise ConfigurationError(
+            f"{where} is annotated with {mark!r}, which cannot be honoured{': ' * bool(unknown)}{', '.join(unknown)}; "
+            "use msgspec.Meta(gt=…, ge=…, lt=…, le=…, multiple_of=…, min_length=…, max_length=…, pattern=…), or check "
+            "it in the tool and raise ToolRetry"
+        )
+    for name, value in facts.items():
+        yield name, value.pattern if isinstance(value, re.Pattern) else value
+    for each in nested:  # where pydantic.Field keeps its constraints
+        yield from _said_by(each, where)
+
+
+def _facts(mark: Any) -> dict[str, Any]:
+    """The public attributes of a mark that are set."""
+    names: set[str] = set()
+    if isinstance(mark, msgspec.Meta):
+        names = _KNOWN
+    elif not isinstance(mark, type):
+        names = {name for each in type(mark).__mro__ for name in each.__dict__.get("__slots__", ())}
+        names |= getattr(mark, "__dict__", {}).keys()
+    found = {name: getattr(mark, name, None) for name in names if not name.startswith("_")}
+    if found.get("min_length") == 0:  # as annotated_types.Len says that there is none
+        del found["min_length"]
+    return {_ALIASES.get(name, name): value for name, value in found.items() if not _is_unset(name, value)}
+
+
+def _is_unset(name: str, value: object) -> bool:
+    # pydantic.Field marks what was not given by an object of its own, and says repr=True of itself.
+    return value is None or type(value).__name__ == "PydanticUndefinedType" or (name == "repr" and value is True)
+
+
+def _check_fields(kind: Any, where: str, seen: set[Any]) -> None:
+    """Refuse foreign marks inside a struct, a dataclass and the like, whose types are as their class has them."""
+    if not any(hasattr(kind, name) for name in _FIELDS) or kind in seen:
+        return
+    seen.add(kind)
+    if hasattr(kind, "__pydantic_fields__"):
+        raise ConfigurationError(f"{where} has {kind.__name__}, a pydantic class; use a dataclass or a msgspec.Struct")
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError):
+        return  # cannot be described as JSON either, which is said there
+    for name, hint in hints.items():
+        inside = f"{where}: field {name!r} of {kind.__name__}"
+        for each in _all_in(hint):
+            marks = [mark for mark in getattr(each, "__metadata__", ()) if not isinstance(mark, str | msgspec.Meta)]
+            if marks:
+                raise ConfigurationError(f"{inside} is annotated with {marks[0]!r}; only msgspec.Meta counts there")
+            _check_fields(each, where, seen)
+
+
+_FIELDS: Final = (
+    *("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__", "__required_keys__", "_fields"),
+    "__pydantic_fields__",
+)
+
+
+def _all_in(kind: Any) -> Iterator[Any]:
+    """A type, and all types that it is made of."""
+    yield kind
+    for each in (getattr(kind, "__origin__", None), *typing.get_args(kind)):
+        if each is not None:
+            yield from _all_in(each)
