@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -73,6 +73,8 @@ class Agent(msgspec.Struct, frozen=True):
         check_model(self.model, f"agent {self.name}: model")
         if self.max_tokens < 1:
             raise ConfigurationError(f"agent {self.name}: max_tokens must be at least 1, got {self.max_tokens!r}")
+        _check_members(f"agent {self.name}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
+        _check_members(f"agent {self.name}: team", self.team, Agent, "name an Agent")
         _refuse_repeats(f"agent {self.name}: tools", [tool.name for tool in self.tools])
         _refuse_repeats(f"agent {self.name}: team", [member.name for member in self.team])
 
@@ -129,6 +131,15 @@ def check_model(model: object, where: str) -> None:
     """Raise ``ConfigurationError`` for what is neither a model nor the name of one."""
     if model is not None and not isinstance(model, str | Model):
         raise ConfigurationError(f"{where} must be a Model, the name of one or None, got {model!r}")
+
+
+def _check_members(where: str, members: object, kind: type, advice: str) -> None:
+    if not isinstance(members, Sequence) or isinstance(members, str):
+        raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
+    for index, member in enumerate(cast("Sequence[object]", members)):
+        if not isinstance(member, kind):
+            how = "unpack it with *" if isinstance(member, list | tuple) else advice
+            raise ConfigurationError(f"{where}[{index}] is {repr(member)[:200]}; {how}")
 
 
 def _refuse_repeats(where: str, names: Sequence[str]) -> None:
