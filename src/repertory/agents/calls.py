@@ -24,7 +24,7 @@ from repertory.agents.reading import ContentsOfTree, RecordOfRun
 from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
 from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
-from repertory.errors import JournalError, ToolAbort
+from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.memory import Draft, Entry
 from repertory.memory.entries import Retrieved
@@ -209,13 +209,18 @@ class Caller:
             memory=live.memory,
         )
         try:
-            output = await execute(
-                tool, thaw(use.input), context
-            )  # what a tool does to its arguments is its own affair
+            # A copy: what a tool does to its arguments is its own affair.
+            output = await execute(tool, thaw(use.input), context)
         except ToolAbort as error:
             await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise
-        await self._append(use, output, iteration)
+        try:
+            await self._append(use, output, iteration)
+        except RecordRefused as error:
+            # The tool has done its work, so that is said once: a crash here would run it again.
+            text = f"{tool.name} ran, but its result cannot be kept: {error}"
+            output = ToolOutput(text, status="error", duration=output.duration)
+            await self._append(use, output, iteration)
         self._cache.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
 
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:

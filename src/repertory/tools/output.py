@@ -11,6 +11,7 @@ import msgspec
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.memory.entries import Retrieved
 from repertory.memory.records import OutcomeStatus, Record
+from repertory.memory.rows import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +124,7 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
 
     Raises:
         TypeError: The value cannot be written as JSON.
-        ValueError: The same, for its content.
+        ValueError: The same, for its content; or it is too long to be kept.
         RecursionError: It contains itself.
     """
     output = value if isinstance(value, ToolOutput) else _convert(value)
@@ -134,6 +135,8 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
         bounded: Content = shown + _note(replaced, output.format) if content else NO_OUTPUT
     else:
         bounded, length = _bound_blocks(output.content, name=name, cap=cap)
+    if (cap is None or cap > MAX_TEXT) and length > MAX_TEXT:
+        raise ValueError(f"it has {length:,} characters, and no more than {MAX_TEXT:,} can be kept; return less of it")
     return msgspec.structs.replace(
         output,
         content=bounded,
