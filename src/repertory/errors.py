@@ -147,7 +147,17 @@ class JournalError(RepertoryError):
 
 
 class JournalLocked(JournalError):
-    """Another process owns the file."""
+    """Another process owns the file.
+
+    Attributes:
+        path: The file; "" where it is locked by another program.
+        owner: The process id of the owner; 0 where it has not written it yet.
+    """
+
+    def __init__(self, message: str, *, path: str = "", owner: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.owner = owner
 
 
 class JournalSchemaTooNew(JournalError):

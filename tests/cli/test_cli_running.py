@@ -290,7 +290,9 @@ def test_a_database_in_use_is_busy(words: tuple[str, ...], made: Path, tmp_path:
 
     result = anyio.run(main)
     assert result.code == 75
-    assert f"{path} is owned by process {os.getpid()}" in result.err
+    assert f"{path} is in use by process {os.getpid()}" in result.err
+    assert f"`kill {os.getpid()}`, or read beside it with `repertory ps --db {path}`" in result.err
+    assert "readonly" not in result.err
 
 
 def test_a_run_whose_agent_is_gone_says_how_to_name_it(made: Path, home: Path) -> None:

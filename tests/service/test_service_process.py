@@ -183,7 +183,7 @@ def test_a_database_has_one_process(short: Path, serve: Start) -> None:
     first.hear("serving")
     code, said = serve("--socket", str(short / "other")).end()
     assert code == 75
-    assert said == [f"repertory: {short}/a.db is owned by process {first.process.pid}; " + said[0].split("; ")[1]]
+    assert said == [f"repertory: {short}/a.db is in use by process {first.process.pid}: " + said[0].split(": ", 2)[2]]
     assert not (short / "other").exists()
     code, said = serve("--db", str(short / "b.db"), "--socket", str(first.socket)).end()
     assert code == 75

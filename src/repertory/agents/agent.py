@@ -14,7 +14,7 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.agents.limits import Limits
 from repertory.context import ContextPolicy, MessageEvent
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.tools import Tool
@@ -170,6 +170,12 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent:
                 f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
             ) from error
         raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
+    except RepertoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     try:
         found = getattr(module, name)
     except AttributeError:
@@ -177,8 +183,12 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent:
         hint = f"; it has the agents {', '.join(agents)}" if agents else ""
         raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}") from None
     if not isinstance(found, Agent) and callable(found):
-        accepted = _accepted(found, arguments)
-        found = found(**accepted)
+        try:
+            found = found(**_accepted(found, arguments))
+        except RepertoryError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigurationError(f"{reference!r} makes no agent: {type(error).__name__}: {error}") from error
     if not isinstance(found, Agent):
         raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
     return found

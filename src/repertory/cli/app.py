@@ -56,7 +56,7 @@ class _Group(TyperGroup):
             if debug:
                 traceback.print_exception(raised)
             if isinstance(cause, RepertoryError):
-                output.say(str(cause))
+                output.say(output.words_of(cause))
                 return output.exit_code_of(cause)
             output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows where")
             return output.FAILED
@@ -357,10 +357,14 @@ def stress(
         Workload, typer.Argument(metavar="WORKLOAD", help="What to stress: appends.")
     ] = Workload.appends,
     *,
-    writers: Annotated[int, typer.Option("--writers", min=1, metavar="N", help="How many append at once.")] = 50,
-    appends: Annotated[int, typer.Option("--appends", min=1, metavar="N", help="Appends of each writer.")] = 2000,
+    writers: Annotated[
+        int, typer.Option("--writers", min=1, max=10_000, metavar="N", help="How many append at once.")
+    ] = 50,
+    appends: Annotated[
+        int, typer.Option("--appends", min=1, max=1_000_000, metavar="N", help="Appends of each writer.")
+    ] = 2000,
     threads: Annotated[
-        int, typer.Option("--threads", min=0, metavar="N", help="How many of the writers are OS threads.")
+        int, typer.Option("--threads", min=0, max=1000, metavar="N", help="How many of the writers are OS threads.")
     ] = 8,
     durable: Annotated[
         bool, typer.Option("--durable", help="Acknowledge what survives a loss of power, not just of the process.")

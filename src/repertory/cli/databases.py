@@ -44,8 +44,14 @@ def made_data_dir() -> Path:
 
 def _written_at(path: Path) -> float:
     """When a database was last written to; its write-ahead log counts."""
-    times = [file.stat().st_mtime for file in (path, path.with_name(path.name + "-wal")) if file.exists()]
-    return max(times, default=0.0)
+    return max(_changed_at(path), _changed_at(path.with_name(path.name + "-wal")))
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # whoever closes a database takes its log away
+        return 0.0
 
 
 def kept_databases() -> list[Path]:
@@ -71,6 +77,11 @@ def runs_database(db: Path | None) -> Path:
     return named_database(db) or made_data_dir() / "runs.db"
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file stands there; a name that no file can have is not an error."""
+    return os.path.exists(path)
+
+
 def databases_to_read(db: Path | None) -> list[Path]:
     """The databases that a command may look into: the one that was named, else all that are kept, newest first.
 
@@ -79,7 +90,7 @@ def databases_to_read(db: Path | None) -> list[Path]:
     """
     named = named_database(db)
     if named is not None:
-        if not named.exists():
+        if not is_there(named):
             raise NothingThere(f"no database at {named}; repertory demo --db {named} makes one")
         return [named]
     kept = kept_databases()

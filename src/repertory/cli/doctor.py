@@ -19,7 +19,7 @@ import msgspec
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, is_owned, kept_databases, named_database, open_to_read
+from repertory.cli.databases import data_dir, is_owned, is_there, kept_databases, named_database, open_to_read
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _private(name: str, path: Path, fact: str) -> Finding:
 async def _database(db: Path | None) -> Finding:
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)
-    if path is None or not path.exists():
+    if path is None or not is_there(path):
         return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
     try:
         async with open_to_read(path) as journal:

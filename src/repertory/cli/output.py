@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,16 @@ def exit_code_of(error: errors.RepertoryError) -> int:
     if isinstance(error, NothingThere):
         return NOT_FOUND
     return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+
+
+def words_of(error: errors.RepertoryError) -> str:
+    """What to tell a person at a shell. The library's own words are for who writes Python."""
+    if not isinstance(error, errors.JournalLocked) or not error.path:
+        return str(error)
+    owner = f"process {error.owner}" if error.owner else "another process"
+    end = f", end it in order with `kill {error.owner}`" if error.owner else ""
+    reading = f"repertory ps --db {shlex.quote(error.path)}"
+    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{reading}`"
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------

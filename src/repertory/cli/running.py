@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -91,7 +92,7 @@ def run_task(
     plain: bool,
 ) -> None:
     """See ``repertory run``."""
-    folder = existing_folder(root or Path.cwd())
+    folder = existing_folder(root or Path())
     options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
     reference = agent_ref or RESEARCH
     agent = find_agent(reference, options, model)
@@ -169,9 +170,12 @@ def existing_folder(path: Path) -> Path:
     Raises:
         ConfigurationError: It is not there.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ConfigurationError(f"--root: there is no folder {path}")
-    return path.resolve()
+    try:
+        return path.resolve()
+    except FileNotFoundError as error:
+        raise ConfigurationError("the current folder is gone; go to another one") from error
 
 
 def find_agent(reference: str, options: Json, model: str | None) -> Agent:

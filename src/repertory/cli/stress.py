@@ -11,13 +11,14 @@ import msgspec
 
 from repertory.cli import output
 from repertory.cli.stopping import stopped_by_signals
-from repertory.errors import RepertoryError
+from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.agents.start import Backend
     from repertory.memory import Snapshot
     from repertory.memory.stress import AppendsReport, Progress
 
+_MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
 
 
@@ -27,10 +28,13 @@ def stress_appends(
     """See ``repertory stress``.
 
     Raises:
+        ConfigurationError: There would be too many appends to remember.
         RepertoryError: Something that was acknowledged is not as it was promised.
     """
     from repertory.memory.stress import run_appends
 
+    if writers * appends > _MOST:
+        raise ConfigurationError(f"{writers:,} writers with {appends:,} appends each are more than {_MOST:,} appends")
     screen = output.console(stderr=True)
     live = screen.is_terminal and not screen.is_dumb_terminal
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import get_args
 
 import anyio.to_thread
 
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, JournalUnreadable
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.ownership import FileLock
@@ -59,6 +60,7 @@ async def open_journal(
 
 def _open(path: str, durability: Durability, readonly: bool, close_timeout: float) -> SqliteJournal:
     path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
+    _check_kind(path)
     if readonly:
         check_readable(path)
         return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
@@ -70,3 +72,14 @@ def _open(path: str, durability: Durability, readonly: bool, close_timeout: floa
         lock.release()
         raise
     return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout)
+
+
+def _check_kind(path: str) -> None:
+    """Refuse what is there and is no file, before anything waits for a pipe or leaves a lock beside a device."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # not there, or out of reach: what opens it says so
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")

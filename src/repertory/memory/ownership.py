@@ -41,7 +41,9 @@ class FileLock:
             self.release()
             whose = "this process" if owner == str(os.getpid()) else f"process {owner or '(starting)'}"
             raise JournalLocked(
-                f"{path} is owned by {whose}; close it there, or look at it with readonly=True"
+                f"{path} is owned by {whose}; close it there, or look at it with readonly=True",
+                path=path,
+                owner=int(owner) if owner.isdigit() else 0,
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

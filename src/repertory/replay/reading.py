@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
 from repertory.replay.sessions import Session, is_session
 
+MAX_FILE = 2**30  # bytes, packed and unpacked: it is held in memory
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # what begins the escape of half a character
@@ -34,8 +37,8 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
         path: The file.
     """
     try:
-        data, whole = _unpacked(path.read_bytes())
-    except (OSError, zlib.error) as error:
+        data, whole = _unpacked(_read(path))
+    except (OSError, ValueError, zlib.error) as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         yield RecordingError(f"{path}: expected a readable file of recorded runs, got: {words}")
         return
@@ -49,14 +52,34 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
         yield RecordingError(f"{path}: expected gzipped data with its end, got a file that was cut off")
 
 
+def _read(path: Path) -> bytes:
+    """What is in a file or comes through a pipe. Raises ``OSError`` or ``ValueError``."""
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise ValueError("a device, which may have no end")
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise _too_much()
+    return data
+
+
+def _too_much() -> ValueError:
+    return ValueError(f"more than {MAX_FILE:,} bytes; split it")
+
+
 def _unpacked(data: bytes) -> tuple[bytes, bool]:
-    """What is in a file, unpacked as far as it goes, and whether that is all."""
+    """What is in a file, unpacked as far as it goes, and whether that is all. Raises ``ValueError``: too much."""
     if not data.startswith(_GZIP):
         return data, True
     parts: list[bytes] = []
+    left = MAX_FILE
     while data:
         member = zlib.decompressobj(wbits=31)  # 31: with the header and the checksum of gzip
-        parts.append(member.decompress(data))
+        parts.append(member.decompress(data, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_much()
         if not member.eof:
             return b"".join(parts), False
         data = member.unused_data.lstrip(b"\0")

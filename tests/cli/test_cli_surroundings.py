@@ -1,0 +1,230 @@
+"""Every command where it was never meant to be: one clear line, a documented code, bounded work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_support import RUN, Result, invoke, settings
+
+CODES = {0, 1, 2, 4, 75, 78}
+READING = ("ps -a", "stats", "stats --tree", "inspect", "ledger", "doctor", "resume")
+WRITING = ("run x --model offline", "demo x --model offline", "stress --writers 1 --appends 1", "serve")
+
+
+def place(kind: str, folder: Path, made: Path) -> Path:
+    """A path that is no journal, in one of the ways in which that can be."""
+    path = folder / "odd"
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            return Path("/dev/zero")
+        case "loop":
+            path.symlink_to(path)
+        case "letter":
+            path.write_text("Dear reader,\n" * 500)
+        case "noise":
+            path.write_bytes(bytes(range(256)) * 64)
+        case "half":
+            path.write_bytes(made.read_bytes()[:5000])
+        case "below a file":
+            path.write_text("x")
+            return path / "runs.db"
+        case "long":
+            return folder / ("x" * 300)
+        case "no text":
+            return folder / os.fsdecode(b"\xff\xfe.db")
+        case "locked away":
+            shutil.copy(made, path)
+            path.chmod(0)
+    return path
+
+
+KINDS = ("folder", "pipe", "device", "loop", "letter", "noise", "half", "below a file", "long", "no text")
+
+
+def complaints(result: Result) -> list[str]:
+    """The lines on standard error, but for those that say which file is read."""
+    return [line for line in result.err.splitlines() if not line.startswith("repertory: reading ")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_journal_is_one_line_for_every_command(kind: str, made: Path, tmp_path: Path) -> None:
+    """A folder, a pipe that nobody writes to, a device without end, noise: nothing hangs, and nothing is left there."""
+    path = place(kind, tmp_path, made)
+    before = sorted(os.listdir(path.parent)) if path.parent.is_dir() and path.parent != Path("/dev") else []
+    for command in (*READING, *WRITING):
+        if kind == "no text" and command in WRITING:
+            continue  # a name that is no text is a name all the same
+        result = invoke(*command.split(), "--db", path, home=tmp_path)
+        wrong = (command, kind, result)
+        if command == "doctor" and result.code == 0:  # what is not there yet is no problem
+            continue
+        assert result.code in CODES - {0}, wrong
+        assert len(complaints(result)) == 1, wrong
+        assert "unexpected" not in result.err, wrong
+        assert result.out == "" or command.startswith(("doctor", "demo")), wrong
+    if before:
+        of_sqlite = {"odd.lock", *(("odd-wal", "odd-shm") if kind == "half" else ())}  # its header is a journal's
+        assert sorted(set(os.listdir(path.parent)) - {"data", *of_sqlite}) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_what_may_not_be_read_is_one_line(made: Path, tmp_path: Path) -> None:
+    """And the code for it."""
+    path = place("locked away", tmp_path, made)
+    for command in READING[:-2]:
+        result = invoke(*command.split(), "--db", path, home=tmp_path)
+        assert (result.code, result.out, len(complaints(result))) == (78, "", 1)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        *({"COLUMNS": columns} for columns in ("0", "1", "-1", "abc", "٣", "20", "99999999999", "9" * 5000)),
+        {"LINES": "0", "COLUMNS": ""},
+        {"TERM": "dumb"},
+        {"LANG": "C", "LC_ALL": "C"},
+        {"NO_COLOR": "1", "FORCE_COLOR": "1", "COLUMNS": "30"},
+        {"REPERTORY_DB": ""},
+    ],
+    ids=lambda env: ",".join(f"{name}={value[:12]}" for name, value in env.items()),
+)
+def test_no_terminal_is_too_odd_to_write_to(env: dict[str, str], made: Path, tmp_path: Path) -> None:
+    """Every reading command answers at any width that the environment may claim, within reason of size."""
+    for command in READING[:-1]:
+        words = [*command.split(), *([RUN] if command.split()[0] in ("stats", "inspect", "ledger") else [])]
+        result = invoke(*words, "--db", made, home=tmp_path, env=env)
+        assert result.code == 0, (command, result)
+        assert len(result.out) < 100_000
+        assert all("the run failed" in line for line in complaints(result))
+    assert invoke(home=tmp_path, env=env).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "stress --writers 100000000",
+        "stress --writers 0",
+        "stress --writers 10000 --appends 1000000",
+        "stress --appends -1",
+        "stress --threads 1000000",
+        f"stress --writers {'9' * 5000}",
+        "stress --writers 1e9",
+        f"inspect {RUN} --iteration 0",
+        f"inspect {RUN} --iteration -7",
+        f"inspect {RUN} --iteration abc",
+        "serve --port 65536",
+        "serve --port -1",
+        "run x --backend twisted",
+    ],
+    ids=lambda words: words[:40],
+)
+def test_an_absurd_number_is_refused_before_any_work(words: str, tmp_path: Path) -> None:
+    """Wrong usage, in one line that names what was given; nothing is made."""
+    result = invoke(*words.split(), home=tmp_path)
+    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_iteration_that_was_never_made_is_not_found(made: Path, tmp_path: Path) -> None:
+    """However large its number is."""
+    result = invoke("inspect", RUN, "--iteration", "9" * 30, "--db", made, home=tmp_path)
+    assert (result.code, len(complaints(result))) == (4, 1)
+
+
+AGENTS = {
+    "nothing": "",
+    "noise": bytes(range(256)) * 10,
+    "broken": "def of(:\n",
+    "raises": "raise OSError('no such luck')\n",
+    "exits": "import sys\nsys.exit(3)\n",
+    "makes": "def agent(**options):\n    return 1 / 0\n",
+    "number": "agent = 7\n",
+}
+
+
+@pytest.mark.parametrize("name", [*AGENTS, "folder", ".relative", "a b", "x" * 300, "nul\0"], ids=lambda n: n[:9])
+def test_a_module_that_holds_no_agent_is_wrong_usage(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever importing it does, it is one line that names the module, and no run is begun."""
+    (tmp_path / "folder.py").mkdir()
+    for module, text in AGENTS.items():
+        (tmp_path / f"odd_{module}.py").write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.syspath_prepend(tmp_path)
+    reference = f"{'odd_' if name in AGENTS else ''}{name}:agent"
+    result = invoke("run", "x", "--agent", reference, "--db", tmp_path / "r.db", home=tmp_path)
+    assert (result.code, result.out, len(complaints(result))) == (2, "", 1), result
+    assert not (tmp_path / "r.db").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 1000, bytes(range(256)) * 20, b"\x1f\x8bxx", b"[" * 100_000, b"{}"])
+def test_what_is_no_recording_is_one_line_each(content: bytes, tmp_path: Path) -> None:
+    """Empty, zeros, noise, half a gzip, too deep, no messages; and a device, a folder, nothing at all."""
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(content)
+    result = invoke("replay", path, home=tmp_path)
+    assert (result.code, result.out, len(complaints(result))) == (1, "", 1), result
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/", "/nowhere/at/all", "x" * 300])
+def test_what_is_no_file_is_no_recording(path: str, tmp_path: Path) -> None:
+    """A device is not read: it may have no end."""
+    result = invoke("replay", path, home=tmp_path)
+    assert (result.code, result.out, len(complaints(result))) == (1, "", 1), result
+
+
+# --- what only a real process can be given -----------------------------------------------------------------
+
+
+def shell(line: str, *, home: Path) -> Result:
+    """Run a line in a shell, where ``repertory`` is the command line."""
+    script = f'repertory() {{ "{sys.executable}" -m repertory "$@"; }}\n{line}\nexit $?'
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
+        capture_output=True,
+        env=settings(home),
+        cwd=home,
+        timeout=60,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("repertory ps -a --db $DB >&-", 1, "cannot write to standard output: it is closed"),
+        ("repertory ps -a --db $DB >/dev/full", 1, "cannot write to standard output: No space left"),
+        ("repertory ledger --json --db $DB >/dev/full", 1, "cannot write to standard output: No space left"),
+        ("repertory --help >/dev/full", 1, "cannot write to standard output: No space left"),
+        ("repertory ps -a --db $DB 2>&- >/dev/null", 0, ""),
+        ("repertory ps --db nowhere.db 2>&-", 4, ""),
+        ("repertory ps --db nowhere.db 2>/dev/full", 4, ""),
+        ("repertory run x --model offline --root . --db new.db 2>/dev/full >/dev/null", 0, ""),
+        ("repertory run x --model offline --root . --db new.db <&- 2>&- >/dev/null", 0, ""),
+        ("repertory ledger --full --db $DB | head -1 >/dev/null", 1, ""),
+        ("repertory ps --db nowhere.db --debug 2>/dev/null", 4, ""),
+        ("repertory run $'\\xff\\xfe' --model offline --root . --db new.db --json 2>&1 | tail -c 1 >/dev/null", 0, ""),
+        ("repertory inspect $'\\xff' --db $DB", 4, "there is no run '\\udcff'"),
+        ("mkdir x && cd x && rmdir ../x && repertory run x --model offline", 2, "the current folder is gone"),
+        ("mkdir x && cd x && rmdir ../x && repertory ps --db r.db", 4, "no database at r.db"),
+    ],
+    ids=lambda value: str(value)[:44],
+)
+def test_streams_and_words_of_every_kind_end_with_a_documented_code(
+    line: str, code: int, said: str, made: Path, tmp_path: Path
+) -> None:
+    """Closed, full, without a reader, not in UTF-8; standard error holds one line at most."""
+    result = shell(line.replace("$DB", str(made)), home=tmp_path)
+    assert (result.code, result.out) == (code, ""), result
+    assert said in result.err
+    assert len(complaints(result)) <= 1, result
