@@ -1,0 +1,182 @@
+"""A team that was killed, and everything that reads what it left: every command, every route."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+import re
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import typer
+from service_parts import Client, open_client
+from typer.testing import CliRunner
+
+from repertory.cli.app import app
+from repertory.memory import FINAL_STATES, ModelCallRow, RunRow, RunStarted, ToolCallRow, open_journal
+from repertory.service import app as routes
+from repertory.testing import ScriptedModel
+
+TEAM = Path(__file__).with_name("killed_team.py")
+WRITING = {"demo", "run", "resume", "serve", "stress", "torture"}
+ASKING = {"--follow", "--llm", "--help"}  # waits for more, calls a model
+
+
+class Left:
+    """What a killed process left in its journal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[RunRow] = []
+        self.calls: dict[str, list[ModelCallRow]] = {}
+        self.tools: dict[str, list[ToolCallRow]] = {}
+        self.contents: list[str] = []
+        anyio.run(self._read)
+
+    async def _read(self) -> None:
+        async with open_journal(self.path, readonly=True) as journal:
+            self.rows = await journal.read_runs()
+            for run_id in self.ids:
+                self.calls[run_id] = await journal.read_model_calls(run_id)
+                self.tools[run_id] = await journal.read_tool_calls(run_id)
+                self.contents += [content.content_id for content in await journal.read_contents(run_id)]
+
+    @property
+    def ids(self) -> list[str]:
+        """Every run."""
+        return [row.started.run_id for row in self.rows]
+
+    def iteration(self, run_id: str) -> int:
+        """The iteration that a run is in, by its calls of a model."""
+        return max((row.called.iteration for row in self.calls[run_id] if row.called.purpose == "agent"), default=0)
+
+
+def kill_one(path: Path, after: float) -> bool:
+    """Start the team, or let it go on, and kill it so many seconds later; whether it had come to its end."""
+    with subprocess.Popen([sys.executable, str(TEAM), str(path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "OPEN\n"
+        select.select([process.stdout], [], [], after)
+        process.kill()
+        return "DONE" in process.stdout.read()
+
+
+def commands(left: Left) -> Iterator[tuple[str, ...]]:
+    """Every reading command with each of its switches, about every run, iteration and content."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        options = {option: parameter for parameter in command.params for option in parameter.opts}
+        if name in WRITING or "--db" not in options:
+            continue
+        flags = [spelled for spelled, parameter in options.items() if spelled.startswith("--") and parameter.is_flag]
+        about = [[run_id] for run_id in left.ids] if "run_id" in options else [[]]
+        for words in about:
+            yield name, *words
+            if words in ([], left.ids[:1], left.ids[-1:]):  # the root, and one below it
+                yield from ((name, *words, flag) for flag in flags if flag not in ASKING)
+                yield from ((name, *words, flag, "--json") for flag in flags if flag not in {*ASKING, "--json"})
+    for run_id in left.ids[:2]:
+        made = range(1, left.iteration(run_id) + 1)
+        yield from (("inspect", run_id, "--iteration", str(number), "--json") for number in made)
+    yield from (("ledger", "--content", content) for content in left.contents[:3])
+
+
+def command(*words: str, left: Left) -> Any:
+    """What a command says: text, or the object of ``--json``; anything but success fails the test."""
+    mine = {"REPERTORY_MODEL": "offline", "XDG_DATA_HOME": str(left.path.parent / "data")}
+    env = {"ANTHROPIC_API_KEY": None, "ANTHROPIC_BASE_URL": None, **mine}
+    done = CliRunner().invoke(app, [*words, "--db", str(left.path)], env=env)
+    nothing_yet = words[0] == "inspect" and not left.iteration(words[1])
+    assert done.exit_code == (4 if nothing_yet else 0), (words, done.stderr, done.exception)
+    assert "Traceback" not in done.stderr
+    assert nothing_yet or done.stdout.strip(), words
+    return json.loads(done.stdout) if "--json" in words and not nothing_yet else done.stdout
+
+
+def look_with_every_command(left: Left) -> None:
+    """All of them answer, and what they say of iterations and calls is what the journal holds."""
+    for words in commands(left):
+        command(*words, left=left)
+    listed = {run["run_id"]: run for run in command("ps", "--all", "--json", left=left)["runs"]}
+    assert list(listed) == left.ids
+    for row in left.rows:
+        run_id = row.started.run_id
+        assert row.iteration == left.iteration(run_id)
+        assert listed[run_id]["state"] == (row.state if row.state in FINAL_STATES else "interrupted")
+        assert listed[run_id]["iterations"] == row.iteration
+        (figures,) = command("stats", run_id, "--json", left=left)["runs"]
+        ended = {call.intended.call_id for call in left.tools[run_id] if call.finished is not None}
+        assert figures["statistics"]["tool_calls"] >= len(ended), run_id
+
+
+async def look_with_every_route(left: Left, folder: Path) -> None:
+    """All of them answer, of every run, and agree with the journal."""
+    copy = folder / "served.db"  # the service owns its database, and this one is looked at again later
+    for suffix in ("", "-wal"):
+        if Path(f"{left.path}{suffix}").exists():
+            shutil.copy(f"{left.path}{suffix}", f"{copy}{suffix}")
+    paths = re.findall(r'Route\("([^"]+)", [^,]+, methods=get\)', inspect.getsource(routes))
+    assert {"/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/events", "/healthz"} <= set(paths)
+    async with open_client(folder, ScriptedModel([]), database=str(copy)) as client:
+        for path in paths:
+            for run_id in left.ids if "{run_id}" in path else [""]:
+                await look_at(client, path.format(run_id=run_id))
+        listed = {run["id"]: run for run in (await client.get("/runs"))["runs"]}
+        assert {run_id: run["iteration"] for run_id, run in listed.items()} == {
+            run_id: left.iteration(run_id) for run_id in left.ids
+        }
+        for row in left.rows:
+            detail = await client.get(f"/runs/{row.started.run_id}")
+            assert detail["run"]["state"] == (row.state if row.state in FINAL_STATES else "interrupted")
+
+
+async def look_at(client: Client, path: str) -> None:
+    """One route: a stream shows every event that there is, anything else answers with 200."""
+    if not path.endswith("events"):
+        answer = await client.http.get(path)
+        assert answer.status_code == 200, (path, answer.text)
+        assert answer.text.strip()
+        return
+    async with client.follow(path) as stream:
+        assert stream.status == 200
+        event = await stream.event()
+        assert event["run_id"].startswith("run-killed")
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))])
+def test_everything_that_reads_a_journal_reads_what_a_kill_left(seed: int, tmp_path: Path) -> None:
+    """A real team, killed at random points, gone on with and killed again: all commands and all routes answer."""
+    chance = random.Random(seed)
+    path = tmp_path / "team.db"
+    interrupted = 0
+    for number in range(2):
+        done = kill_one(path, chance.random() * 0.6 + (0.05 if number == 0 else 0.0))
+        left = Left(path)
+        look_with_every_command(left)
+        (tmp_path / str(number)).mkdir()
+        anyio.run(look_with_every_route, left, tmp_path / str(number))
+        interrupted += sum(call.finished is None for calls in left.tools.values() for call in calls)
+        if done:
+            break
+    assert left.ids[0] == "run-killed"
+    assert interrupted or done  # else the kills fell into nothing
+
+
+def test_the_commands_are_found_by_their_options() -> None:
+    """Negative control: what reads is listed, with its switches, and what writes or waits is not."""
+    left = Left.__new__(Left)
+    left.rows = [RunRow(started=RunStarted(run_id="run-1", agent="a", task="t", at=1.0), state="done", updated_at=1.0)]
+    left.calls, left.tools, left.contents = {"run-1": []}, {}, ["c-1"]
+    found = set(commands(left))
+    assert {("ps", "--all", "--json"), ("stats", "run-1", "--tree"), ("ledger", "--content", "c-1")} <= found
+    assert {words[0] for words in found} >= {"ps", "stats", "inspect", "ledger", "doctor"}
+    assert not {words[0] for words in found} & WRITING
+    assert not any(set(words) & ASKING for words in found)
