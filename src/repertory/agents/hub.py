@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Self
 from weakref import WeakSet
 
@@ -25,7 +25,8 @@ class EventHub:
         closed: Whether nothing will come any more.
     """
 
-    def __init__(self, *, keep: int = 20_000) -> None:
+    def __init__(self, *, keep: int = 20_000, keep_ended: int = 500) -> None:
+        self._keep_ended = keep_ended
         self.events: deque[AnyEvent] = deque(maxlen=keep)
         self.count = 0
         self.news = anyio.Event()
@@ -45,6 +46,19 @@ class EventHub:
         self.events.append(event)
         self.count += 1
         self._wake()
+
+    def forget_ended(self, going: Container[str]) -> None:
+        """Let go of the oldest events, up to the first of a run that goes on or that a reader has still to read.
+
+        A few stay, for readers that come late.
+
+        Args:
+            going: The ids of the runs that go on.
+        """
+        wanted = (reader.next_number for reader in self._readers if not reader.is_over(reader.next_number))
+        read = min(wanted, default=self.count)
+        while len(self.events) > self._keep_ended and self.oldest < read and self.events[0].run_id not in going:
+            self.events.popleft()
 
     def close(self) -> None:
         """End every reader once it has read what there is."""
@@ -76,7 +90,11 @@ class EventHub:
 
 
 class EventReader:
-    """An asynchronous iterator over events. Any number of tasks may each have their own."""
+    """An asynchronous iterator over events. Any number of tasks may each have their own.
+
+    Attributes:
+        next_number: The number of the event that it reads next.
+    """
 
     def __init__(
         self,
@@ -87,21 +105,22 @@ class EventReader:
     ) -> None:
         self._hub = hub
         self._wanted = wanted
-        self._next = since
+        self.next_number = since
         self._until = until
         self._lost: Event | None = None  # the last one
         self._lost_count = 0
 
     def lose(self, number: int, event: Event) -> None:
         """An event leaves the memory: count it if it is one that this reader had still to read."""
-        if self._next > number:
+        if self.next_number > number:
             return
-        self._next = number + 1
-        if not self._is_over(number) and (self._wanted is None or self._wanted(event)):
+        self.next_number = number + 1
+        if not self.is_over(number) and (self._wanted is None or self._wanted(event)):
             self._lost = event
             self._lost_count += 1
 
-    def _is_over(self, number: int) -> bool:
+    def is_over(self, number: int) -> bool:
+        """Whether it reads no event from this one on."""
         end = None if self._until is None else self._until()
         return end is not None and number >= end
 
@@ -117,11 +136,11 @@ class EventReader:
                 return EventsMissed(
                     run_id=lost.run_id, agent=lost.agent, iteration=lost.iteration, at=lost.at, count=count
                 )
-            if self._is_over(self._next):
+            if self.is_over(self.next_number):
                 break
-            if self._next < hub.count:
-                event = hub.events[self._next - hub.oldest]
-                self._next += 1
+            if self.next_number < hub.count:
+                event = hub.events[self.next_number - hub.oldest]
+                self.next_number += 1
                 if self._wanted is None or self._wanted(event):
                     return event
                 continue

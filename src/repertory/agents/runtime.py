@@ -240,6 +240,10 @@ class Runtime:
 
     def _register(self, live: LiveRun) -> None:
         self._live[live.run_id] = live
+        self._attach(live)
+
+    def _attach(self, live: LiveRun) -> None:
+        """Put a run in the place below its parent."""
         if live.parent is not None:
             others = [child for child in live.parent.children if child.run_id != live.run_id]
             live.parent.children = [*others, live]
@@ -309,6 +313,8 @@ class Runtime:
         for run in reversed([*live.tree()]):
             if not run.ended.is_set() or run.state not in FINAL_STATES:
                 self._close(run)
+        if live.parent is None:
+            self.hub.forget_ended(self._live)
 
     async def _end_branch(self, live: LiveRun) -> None:
         """End a run that was killed, and those below it, for good: the run above it has its report, and goes on.
@@ -363,7 +369,7 @@ class Runtime:
         live.state = row.state
         live.ending = True
         live.first_event = self.hub.count
-        self._register(live)
+        self._attach(live)
         end = {"state": row.state, "result": row.result, "error": row.error}
         self.publish(live, StateChanged, keep=False, **end)
         live.last_event = self.hub.count
