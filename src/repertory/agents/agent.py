@@ -6,13 +6,13 @@ import hashlib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from repertory._frozen import freeze_fields
-from repertory.agents.limits import Limits
+from repertory.agents.limits import Limits, check_number
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.messages import Json, canonical_json
@@ -59,24 +59,32 @@ class Agent(msgspec.Struct, frozen=True):
     on_lifecycle: Callable[[MessageEvent], object] | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "options", sequences=("tools", "team"))
-        check_listener(self.on_lifecycle)
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"agent name must be a letter, then letters, digits, _ and -, at most 64 in all, got {self.name!r}"
             )
+        self._check_types()
+        freeze_fields(self, "options", sequences=("tools", "team"))
+        check_listener(self.on_lifecycle)
         if self.memory not in ("shared", "snapshot", "isolated"):
             raise ConfigurationError(
                 f"agent {self.name}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}"
             )
         _check_context(self.context, f"agent {self.name}: context")
         check_model(self.model, f"agent {self.name}: model")
-        if self.max_tokens < 1:
-            raise ConfigurationError(f"agent {self.name}: max_tokens must be at least 1, got {self.max_tokens!r}")
+        check_number(f"agent {self.name}: max_tokens", self.max_tokens, int, least=1)
         _check_members(f"agent {self.name}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
         _check_members(f"agent {self.name}: team", self.team, Agent, "name an Agent")
         _refuse_repeats(f"agent {self.name}: tools", [tool.name for tool in self.tools])
         _refuse_repeats(f"agent {self.name}: team", [member.name for member in self.team])
+
+    def _check_types(self) -> None:
+        """Refuse what a type checker would: msgspec does not look at what is passed in code."""
+        for field in ("instructions", "description"):
+            _check_type(f"agent {self.name}: {field}", getattr(self, field), str, "a text")
+        fields = ", ".join(Limits.__struct_fields__)
+        _check_type(f"agent {self.name}: limits", self.limits, Limits, f"Limits(…), which has {fields}")
+        _check_type(f"agent {self.name}: options", self.options, Mapping, "a dict of fields of the Messages API")
 
     @property
     def summary(self) -> str:
@@ -120,6 +128,11 @@ def check_listener(listener: object) -> None:
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+
+
+def _check_type(where: str, value: object, kind: type, words: str) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{where} must be {words}, got {value!r}")
 
 
 def _check_context(context: object, where: str) -> None:

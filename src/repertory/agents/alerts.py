@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from typing import Any
 
 import msgspec
 
-from repertory.errors import ConfigurationError
+from repertory.agents.limits import check_number
 from repertory.memory import RunStatistics
 
 
@@ -42,20 +40,12 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
     least_estimate: int = 4_000
 
     def __post_init__(self) -> None:
-        _check("tokens", self.tokens, int, least=0, none=True)
-        _check("window", self.window, int, least=1)
-        _check("least_tool_calls", self.least_tool_calls, int, least=1)
-        _check("least_estimate", self.least_estimate, int, least=1)
+        check_number("alerts.tokens", self.tokens, int, least=0, none=True)
+        check_number("alerts.window", self.window, int, least=1)
+        check_number("alerts.least_tool_calls", self.least_tool_calls, int, least=1)
+        check_number("alerts.least_estimate", self.least_estimate, int, least=1)
         for name in ("retrieval_share", "summary_failures", "billed_share"):
-            _check(name, getattr(self, name), int | float, least=0, most=1, none=True)
-
-
-def _check(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
-    number = isinstance(value, kind) and not isinstance(value, bool)
-    if not (none if value is None else number and least <= value <= most):
-        words = "a whole number" if kind is int else "a number"
-        bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ConfigurationError(f"alerts.{name} must be {words} {bounds}{' or None' * none}, got {value!r}")
+            check_number(f"alerts.{name}", getattr(self, name), int | float, least=0, most=1, none=True)
 
 
 class Crossing(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from repertory.agents.accounting import Tally
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import Watch
 from repertory.agents.log import log_listener_error
+from repertory.agents.spending import Spending
 from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.errors import JournalError
 from repertory.memory import Ledger, Memory, RunStatistics
@@ -44,6 +45,7 @@ class LiveRun:
     Attributes:
         parent: The run that delegated to it; None for a root.
         members: For a root: the ids of all runs of its tree, those that are about to begin included.
+        spending: What the tree may still spend; that of its root.
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
@@ -88,6 +90,7 @@ class LiveRun:
         self.stop_asked = False
         self.agent_changed = False
         self.members: set[str] = {started.run_id}
+        self.spending: Spending = parent.spending if parent is not None else Spending()
         self.begun: Ticket | None = None
         self.end: RunEnd | None = None
         self.lost: JournalError | None = None

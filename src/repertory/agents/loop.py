@@ -185,9 +185,10 @@ class Loop:
 
     async def _iterate(self) -> None:
         self._runtime.check_limits(self._live)
-        self._live.iteration += 1
-        iteration = self._live.iteration
-        calls = await self._ask_model(iteration)
+        async with self._live.spending.call(self._live):
+            self._live.iteration += 1
+            iteration = self._live.iteration
+            calls = await self._ask_model(iteration)
         if calls:
             self._nudges = 0
             await self._caller.run(calls, iteration)

@@ -21,9 +21,11 @@ from repertory.agents.live import LiveRun, RunEnd, Said
 from repertory.agents.log import log_agent_changed, log_crash, log_event, log_unreadable
 from repertory.agents.models import OpenModels
 from repertory.agents.recovery import close_calls
+from repertory.agents.spending import cut_off
 from repertory.context import replay
 from repertory.errors import (
     ActorStopped,
+    ConfigurationError,
     JournalError,
     JournalUnreadable,
     LimitExceeded,
@@ -223,6 +225,9 @@ class Runtime:
         live.skip_added()
         live.iteration = row.iteration
         live.members.update(tally.by_run)
+        if parent is None and any(member.limits.cost is not None for member in agent.walk()):
+            calls = {run_id: await self.journal.read_model_calls(run_id) for run_id in live.members}
+            live.spending.count_cut_off({run_id: cut_off(rows) for run_id, rows in calls.items()})
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await self.journal.read_events(live.run_id):
             if record.type == _SAID:
@@ -424,19 +429,32 @@ class Runtime:
         return self._models.get(None)
 
     def check_limits(self, live: LiveRun) -> None:
-        """Raise ``LimitExceeded`` if the run may not make another model call."""
+        """Raise ``LimitExceeded`` if the run may not make another iteration."""
         most = live.agent.limits.iterations
         if live.iteration >= most:
             raise LimitExceeded(
                 f"no answer after {most} iterations, the limit of agent {live.agent.name} (limits.iterations)"
             )
-        for run in live.lineage():
-            bound = run.agent.limits.cost
-            if bound is not None and (spent := run.tally.tree(run.run_id).cost_seen) >= bound:
-                raise LimitExceeded(
-                    f"run {run.run_id} and those below it have spent ${spent:.4f}; the limit of agent "
-                    f"{run.agent.name} is ${bound:.4f} (limits.cost)"
-                )
+
+    def check_prices(self, agent: Agent, inherited: Model | None = None, *, bounded: str = "") -> None:
+        """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
+
+        Args:
+            agent: What is to run.
+            inherited: The model of the run above it; None for a root, which has the supervisor's.
+            bounded: The agent above it that has such a limit; "" for none.
+
+        Raises:
+            ConfigurationError: Nobody knows what one of the models costs.
+        """
+        inherited = self._models.get(agent.model) if agent.model is not None or inherited is None else inherited
+        bounded = bounded or (agent.name if agent.limits.cost is not None else "")
+        if bounded:
+            _check_price(inherited.profile, f"the model of {agent.name}", bounded)
+            if self._summary_profile is not None:
+                _check_price(self._summary_profile, "the model that writes summaries", bounded)
+        for member in agent.team:
+            self.check_prices(member, inherited, bounded=bounded)
 
     def _reserve_room(self, parent: LiveRun, run_id: str) -> bool:
         """Count a run before it begins, so that two that begin at once are two; whether it was not counted before.
@@ -541,3 +559,12 @@ def _deaf(live: LiveRun) -> str:
         advice = "its supervisor is closed; resume it in another one, and send it there"
     state = live.state if live.state in FINAL_STATES else "interrupted"
     return f"run {live.run_id} has ended ({state}) and did not read the message: {advice}"
+
+
+def _check_price(profile: ModelProfile, whose: str, bounded: str) -> None:
+    if not profile.known:
+        raise ConfigurationError(
+            f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. Give "
+            "it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that is "
+            "free, or leave limits.cost out"
+        )

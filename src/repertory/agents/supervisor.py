@@ -88,6 +88,7 @@ class Supervisor:
         check_policies(agent, results)
         if not task.strip():
             raise ConfigurationError("expected a task with some text, got an empty one")
+        self._runtime.check_prices(agent)
         if run_id is not None and not (isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)):
             raise ConfigurationError(
                 "run_id must be a letter or digit, then letters, digits, _ and -, at most 100 in all, got "
@@ -184,6 +185,7 @@ class Supervisor:
             agent = load_agent(started.agent_ref, **started.options)
         if row.state != "done":
             check_policies(agent, results_of(started))
+            runtime.check_prices(agent)
         live = await runtime.reopen(row, agent)
         if row.state == "done":
             runtime.show_end(live, row)

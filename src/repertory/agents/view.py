@@ -40,7 +40,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, Usage, server_of
-from repertory.llm.profiles import cost_of
+from repertory.llm.profiles import cost_at_most, cost_of
 from repertory.memory import Snapshot
 from repertory.memory.records import DecisionMade, ModelReplied
 from repertory.summarizer import ProviderStrategy, Summarize, SummaryFailed, SummaryReady
@@ -187,25 +187,27 @@ class ContextView:
         validate(request, self._model.profile)
         build_seconds = perf_counter() - begun
         self._calls += 1
-        records.append(
-            self._projector.record(
-                request,
-                run_id=live.run_id,
-                call=self._calls,
-                iteration=iteration,
-                position=len(snapshot),
-                at=now,
-                prompt_estimate=estimate,
-                expected_tokens=self._calibration.real_tokens(estimate),
-                server=server_of(self._model),
-            )
+        expected = self._calibration.real_tokens(estimate)
+        most = cost_at_most(self._model.profile, prompt=expected, output=self._max_tokens)
+        live.spending.expect(live, most)
+        called = self._projector.record(
+            request,
+            run_id=live.run_id,
+            call=self._calls,
+            iteration=iteration,
+            position=len(snapshot),
+            at=now,
+            prompt_estimate=estimate,
+            expected_tokens=expected,
+            server=server_of(self._model),
         )
+        records.append(msgspec.structs.replace(called, cost_at_most=most))
         # Need not be durable before the call: it is before the answer, which is all that acts on it.
         self._runtime.journal.submit(records)
         self._runtime.publish(
             live,
             IterationStarted,
-            view_tokens=self._calibration.real_tokens(estimate),
+            view_tokens=expected,
             record_tokens=self._calibration.real_tokens(record_estimate),
             build_seconds=build_seconds,
         )

@@ -213,3 +213,15 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
         + usage.cache_write_tokens * prices.cache_write
         + usage.cache_write_1h_tokens * prices.cache_write_1h
     ) / 1_000_000
+
+
+def cost_at_most(profile: ModelProfile, *, prompt: int, output: int) -> float:
+    """US dollars that a call can cost: nothing of its prompt is cached, and the answer is as long as it may be.
+
+    Args:
+        profile: The model.
+        prompt: Tokens that its prompt is expected to have.
+        output: Tokens that its answer may have.
+    """
+    prices = prices_at(profile, prompt)
+    return (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000

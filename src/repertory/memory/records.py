@@ -177,6 +177,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
         body: The request as JSON, without what is shared.
         prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
         expected_tokens: The same, corrected by what earlier prompts were billed for.
+        cost_at_most: US dollars that the call can cost; a limit on money counts it where the reply never came.
     """
 
     run_id: str
@@ -192,6 +193,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     shared_blocks: int = 0
     prompt_estimate: int = 0
     expected_tokens: int = 0
+    cost_at_most: float = 0.0
     purpose: str = "agent"
     server: str = ""
 

@@ -17,7 +17,7 @@ from repertory.errors import ActorStopped, JournalError, MailboxFull
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
-from repertory.llm.profiles import ModelProfile, cost_of
+from repertory.llm.profiles import ModelProfile, cost_at_most, cost_of
 from repertory.memory import Journal, request_digest
 from repertory.memory.records import EventLogged, ModelCalled, ModelReplied, SummaryStored
 from repertory.summarizer.messages import (
@@ -342,6 +342,7 @@ class SummarizerActor:
             position, call = job.position, -(_RESULT_CALLS + job.position * 100 + attempt + 1)
         body = encode_request(request)
         begun = self._clock()
+        prompt = len(canonical_json(body)) // 4
         self._journal.submit(
             [
                 ModelCalled(
@@ -353,7 +354,8 @@ class SummarizerActor:
                     digest=request_digest(body),
                     body=body,
                     at=begun,
-                    prompt_estimate=len(canonical_json(body)) // 4,
+                    prompt_estimate=prompt,
+                    cost_at_most=cost_at_most(profile, prompt=prompt, output=request.max_tokens),
                     purpose="summary",
                 )
             ]

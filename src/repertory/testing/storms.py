@@ -17,13 +17,17 @@ from tempfile import TemporaryDirectory
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import structs
 
-from repertory.agents import Agent, Run, Supervisor, open_supervisor
-from repertory.errors import RunNotFound
-from repertory.llm.messages import text_of
-from repertory.llm.model import ModelRequest
+from repertory.agents import Agent, Limits, Run, Supervisor, open_supervisor
+from repertory.errors import RunFailed, RunNotFound
+from repertory.llm.messages import Text, text_of
+from repertory.llm.model import ModelRequest, ModelResponse, Usage
+from repertory.llm.profiles import OFFLINE, with_prices
+from repertory.memory import open_journal
 from repertory.memory.journal import Journal
-from repertory.testing.models import FunctionModel
+from repertory.memory.records import FINAL_STATES
+from repertory.testing.models import FunctionModel, call
 
 _TOGETHER = 16  # calls that are made, and cancelled, side by side
 _MOST_CHECKPOINTS = 14  # a spawn passes about ten
@@ -57,6 +61,89 @@ async def cancel_storm(seed: int, count: int) -> list[str]:
                         group.start_soon(calls.make, number)
             go.set()
             return await calls.failures()
+
+
+async def limit_storm(seed: int, count: int) -> list[str]:
+    """Cut trees of runs off at random instants, resume them until they end, and compare with their limits.
+
+    The model takes a dollar for each call and keeps its own books, as a provider does. A tree may hold as many runs as
+    its limit says, make as many iterations in each, and spend its bound and one call.
+
+    Args:
+        seed: Decides everything that is left to chance.
+        count: How many trees are grown.
+    """
+    chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
+    found = list[str]()
+    for number in range(count):
+        found += [f"tree {number}: {words}" for words in await _Tree(chance).failures()]
+    return found
+
+
+class _Tree:
+    """One tree of runs that would grow and spend for ever, and its limits."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._taken = 0
+        self._wide = chance.randint(1, 5)
+        self._limits = Limits(
+            runs=chance.randint(1, 9),
+            depth=chance.randint(1, 3),
+            cost=float(chance.randint(1, 20)) if chance.random() < 0.8 else None,
+            iterations=chance.randint(2, 9),
+        )
+        # A dollar for a thousand tokens written, which is as many as an answer may have.
+        profile = with_prices(structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)
+        self._model = FunctionModel(self._answer, profile=profile)
+
+    def _agent(self) -> Agent:
+        limits = Limits(iterations=self._limits.iterations)
+        leaf = Agent("leaf", limits=limits, max_tokens=1_000)
+        branch = Agent("branch", team=[leaf], limits=limits, max_tokens=1_000)
+        return Agent("root", team=[branch, leaf], limits=self._limits, max_tokens=1_000)
+
+    async def _answer(self, request: ModelRequest) -> ModelResponse:
+        self._taken += 1
+        for _ in range(self._chance.randrange(4)):
+            await checkpoint()
+        members = [tool.input_schema["properties"]["agent"]["enum"] for tool in request.tools]
+        calls = [call("nothing")]
+        if members and self._chance.random() < 0.8:
+            wide = self._chance.randint(1, self._wide)
+            calls = [call("delegate", agent=self._chance.choice(members[0]), task=f"part {n}") for n in range(wide)]
+        done = self._chance.random() < 0.05
+        content = (Text("Done."),) if done else tuple(calls)
+        return ModelResponse(content=content, usage=Usage(input_tokens=100, output_tokens=1_000))
+
+    async def failures(self) -> list[str]:
+        """Cut it off some times, let it end, and look at what is on record and in the provider's books."""
+        limits, agent = self._limits, self._agent()
+        async with open_journal() as journal:
+            for _ in range(self._chance.randint(0, 5)):
+                async with open_supervisor(journal=journal, model=self._model, drain_timeout=0) as supervisor:
+                    await supervisor.spawn(agent, "Grow.", run_id="run-1")
+                    for _ in range(self._chance.randrange(400)):
+                        await checkpoint()
+            async with open_supervisor(journal=journal, model=self._model) as supervisor:
+                run = await supervisor.spawn(agent, "Grow.", run_id="run-1")
+                with suppress(RunFailed), anyio.fail_after(60):
+                    await run.wait_result()
+            rows = await journal.read_runs()
+            found = [f"{row.started.run_id} is {row.state}" for row in rows if row.state not in FINAL_STATES]
+            found += [f"{row.error}" for row in rows if row.error and not row.error.startswith("LimitExceeded")]
+            if len(rows) > limits.runs:
+                found.append(f"{len(rows)} runs, and limits.runs is {limits.runs}")
+            if limits.cost is not None and self._taken > limits.cost + 1:
+                found.append(f"{self._taken} dollars spent, and limits.cost is {limits.cost:g}")
+            for row in rows:
+                entries = await journal.read_entries(row.started.run_id)
+                answers = sum(entry.role == "assistant" for entry in entries)
+                if answers > limits.iterations:
+                    found.append(f"{row.started.run_id} has {answers} answers, and may have {limits.iterations}")
+                if row.started.depth > limits.depth:
+                    found.append(f"{row.started.run_id} is at depth {row.started.depth} of {limits.depth}")
+            return found
 
 
 class _Calls:

@@ -1,0 +1,92 @@
+"""What a tree of runs has spent, and whether another model call may begin: reserved before it, settled after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.errors import LimitExceeded
+from repertory.memory.journal import ModelCallRow
+
+if TYPE_CHECKING:
+    from repertory.agents.live import LiveRun
+
+
+def cut_off(calls: list[ModelCallRow]) -> float:
+    """US dollars that the calls of a run may have cost of which no end is on record: a crash cut them off."""
+    return sum(row.called.cost_at_most for row in calls if row.replied is None)
+
+
+class Spending:
+    """The money of one tree of runs, kept at its root.
+
+    What was billed is in the tally, by the journal's records. Beside it stand the calls under way, each at the most
+    that it can cost, and those that were cut off: they are billed as a rule, and nobody says how much.
+    """
+
+    def __init__(self) -> None:
+        self._cut_off: dict[str, float] = {}
+        self._under_way: dict[str, float] = {}
+        self._changed = anyio.Event()
+
+    def count_cut_off(self, by_run: Mapping[str, float]) -> None:
+        """Count calls that earlier processes did not see the end of; US dollars by run."""
+        self._cut_off.update(by_run)
+
+    @asynccontextmanager
+    async def call(self, live: LiveRun) -> AsyncGenerator[None]:
+        """Make one model call of a run, once there is money for it.
+
+        As long as something is left, one call may begin whatever it costs. Another one beside it waits where both
+        together could cost more than is left, so that a tree spends at most its bound and one call.
+
+        Raises:
+            LimitExceeded: What may be spent has been spent.
+        """
+        while self._has_to_wait(live):
+            await self._changed.wait()
+        self._under_way[live.run_id] = math.inf  # until the request is made, which says how much it can cost
+        try:
+            yield
+        except BaseException as error:
+            cost = self._under_way[live.run_id]
+            if cost != math.inf and not isinstance(error, Exception):  # else it has ended, and the record says how
+                self._cut_off[live.run_id] = self._cut_off.get(live.run_id, 0.0) + cost
+            raise
+        finally:
+            del self._under_way[live.run_id]
+            self._wake()
+
+    def expect(self, live: LiveRun, cost: float) -> None:
+        """Say what the call of a run under way can cost at most, in US dollars."""
+        if live.run_id in self._under_way:
+            self._under_way[live.run_id] = cost
+            self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _has_to_wait(self, live: LiveRun) -> bool:
+        wait = False
+        for run in live.lineage():
+            bound = run.agent.limits.cost
+            if bound is None:
+                continue
+            spent = run.tally.tree(run.run_id).cost_seen + _below(self._cut_off, run.run_id)
+            if spent >= bound:
+                raise LimitExceeded(
+                    f"run {run.run_id} and those below it have spent ${spent:.4f}; the limit of agent "
+                    f"{run.agent.name} is ${bound:.4f} (limits.cost)"
+                )
+            beside = _below(self._under_way, run.run_id)
+            wait = wait or (beside > 0 and spent + beside >= bound)
+        return wait
+
+
+def _below(amounts: Mapping[str, float], run_id: str) -> float:
+    return sum(amount for name, amount in amounts.items() if name == run_id or name.startswith(f"{run_id}."))

@@ -1,0 +1,339 @@
+"""Limits: counted from the record, reserved before anything begins, and refused where they could not be kept."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import ConfigurationError, RunFailed
+from repertory.llm import with_prices
+from repertory.llm.messages import ToolResult, text_of
+from repertory.llm.model import ModelRequest, ModelResponse, Usage
+from repertory.llm.profiles import OFFLINE, cost_at_most, profile_for
+from repertory.summarizer import ModelStrategy
+from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing.journal_faults import SlowJournal
+from repertory.testing.storms import _Tree, limit_storm
+
+# A dollar for a thousand tokens written, which is as many as an answer of these agents may have.
+DOLLARS = with_prices(msgspec.structs.replace(OFFLINE, name="dollars"), input=0.0, output=1_000.0)
+
+
+def one_dollar(answer: Any) -> Any:
+    """An answer that is billed one dollar."""
+    if isinstance(answer, ModelResponse):
+        return answer
+    blocks = answer if isinstance(answer, list) else [rp.Text(answer) if isinstance(answer, str) else answer]
+    return ModelResponse(content=tuple(blocks), usage=Usage(input_tokens=100, output_tokens=1_000))
+
+
+class Paid:
+    """A model that takes a dollar for each call and counts what it has taken, as its provider would."""
+
+    def __init__(self, answer: Callable[[ModelRequest], Any]) -> None:
+        self.taken = 0
+        self.at_once = self.most_at_once = 0
+        self._answer = answer
+        self.model = FunctionModel(self._call, profile=DOLLARS)
+
+    async def _call(self, request: ModelRequest) -> Any:
+        self.taken += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            return one_dollar(self._answer(request))
+        finally:
+            self.at_once -= 1
+
+
+def is_worker(request: ModelRequest) -> bool:
+    """Whether the worker asks."""
+    return text_of(request.system) == "You work."
+
+
+def reports_in(request: ModelRequest) -> list[str]:
+    """The tool results that a request shows."""
+    return [text_of(b) for message in request.messages for b in message.content if isinstance(b, ToolResult)]
+
+
+def lead(limits: rp.Limits) -> rp.Agent:
+    """A lead with a worker that never comes to an end by itself."""
+    many = rp.Limits(iterations=1_000)
+    worker = rp.Agent("worker", instructions="You work.", limits=many, context=None, max_tokens=1_000)
+    return rp.Agent("lead", team=[worker], limits=limits, context=None, max_tokens=1_000)
+
+
+def parts(number: int) -> list[Any]:
+    """Delegations side by side."""
+    return [call("delegate", agent="worker", task=f"part {part}") for part in range(number)]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_delegations_side_by_side_count_before_they_begin(*, slow: bool) -> None:
+    """Eight at once under a limit of four runs are three and five refusals, also while the disk takes its time."""
+    journal = SlowJournal()
+
+    def answer(request: ModelRequest) -> Any:
+        if is_worker(request):
+            return "done"
+        if not reports_in(request):
+            if slow:
+                journal.hold()
+            return parts(8)
+        return " / ".join(reports_in(request))
+
+    async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(lead(rp.Limits(runs=4)), "Go.")
+        while slow and not journal.waiting:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        journal.release()
+        result = await run.wait_result()
+        assert result.count("limits.runs") == 5
+        assert len(await supervisor.runs()) == 4
+
+
+async def test_runs_of_earlier_processes_count() -> None:
+    """A resumed tree has the runs that it had, whether or not anybody asks for them again."""
+
+    def answer(request: ModelRequest) -> Any:
+        if is_worker(request):
+            return "done"
+        reports = reports_in(request)
+        if len(reports) < 2:
+            return parts(2)
+        if len(reports) == 2:
+            return rp.errors.ModelUnavailable("down") if down.pop() else parts(3)
+        return " / ".join(reports)
+
+    down = [False, True]
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(lead(rp.Limits(runs=4)), "Go.")
+            with pytest.raises(RunFailed, match="down"):
+                await run.wait_result()
+        async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
+            again = await supervisor.resume(run.id, agent=lead(rp.Limits(runs=4)))
+            assert (await again.wait_result()).count("limits.runs") == 2
+            assert len(await supervisor.runs()) == 4
+
+
+class Moody(FunctionModel):
+    """A model that can be used at first, and then not."""
+
+    moody = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        if self.moody:
+            raise OSError("not now")
+        return "moody"
+
+
+async def test_a_delegation_that_could_not_begin_takes_no_room() -> None:
+    """What was reserved for it is given back: a later one has it."""
+    moody = Moody(lambda request: "done")
+    worker = rp.Agent("worker", instructions="You work.", model=moody)
+    other = rp.Agent("other", instructions="You work.")
+    agent = rp.Agent("lead", team=[worker, other], limits=rp.Limits(runs=2))
+
+    def answer(request: ModelRequest) -> Any:
+        moody.moody = True
+        if is_worker(request):
+            return "done"
+        done = reports_in(request)
+        return call("delegate", agent=("worker", "other")[len(done)], task="x") if len(done) < 2 else " / ".join(done)
+
+    async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        assert (await run.wait_result()).split(" / ") == ["OSError: not now", "done"]
+
+
+async def test_a_member_whose_model_does_not_exist_is_refused_at_once() -> None:
+    """Not at the first delegation, hours later."""
+    agent = rp.Agent("lead", team=[rp.Agent("worker", model="no-such-model")])
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match="unknown model 'no-such-model'"):
+            await supervisor.spawn(agent, "Go.")
+        assert await supervisor.runs() == []
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+async def test_a_tree_spends_at_most_its_bound_and_one_call(workers: int) -> None:
+    """However many work side by side, and they do as long as there is money for it."""
+    paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(workers))
+    async with rp.open_supervisor(model=paid.model) as supervisor:
+        run = await supervisor.spawn(lead(rp.Limits(cost=40.0)), "Go.")
+        with pytest.raises(RunFailed, match=r"limits\.cost"), trio.fail_after(30):
+            await run.wait_result()
+        assert paid.taken in (40, 41)
+        assert run.statistics(tree=True).cost_seen == paid.taken
+        assert paid.most_at_once == workers
+
+
+async def test_money_of_earlier_processes_counts_also_that_of_calls_that_were_cut_off() -> None:
+    """Killed again and again with calls under way: what the provider has taken stays within the bound and a call."""
+    paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(4))
+    agent = lead(rp.Limits(cost=30.0))
+    async with rp.open_journal() as journal:
+        run_id = ""
+        for _ in range(8):
+            stop_at = paid.taken + 4
+            async with rp.open_supervisor(journal=journal, model=paid.model, drain_timeout=0) as supervisor:
+                if run_id:
+                    run = await supervisor.resume(run_id, agent=agent)
+                else:
+                    run = await supervisor.spawn(agent, "Go.")
+                run_id = run.id
+                while paid.taken < stop_at and run.state != "failed":
+                    await trio.lowlevel.checkpoint()
+        async with rp.open_supervisor(journal=journal, model=paid.model) as supervisor:
+            run = await supervisor.resume(run_id, agent=agent)
+            with pytest.raises(RunFailed, match=r"limits\.cost"):
+                await run.wait_result()
+    assert 20 < paid.taken <= 31
+
+
+async def test_what_a_cut_off_call_can_have_cost_is_on_record() -> None:
+    """Prompt and longest answer, at the prices of the model."""
+    started = trio.Event()
+
+    async def hang(request: ModelRequest) -> str:
+        started.set()
+        await trio.sleep_forever()
+        return ""
+
+    async with rp.open_supervisor(model=FunctionModel(hang), drain_timeout=0) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a", max_tokens=1_000), "Go.")
+        await started.wait()
+        (row,) = await supervisor.journal.read_model_calls(run.id)
+    expected = cost_at_most(OFFLINE, prompt=row.called.expected_tokens, output=1_000)
+    assert row.called.cost_at_most == pytest.approx(expected)
+    assert expected > 1_000 * 5 / 1_000_000
+
+
+async def test_iterations_of_earlier_processes_count() -> None:
+    """Each resumption goes on counting where the record stands."""
+    model = FunctionModel(lambda request: call("nothing"))
+    agent = rp.Agent("a", limits=rp.Limits(iterations=3))
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        for _ in range(3):
+            with pytest.raises(RunFailed, match=r"limits\.iterations"):
+                await run.wait_result()
+            run = await supervisor.resume(run.id, agent=agent)
+    assert len(model.requests) == 3
+
+
+UNKNOWN = ScriptedModel([], name="mystery", profile=profile_for("mystery"))
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        rp.Agent("a", model=UNKNOWN, limits=rp.Limits(cost=1.0)),
+        rp.Agent("a", limits=rp.Limits(cost=1.0), team=[rp.Agent("b", team=[rp.Agent("c", model=UNKNOWN)])]),
+        rp.Agent("a", team=[rp.Agent("b", model=UNKNOWN, limits=rp.Limits(cost=1.0))]),
+    ],
+)
+async def test_a_limit_on_money_is_refused_where_nobody_knows_the_prices(agent: rp.Agent) -> None:
+    """At spawn, with the model and the agent that have to be changed; nothing is durable."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(
+            ConfigurationError, match=r"limits\.cost of agent \w cannot be kept.*'mystery'.*with_prices"
+        ):
+            await supervisor.spawn(agent, "Go.")
+        assert await supervisor.runs() == []
+
+
+async def test_a_limit_on_money_knows_what_summaries_cost_too() -> None:
+    """A summarizer's model without prices would spend unseen; one that was said to be free may be used."""
+    agent = rp.Agent("a", limits=rp.Limits(cost=1.0))
+    async with rp.open_supervisor(model=ScriptedModel([]), summaries=ModelStrategy(UNKNOWN)) as supervisor:
+        with pytest.raises(ConfigurationError, match="writes summaries"):
+            await supervisor.spawn(agent, "Go.")
+    free = with_prices(profile_for("mystery"), input=0.0, output=0.0)
+    model = ScriptedModel(["Done."], profile=free)
+    async with rp.open_supervisor(model=model, summaries=ModelStrategy(model)) as supervisor:
+        assert await (await supervisor.spawn(agent, "Go.")).wait_result() == "Done."
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("iterations", 0, "a whole number of at least 1"),
+        ("iterations", "5", "a whole number"),
+        ("iterations", 2.5, "a whole number"),
+        ("runs", True, "a whole number"),
+        ("runs", None, "a whole number"),
+        ("depth", -1, "a whole number of at least 0"),
+        ("parallel_tools", [], "a whole number"),
+        ("cost", 0, "above 0, or None"),
+        ("cost", -1.0, "a number of at least 0 or None"),
+        ("cost", "1", "a number"),
+        ("cost", math.nan, "a number"),
+        ("cost", math.inf, "a number"),
+    ],
+)
+def test_what_is_no_limit_is_refused_where_it_is_written(field: str, value: Any, words: str) -> None:
+    """With the field, what was expected and what came."""
+    with pytest.raises(ConfigurationError, match=rf"limits\.{field} must be {words}"):
+        rp.Limits(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"limits": {"iterations": 5}}, "limits must be Limits.*iterations, depth, runs, cost, parallel_tools"),
+        ({"limits": None}, "limits must be Limits"),
+        ({"instructions": ["a"]}, "instructions must be a text"),
+        ({"description": 1}, "description must be a text"),
+        ({"options": ["a"]}, "options must be a dict"),
+        ({"max_tokens": "8192"}, "max_tokens must be a whole number of at least 1"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1"),
+    ],
+)
+def test_what_an_agent_cannot_be_made_of_is_refused_where_it_is_written(fields: dict[str, Any], words: str) -> None:
+    """Not hours later, by whatever stumbles over it."""
+    with pytest.raises(ConfigurationError, match=f"agent a: {words}"):
+        rp.Agent("a", **fields)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    """Also where it is no string at all."""
+    with pytest.raises(ConfigurationError, match="agent name"):
+        rp.Agent(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_storm_takes_a_tree_beyond_its_limits(run_async: RunAsync, *, seed: int) -> None:
+    """Random trees under random limits, cut off at random instants and resumed."""
+    assert run_async(limit_storm, seed, 8) == []
+
+
+async def test_the_storm_notices_a_tree_beyond_its_limits() -> None:
+    """The check can fail: agents that have looser limits than the ones compared with go beyond them."""
+
+    class Loose(_Tree):
+        def _agent(self) -> rp.Agent:
+            tight, self._limits = self._limits, rp.Limits(iterations=9, runs=9, depth=3)
+            agent = super()._agent()
+            self._limits = tight
+            return agent
+
+    found = [words for seed in range(8) for words in await Loose(random.Random(seed)).failures()]
+    assert any("limits.runs" in words for words in found)
+    assert any("limits.cost" in words for words in found)
+    assert any("answers, and may have" in words for words in found)
