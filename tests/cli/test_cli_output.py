@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from cli_support import EVIL, EVIL_SHOWN
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from repertory import errors
 from repertory.cli import output
@@ -95,3 +98,13 @@ def test_exit_codes_are_as_documented(error: errors.RepertoryError, code: int) -
 def test_figures_read_well(shown: str, expected: str) -> None:
     """Units are short and say what they mean."""
     assert shown == expected
+
+
+def test_only_the_last_column_of_a_table_gives_way() -> None:
+    """It is cut where there is little room, and left out where there is too little to read; the others stay whole."""
+    rows = [("run-01m8", "12,345", "a task of several words")]
+    for width, last in ((80, "a task of several words"), (30, "a task of s…"), (24, "")):
+        written = io.StringIO()
+        screen = Console(file=written, width=width)
+        output.show(screen, output.table(("RUN", "TOKENS", "TASK"), rows, width=width, right="TOKENS"))
+        assert written.getvalue().splitlines()[1] == f"run-01m8  12,345  {last}".rstrip()

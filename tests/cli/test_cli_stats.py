@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cli_support import CHILD, RUN, invoke
+from cli_support import CHILD, RUN, Result, invoke
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,3 +196,15 @@ def test_a_percentile_bounds_its_share(values: list[float], share: float) -> Non
     assert found is not None
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9
     assert sum(value < found for value in values) < share * len(values) + 1e-9
+
+
+def test_a_tree_can_be_read_on_a_terminal_of_80_columns(demo: Result, demo_home: Path) -> None:
+    """No figure is cut: what has no room is left out; sub-agents stand below their run, under their part of its id."""
+    result = invoke("stats", "--tree", home=demo_home, env={"COLUMNS": "80"})
+    lines = result.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    head = next(number for number, line in enumerate(lines) if line.startswith("RUN "))
+    rows = lines[head : head + 1 + demo.json["agents"]]
+    assert not any("…" in row for row in rows)
+    assert [row.split()[0] for row in rows[1:]] == [demo.json["run_id"], "├", "├", "└"]
+    assert all(row.split()[1].startswith(".") for row in rows[2:])

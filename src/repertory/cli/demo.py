@@ -135,7 +135,7 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
     for command, what in (
         (f"{name} ps -a{where}", "the tree of runs"),
         (f"{name} stats {outcome.run_id}{where}", "what it saw and cost, call by call"),
-        (f"{name} inspect {outcome.run_id}{where}", "what the model saw last, beside the record"),
+        (f"{name} inspect {outcome.run_id}{where}", "what the model saw last"),
         (f"{name} ledger {outcome.run_id}{where}", "the whole record"),
     ):
         screen.print(Text.assemble(f"  {output.clean(command)}", (f"   {what}", "dim")), soft_wrap=True)
@@ -165,7 +165,7 @@ def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
     yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), "of all agents"
     yield "iterations", str(figures.iterations), "", f"{figures.runs} agents, {outcome.seconds:.1f} s"
     yield "tool calls", str(figures.tool_calls), "", f"{figures.dedup_hits} repeats not run again"
-    yield "summaries", str(figures.summaries), "", "written in the background and swapped in"
+    yield "summaries", str(figures.summaries), "", "in the background, then swapped in"
     yield "retrievals", str(figures.retrievals), "", "of what had left the view"
     resolved = sum(citation.resolved for citation in outcome.citations)
     yield "citations", str(len(outcome.citations)), "", f"{resolved} hold, looked up in the files"

@@ -132,8 +132,13 @@ def _has_width(stream: TextIO) -> bool:
     return stream.isatty() or "COLUMNS" in os.environ
 
 
+_LEAST = 8  # columns of the terminal: in less than that no words can be read
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
     """Make a table whose last column gives way where there is not enough room, and no other does.
+
+    The last column is left out where less than ``_LEAST`` columns of the terminal would be left for it.
 
     Args:
         headers: What stands above the columns.
@@ -144,21 +149,20 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
     from rich.cells import cell_len
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    left = width
-    for index, header in enumerate(headers):
-        widest = max(cell_len(str(text)) for text in (header, *(row[index] for row in rows)))
-        last = index == len(headers) - 1
+    widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
+    left = width - sum(wide + 2 for wide in widest[:-1])
+    shown = len(headers) - (left < min(_LEAST, widest[-1]))
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers))
+    for index, header in enumerate(headers[:shown]):
         made.add_column(
             header,
             justify="right" if header and header in right.split("|") else "left",
             no_wrap=True,
             overflow="ellipsis",
-            width=max(min(8, widest), min(widest, left)) if last else widest,
+            width=min(widest[index], left) if index == len(headers) - 1 else widest[index],
         )
-        left -= widest + 2
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*row[:shown])
     return made
 
 

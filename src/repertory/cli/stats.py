@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repertory.cli import output
+from repertory.cli.tree import in_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +134,7 @@ def _print(screen: Console, runs: Sequence[RunFigures], *, tree: bool) -> None:
     if tree:
         rows = [
             (
-                output.one_line(run.run_id),
+                f"{branch}{_own_id(run)}",
                 output.one_line(run.agent),
                 str(run.statistics.iterations),
                 output.tokens(run.statistics.tokens_seen),
@@ -142,7 +143,7 @@ def _print(screen: Console, runs: Sequence[RunFigures], *, tree: bool) -> None:
                 str(len(run.alerts)),
                 output.one_line(run.task, 200),
             )
-            for run in runs
+            for branch, run in in_tree(runs)
         ]
         headers = ("RUN", "AGENT", "ITER", "SEEN", "PLAIN", "COST", "ALERTS", "TASK")
         right = "ITER|SEEN|PLAIN|COST|ALERTS"
@@ -238,9 +239,11 @@ def _print_tables(screen: Console, total: dict[str, Any]) -> None:
 def _print_decisions(screen: Console, runs: Sequence[RunFigures]) -> None:
     from rich.text import Text
 
-    lines = [line for run in runs for line in run.decisions if line.tokens_before]
+    lines = [(run, line) for run in runs for line in run.decisions if line.tokens_before]
+    several = len(runs) > 1
     rows = [
         (
+            *((_own_id(run) if run.parent_id is not None else output.one_line(run.agent, 12),) if several else ()),
             str(line.iteration),
             line.kind,
             f"{output.tokens(line.tokens_before)} → {output.tokens(line.tokens_after)}",
@@ -248,14 +251,19 @@ def _print_decisions(screen: Console, runs: Sequence[RunFigures]) -> None:
             _signed(line.saved),
             output.one_line(line.reason, 200),
         )
-        for line in lines[-_DECISIONS:]
+        for run, line in lines[-_DECISIONS:]
     ]
     if rows:
-        headers = ("ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
+        headers = (*(("RUN",) if several else ()), "ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
         right = "ITER|PROMPT|COST|SAVED"
         output.show(screen, output.table(headers, rows, width=screen.width, right=right), Text())
     if len(lines) > len(rows):
         output.show(screen, Text(f"the last {len(rows)} of {len(lines)} decisions; --json has them all", style="dim"))
+
+
+def _own_id(run: RunFigures) -> str:
+    """A sub-agent's id is its parent's and a part of its own; that part."""
+    return output.one_line(run.run_id.removeprefix(run.parent_id or ""))
 
 
 def _signed(amount: float) -> str:

@@ -86,4 +86,4 @@ def _print(facts: str, *groups: Sequence[tuple[str, str]]) -> None:
     widest = max(len(command) for group in groups for command, _ in group)
     for group in groups:
         rows = [(f"  {command.ljust(widest)}", what) for command, what in group]
-        output.show(screen, output.table(("", ""), rows, width=screen.width))
+        output.show(screen, Text(), output.table(("", ""), rows, width=screen.width))
