@@ -161,18 +161,22 @@ def test_the_arguments_of_a_call_come_in_pieces() -> None:
     assert call_in_pieces("").content[1] == ToolUse("t", "f", {})
 
 
-@pytest.mark.parametrize("pieces", [['{"a"'], ["[1]"], ['{"a":' * 50_000]], ids=["half", "a list", "too deep"])
-def test_arguments_that_are_no_json_object_spoil_the_answer(pieces: list[str]) -> None:
-    """A call must not be made with arguments that nobody meant."""
-    with pytest.raises(ModelResponseInvalid, match="arguments"):
-        call_in_pieces(*pieces)
-
-
-def test_half_a_call_is_left_out_where_the_token_limit_cut_it() -> None:
-    """The rest of the answer stands, and the stop reason says why the call is missing."""
-    response = call_in_pieces('{"a"', stop_reason="max_tokens")
-    assert response.content == (Text("Now."),)
-    assert response.stop_reason == "max_tokens"
+@pytest.mark.parametrize("stop_reason", ["tool_use", "max_tokens", "refusal"])
+@pytest.mark.parametrize(
+    ("pieces", "came"),
+    [(['{"a"'], '{"a"'), (["[1", "]"], [1]), (["nul", "l"], None), (['{"a":' * 5_000], '{"a":' * 5_000)],
+    ids=["half", "a list", "null", "too deep"],
+)
+def test_a_call_whose_arguments_are_no_json_object_is_handed_on_as_it_came(
+    pieces: list[str], came: Any, stop_reason: str
+) -> None:
+    """It is no call that anybody could make by mistake, and the rest of the answer stands."""
+    response = call_in_pieces(*pieces, stop_reason=stop_reason)
+    assert response.content == (
+        Text("Now."),
+        RawBlock({"type": "tool_use", "id": "t", "name": "f", "input": came}),
+    )
+    assert response.stop_reason == stop_reason
     assert response.usage.output_tokens == 9
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from repertory.context.validation import CALL_ID, TOOL_NAME
-from repertory.llm.features import is_compaction
+from repertory.llm.features import SERVER_CALLS, is_compaction
 from repertory.llm.messages import (
     KNOWN_TYPES,
     Block,
@@ -111,11 +111,13 @@ class _Reader:
         self._stop_reason = stop_reason
         self._ids: set[str] = set()
         self._calls: set[tuple[str, str, bytes]] = set()
+        self._results: list[object] = []  # which calls of the server's own tools have one
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
         """Read all blocks."""
         came = [(block, _json_of(block)) for block in content]
         last = max((place for place, (_, raw) in enumerate(came) if raw and not _blank(raw)), default=-1)
+        self._results = [raw["tool_use_id"] for _, raw in came if raw and "tool_use_id" in raw]
         kept: list[Block] = []
         for place, (block, raw) in enumerate(came):
             if self._left < 0:
@@ -139,11 +141,22 @@ class _Reader:
             return self._call(raw, last=last)
         if raw.get("type") == "text" and isinstance(raw.get("text"), str):
             return self._text(raw)
+        if self._stays_open(raw):
+            return None
         raw = {name: value for name, value in raw.items() if name != "cache_control"}
         flaw, size = _flaw(raw, self._left)
         self._left -= size
         block = decode_block(raw)
         return None if flaw or is_compaction(block) or not _sayable(block) else block
+
+    def _stays_open(self, raw: Json) -> bool:
+        """Whether it is a call of the server's own tools that will never have its result: no server takes it back.
+
+        Of a paused turn, and behind calls of ours, the result comes with the next answer.
+        """
+        if raw.get("type") not in SERVER_CALLS or self._stop_reason in (PAUSED, "tool_use"):
+            return False
+        return raw.get("id") not in self._results
 
     def _text(self, raw: Json) -> Block | None:
         room, text = self._left, cast("str", raw["text"])

@@ -122,7 +122,7 @@ class Loop:
                 await self._runtime.change_state(live, "running")
         if live.wish in ("stop", "close"):
             return False
-        said = live.take_inbox()
+        said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
         if said:
             self._caller.forget_results()
             await self._ledger.append(
@@ -145,9 +145,9 @@ class Loop:
         last = self._ledger.snapshot()[-1]
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
+        if self._paused_by_server():
+            return None  # it goes on where it stopped when it gets the turn back as it is
         paused = last.stop_reason == PAUSED
-        if paused and any(map(is_server_tool, last.content)):
-            return None  # the server goes on where it stopped when it gets the turn back as it is
         text = text_of(last.content).strip()
         if not paused or not text:
             self._count_nudge()
@@ -169,6 +169,11 @@ class Loop:
                 f"the model gave {self._nudges} cut-off or empty answers in a row, or calls that could not be made; "
                 f"raise max_tokens of agent {self._agent.name} ({self._agent.max_tokens}) or shorten the task"
             )
+
+    def _paused_by_server(self) -> bool:
+        """Whether the last turn waits for tools that the server runs itself."""
+        last = self._ledger.snapshot()[-1]
+        return last.stop_reason == PAUSED and any(map(is_server_tool, last.content))
 
     def _answer(self) -> str | None:
         """The run's answer, if its last turn is one."""

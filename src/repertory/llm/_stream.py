@@ -144,15 +144,13 @@ class _Open:
         self.raw["citations"].append(citation)
 
     def close(self) -> Json:
-        """The whole block.
-
-        Raises:
-            ModelResponseInvalid: A tool call's arguments are not a JSON object.
-        """
+        """The whole block. Arguments that are not JSON, as where a limit cut them off, stay the text that they are."""
         self.raw.update((name, "".join(pieces)) for name, pieces in self._pieces.items())
         if arguments := "".join(self.arguments).strip():
-            with reading("a tool call's arguments are not a JSON object", arguments):
-                self.raw["input"] = _object(msgspec.json.decode(arguments))
+            try:
+                self.raw["input"] = msgspec.json.decode(arguments)
+            except (ValueError, RecursionError):
+                self.raw["input"] = arguments
         elif self.arguments:
             self.raw.setdefault("input", {})
         return self.raw
@@ -262,22 +260,13 @@ class Assembler:
         """The whole answer.
 
         Raises:
-            ModelResponseInvalid: The stream ended early, or a tool call's arguments are not a JSON object.
+            ModelResponseInvalid: The stream ended early.
         """
         if self._message is None:
             raise ModelResponseInvalid("the answer's stream is empty")
         if not self.complete:
             raise ModelResponseInvalid("the answer's stream ended before 'message_stop'")
-        truncated = self._message.get("stop_reason") == "max_tokens"
-        content: list[Json] = []
-        for index in sorted(self._blocks):
-            block = self._blocks[index]
-            try:
-                content.append(block.close())
-            except ModelResponseInvalid:
-                if not truncated:
-                    raise
-                # Half a tool call must not be made; the stop reason says why it is missing.
+        content = [self._blocks[index].close() for index in sorted(self._blocks)]
         return response_of({**self._message, "content": content})
 
 

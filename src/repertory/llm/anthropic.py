@@ -136,7 +136,8 @@ class AnthropicModel:
     async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
         """Answer one request.
 
-        A cancelled call may have been billed. A tool call that ``max_tokens`` cut in half is left out of the answer.
+        A cancelled call may have been billed. A tool call whose arguments are not a JSON object, as where a limit cut
+        it in half, is no ``ToolUse`` but a ``RawBlock`` that holds what came.
 
         Args:
             request: What to send.

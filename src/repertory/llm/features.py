@@ -17,6 +17,8 @@ COMPACT = "compact-2026-09-04"
 CONTEXT_EDITING = "context-management-2025-06-27"
 THINKING_CONTROLS = "thinking-binding-controls-2026-08-01"
 
+SERVER_CALLS = ("server_tool_use", "mcp_tool_use")  # blocks that call a tool which the provider runs
+
 # What a summarization call refuses, or what would do nothing on it.
 _REFUSED = ("context_management", "stop_sequences")
 
@@ -29,7 +31,7 @@ def is_compaction(block: Block) -> bool:
 def is_server_tool(block: Block) -> bool:
     """Whether a block is a call of a tool that the provider runs, or the result of one."""
     kind = block.raw.get("type") if isinstance(block, RawBlock) else None
-    return isinstance(kind, str) and (kind in ("server_tool_use", "mcp_tool_use") or kind.endswith("_tool_result"))
+    return isinstance(kind, str) and (kind in SERVER_CALLS or kind.endswith("_tool_result"))
 
 
 def compaction_text(content: Sequence[Block]) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from repertory.agents import Agent, Limits, Supervisor, open_supervisor
 from repertory.agents.answers import MOST_DEPTH, Answer
-from repertory.context import project, validate
+from repertory.context import ContextPolicy, project, validate
 from repertory.errors import LimitExceeded, ModelRefused, RepertoryError, RunFailed, RunNotFound
 from repertory.llm.messages import (
     Block,
@@ -183,6 +183,7 @@ def _thinking(rng: random.Random, _sound: set[int]) -> Block:
 _RAW: Final[Sequence[Json]] = (
     {},
     {"type": 5},
+    {"type": []},
     {"type": "banana", "b": [1]},
     {"type": "banana", "b": math.nan},
     {"type": "banana", "b": "\ud800"},
@@ -196,6 +197,8 @@ _RAW: Final[Sequence[Json]] = (
     {"type": "tool_use", "id": "t1", "name": "fire"},
     {"type": "tool_use", "id": "t1", "name": "fire", "input": '{"mark": 1'},
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+    {"type": "server_tool_use", "id": [], "name": "web_search", "input": {}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
 )
 
 
@@ -303,6 +306,10 @@ async def _play_on(stage: _Stage, supervisor: Supervisor) -> list[str]:
             stage.runs += 1  # one of the answers was one to the task
 
 
+# Everything, always; the default; and one that edits the past at every step.
+_CONTEXTS: Final = (None, ContextPolicy(), ContextPolicy(rhythm="strict", window=1, keep_recent=1, summarize_every=2))
+
+
 class _Stage:
     """The model and the tools of one run, and what is noticed of them."""
 
@@ -312,7 +319,13 @@ class _Stage:
         self.scope = anyio.CancelScope()
         self.profile: ModelProfile = rng.choice((OFFLINE, profile_for("claude-opus-4-8")))
         self.name = self.profile.name
-        self.agent = Agent("clerk", tools=self._tools(), model=self, limits=Limits(iterations=20 * length))
+        self.agent = Agent(
+            "clerk",
+            tools=self._tools(),
+            model=self,
+            context=rng.choice(_CONTEXTS),
+            limits=Limits(iterations=20 * length),
+        )
         self.runs = 1
         self._rng = rng
         self._left = length
