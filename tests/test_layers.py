@@ -28,7 +28,7 @@ ROOMS = [
 ]
 NOT_EVEN = {"llm": {"actors"}, "context": {"actors"}}  # pure functions have no business with the runtime
 ALSO = {"torture": {"testing"}}  # its teams are played by scripted models
-ANYWHERE = {"_frozen", "_ids", "_version", "__version__"}
+ANYWHERE = {"_choices", "_frozen", "_ids", "_version", "__version__"}
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room
 
 

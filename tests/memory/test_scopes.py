@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.errors import ItemNotFound, ScopeNotFound
-from repertory.memory import ItemQuery, ItemWritten, ScopeMode, ScopeOpened, Transform
+from repertory.errors import ConfigurationError, ItemNotFound, ScopeNotFound
+from repertory.memory import ItemQuery, ItemWritten, Memory, ScopeMode, ScopeOpened, Transform
 from repertory.memory.items import item_info, matches, shape_item, shape_text
 from repertory.memory.scopes import ScopeTree
 
@@ -325,6 +325,17 @@ def test_an_excerpt_holds_the_words_that_were_asked_for(n: int, before: int, aft
         assert len(excerpt) <= n
         assert "needle" in excerpt or "haystack" in excerpt
         assert n < 50 or all(word in excerpt for word in words.split())
+
+
+async def test_a_word_that_there_is_none_of_is_refused_with_the_choices() -> None:
+    """Where it is written; not by a result of None, nor by a scope that nobody asked for."""
+    with pytest.raises(ConfigurationError, match="kind is 'gist'; expected 'full' or 'excerpt' or"):
+        Transform(kind="gist")  # type: ignore[arg-type]
+    memory = Memory(None, "s")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="mode is 'root'; expected 'shared' or 'snapshot' or 'isolated'"):
+        await memory.fork("b", mode="root")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="prefer is 'me'; expected 'neither' or 'child' or 'parent'"):
+        await memory.merge(prefer="me")  # type: ignore[arg-type]
 
 
 def test_an_excerpt_without_the_words_is_the_beginning() -> None:

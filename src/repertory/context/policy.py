@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo
 
+from repertory._choices import choices
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 
@@ -36,15 +37,9 @@ def _check_types(struct: msgspec.Struct) -> None:
             msgspec.convert(msgspec.to_builtins(value), type=field.type)
         except (msgspec.ValidationError, TypeError) as error:
             where = f"{type(struct).__name__}.{field.name}"
-            choices = _choices(field.type)
-            why = f"; expected {choices}" if choices else f": {str(error)[:1].lower()}{str(error)[1:]}"
+            literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)
+            why = f"; expected {choices(literal)}" if literal else f": {str(error)[:1].lower()}{str(error)[1:]}"
             raise ConfigurationError(f"{where} is {value!r}{why}") from None
-
-
-def _choices(kind: Any) -> str:
-    """The words that a field may hold, spelled out; "" where it is not one of a few."""
-    literal = next((each for each in (kind, *get_args(kind)) if get_origin(each) is Literal), None)
-    return " or ".join(map(repr, get_args(literal))) if literal is not None else ""
 
 
 def _check_range(struct: msgspec.Struct, least: float, most: float, *names: str) -> None:

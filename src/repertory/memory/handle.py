@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
+from repertory._choices import check_choice
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
 from repertory.memory.messages import (
@@ -18,8 +20,9 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
-from repertory.memory.records import ScopeMode
 from repertory.memory.scopes import MergeReport, Prefer
+
+ForkMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 
 class Memory:
@@ -37,9 +40,10 @@ class Memory:
         return cls(ref, (await opened.durable()).scope_id)
 
     async def fork(
-        self, owner: str, *, mode: ScopeMode = "snapshot", scope_id: str = "", position: int | None = None
+        self, owner: str, *, mode: ForkMode = "snapshot", scope_id: str = "", position: int | None = None
     ) -> Memory:
         """Open a scope for a sub-agent: ``shared`` with this one, a ``snapshot`` of it, or ``isolated``."""
+        check_choice("Memory.fork: mode", mode, ForkMode)
         parent = self.scope_id if mode in {"shared", "snapshot"} else None
         message = OpenScope(owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position)
         opened = await self._ref.ask(message)
@@ -100,4 +104,5 @@ class Memory:
 
     async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
         """Bring this snapshot's changes into its parent; the report names what both had changed."""
+        check_choice("Memory.merge: prefer", prefer, Prefer)
         return await (await self._ref.ask(MergeScope(scope_id=self.scope_id, prefer=prefer))).durable()

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from repertory._choices import check_choice
 from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
 from repertory.memory.excerpts import EXCERPT, cut_end, find_words, fold, words_of
@@ -76,6 +77,9 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
     kind: TransformKind = "full"
     n: int = EXCERPT
     words: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("Transform.kind", self.kind, TransformKind)
 
 
 FULL: Final = Transform()

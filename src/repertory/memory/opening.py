@@ -6,11 +6,11 @@ import os
 import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import get_args
 
 import anyio.to_thread
 
-from repertory.errors import ConfigurationError, JournalUnreadable
+from repertory._choices import check_choice
+from repertory.errors import JournalUnreadable
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.ownership import FileLock
@@ -44,9 +44,7 @@ async def open_journal(
         JournalSchemaTooNew: A newer repertory wrote it.
         ConfigurationError: There is no such durability.
     """
-    if durability not in get_args(Durability):
-        words = " or ".join(map(repr, get_args(Durability)))
-        raise ConfigurationError(f"open_journal: durability is {durability!r}; expected {words}")
+    check_choice("open_journal: durability", durability, Durability)
     journal: MemoryJournal | SqliteJournal
     if path is None or os.fspath(path) == ":memory:":
         journal = MemoryJournal()
