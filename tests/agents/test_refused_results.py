@@ -9,7 +9,7 @@ import pytest
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
-from repertory.memory.records import EventLogged
+from repertory.memory.records import EventLogged, RunStarted
 from repertory.memory.rows import MAX_TEXT
 from repertory.testing import ScriptedModel, call
 
@@ -39,11 +39,25 @@ def commits_nonsense(ran: list[str], effect: Any) -> rp.Tool:
     return read
 
 
+def commits_a_run(ran: list[str], effect: Any) -> rp.Tool:
+    """A tool that wants the run started which it is called in."""
+
+    @rp.tool(effect=effect)
+    async def read(context: rp.ToolContext) -> str:
+        """Read it all."""
+        ran.append("read")
+        context.commit([RunStarted(run_id=context.run_id, agent="clerk", task="t", at=0.0)])
+        return "fine"
+
+    return read
+
+
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "unsafe"])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (enormous, "read ran, but its result cannot be shown: ValueError: it has 250,000,001 characters"),
+        (commits_a_run, "read ran, but commits a RunStarted, which the runtime alone writes"),
         (commits_nonsense, "read ran, but its result cannot be kept: cannot keep this EventLogged: nan is not"),
     ],
 )

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
-from repertory.memory.records import OutcomeStatus
+from repertory.memory.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
@@ -119,6 +119,10 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
     records = () if output.is_error else (*output.records, *context.staged)
+    own = next((record for record in records if isinstance(record, RunStarted | EntryAppended)), None)
+    if own is not None:  # of these there is one of each id or position, and the journal refuses a second one
+        text = f"{tool.name} ran, but commits a {type(own).__name__}, which the runtime alone writes; nothing was kept"
+        return _failure(tool, text, "result", None)
     return msgspec.structs.replace(output, records=records)
 
 
