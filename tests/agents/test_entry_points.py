@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import trio.testing
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, RunError, RunExists, RunNotFound
+from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.memory.memory_journal import MemoryJournal
@@ -216,6 +217,17 @@ async def test_a_cancelled_spawn_goes_on_where_its_record_was_on_its_way() -> No
         with trio.fail_after(5):
             run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
             assert await run.wait_result() == "Done."
+
+
+async def test_a_run_whose_beginning_the_journal_refuses_leaves_nothing_behind() -> None:
+    """Its id is free again, and so is its place."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        with pytest.raises(RecordRefused):
+            await supervisor.spawn(clerk(), "Go.", run_id="run-1", options={"share": math.nan})
+        assert await supervisor.runs() == []
+        with pytest.raises(RunNotFound):
+            supervisor.run("run-1")
+        assert await (await supervisor.spawn(clerk(), "Go.", run_id="run-1")).wait_result() == "Done."
 
 
 @pytest.mark.parametrize("bare", [False, True])

@@ -61,6 +61,10 @@ class Spending:
             del self._under_way[live.run_id]
             self._wake()
 
+    def is_bounded(self, live: LiveRun) -> bool:
+        """Whether a run, or one above it, may spend only so much."""
+        return any(run.agent.limits.cost is not None for run in live.lineage())
+
     def expect(self, live: LiveRun, cost: float) -> None:
         """Say what the call of a run under way can cost at most, in US dollars."""
         if live.run_id in self._under_way:

@@ -202,8 +202,7 @@ class ContextView:
             server=server_of(self._model),
         )
         records.append(msgspec.structs.replace(called, cost_at_most=most))
-        # Need not be durable before the call: it is before the answer, which is all that acts on it.
-        self._runtime.journal.submit(records)
+        ticket = self._runtime.journal.submit(records)
         self._runtime.publish(
             live,
             IterationStarted,
@@ -211,6 +210,9 @@ class ContextView:
             record_tokens=self._calibration.real_tokens(record_estimate),
             build_seconds=build_seconds,
         )
+        if live.spending.is_bounded(live):
+            await ticket.wait()  # else a crash could forget a call that is billed
+        # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
         return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
 
     def _journal_decisions(self, made: Sequence[DecisionMade]) -> None:
