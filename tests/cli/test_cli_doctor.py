@@ -16,7 +16,7 @@ from repertory import __version__
 from repertory.cli import doctor
 from repertory.cli.stress import finish
 from repertory.errors import RepertoryError
-from repertory.llm import AnthropicModel, Text
+from repertory.llm import AnthropicModel, RawBlock, Text
 from repertory.memory.stress import run_appends
 from repertory.testing import FunctionModel, call, open_messages_server
 
@@ -154,10 +154,11 @@ async def ask_for_a_tool(answer: Any) -> doctor.Finding:
             "warning",
             "asked to call a tool, and answered 'It is 40 m high.'",
         ),
-        (call("search", word="lighthouse"), "warning", "arguments {'word': 'lighthouse'}"),
+        (call("search", word="lighthouse"), "warning", "'input': {'word': 'lighthouse'}"),
         (call("search", query=["lighthouse"]), "warning", "not legal"),
-        (call("functions.search", query="lighthouse"), "warning", "name 'functions.search'"),
-        (call("search", call_id="functions.search:0", query="x"), "warning", "id 'functions.search:0'"),
+        (call("functions.search", query="lighthouse"), "warning", "'name': 'functions.search'"),
+        (RawBlock({"type": "tool_use", "id": 7, "name": "search", "input": None}), "warning", "'id': 7"),
+        (call("search", call_id="functions.search:0", query="x"), "warning", "'id': 'functions.search:0'"),
     ],
     ids=repr,
 )

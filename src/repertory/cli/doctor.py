@@ -23,7 +23,7 @@ from repertory.cli.databases import data_dir, is_owned, is_there, kept_databases
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.llm import Model
+    from repertory.llm import Block, Model
 
 Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
@@ -225,7 +225,7 @@ _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 async def _tool_call(model: Model) -> Finding:
     """Whether the model calls a tool when it is told to: without that no agent works."""
-    from repertory.llm.messages import Message, Text, text_of, tool_uses
+    from repertory.llm.messages import Message, Text, encode_block, text_of, tool_uses
     from repertory.llm.model import ModelRequest, ToolSchema
 
     name = "tool call"
@@ -242,17 +242,29 @@ async def _tool_call(model: Model) -> Finding:
         return Finding(name, "problem", f"{type(error).__name__}: {error}")
     calls = tool_uses(response.content)
     advice = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
+    for block in response.content:
+        if _is_broken_call(block):
+            return Finding(
+                name, "warning", output.one_line(f"its call is not legal: {encode_block(block)}", 160), advice
+            )
     if not calls:
         words = output.one_line(text_of(response.content), 40)
         return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", advice)
-    for call in calls:
-        word = call.input.get("query") if isinstance(call.input, dict) else None
-        legal = isinstance(call.id, str) and _LEGAL_ID.fullmatch(call.id) is not None
-        if call.name != tool.name or not legal or not isinstance(word, str) or set(call.input) != {"query"}:
-            fact = f"its call is not legal: name {call.name!r}, id {call.id!r}, arguments {call.input!r}"
-            return Finding(name, "warning", output.one_line(fact, 160), advice)
     word = output.one_line(calls[0].input["query"], 40)
     return Finding(name, "ok", f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
+
+
+def _is_broken_call(block: Block) -> bool:
+    """Whether a block calls a tool, and not the one that was offered, as it is to be called."""
+    from repertory.llm.messages import RawBlock, ToolUse
+
+    match block:
+        case ToolUse(id=id_, name="search", input={"query": str(), **others}):
+            return bool(others) or not _LEGAL_ID.fullmatch(id_)
+        case ToolUse() | RawBlock(raw={"type": "tool_use"}):
+            return True
+        case _:
+            return False
 
 
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}

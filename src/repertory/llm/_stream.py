@@ -7,7 +7,7 @@ What comes over the wire is foreign: it may have any shape. Nothing in this file
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ UNREADABLE = (
 
 
 @contextmanager
-def reading(what: str, value: object = None) -> Iterator[None]:
+def reading(what: str, value: object = None) -> Generator[None]:
     """Make every error of reading something foreign a ``ModelResponseInvalid`` that says what it was.
 
     Args:
