@@ -72,11 +72,12 @@ def raw_plain(folder: Path, durability: str, rows: int, batch: int) -> float:
 def raw_schema(folder: Path, durability: str, rows: int, batch: int) -> float:
     """The same with the journal's real table, its index and its encoded rows: what its own writer could reach."""
     connection = open_to_write(str(folder / f"{next(names)}.db"), durability)  # type: ignore[arg-type]
-    marks = ", ".join("?" * (1 + len(ENTRIES.columns)))
+    marks = ", ".join("?" * (2 + len(ENTRIES.columns)))
     started = time.perf_counter()
     for first in range(0, rows, batch):
         records = [EntryAppended(run_id="run-1", entry=entry(first + n)) for n in range(batch)]
-        values = [(first + n + 1, *row) for n, ((_, row),) in enumerate(encode_records(records))]
+        encoded = enumerate(encode_records(records), first + 1)
+        values = [(seq, *row, checksum ^ seq) for seq, ((_, row, checksum),) in encoded]
         connection.execute("BEGIN")
         connection.executemany(f"INSERT INTO entries VALUES ({marks})", values)
         connection.execute("COMMIT")

@@ -25,6 +25,7 @@
     │   ├── JournalLocked           another process owns the file
     │   ├── JournalSchemaTooNew     written by a newer repertory
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
+    │   │   └── JournalDamaged      a record is not what was written
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
     │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept, or is there already; nothing of its batch was written
@@ -166,6 +167,10 @@ class JournalSchemaTooNew(JournalError):
 
 class JournalUnreadable(JournalError):
     """The file is not a journal, is damaged, or may not be read."""
+
+
+class JournalDamaged(JournalUnreadable):
+    """Something in the file is not what was written; the message names the record, its run and its position."""
 
 
 class JournalWriteFailed(JournalError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from contextlib import aclosing
 from importlib import metadata
 from pathlib import Path
@@ -240,3 +242,17 @@ def test_the_entry_point_is_installed(home: Path) -> None:
     completion = in_a_process("--show-completion", "bash", home=home, env=named)
     assert completion.code == 0
     assert "_REPERTORY_COMPLETE" in completion.out
+
+
+def test_the_doctor_finds_damage_when_it_looks_deep(made: Path, tmp_path: Path) -> None:
+    """A record that was changed behind the journal's back is named; without ``--deep`` it is not looked for."""
+    assert "as it was written" in checks_of(tmp_path, "--deep", "--db", str(made))["database"]["fact"]
+    copy = tmp_path / "damaged.db"
+    shutil.copy(made, copy)
+    with sqlite3.connect(copy) as database:
+        database.execute("UPDATE entries SET content = replace(content, 'e', 'a') WHERE position = 1")
+    database.close()
+    assert checks_of(tmp_path, "--db", str(copy))["database"]["verdict"] != "problem"
+    found = checks_of(tmp_path, "--deep", "--db", str(copy))["database"]
+    assert found["verdict"] == "problem"
+    assert "in entries (run_id" in found["fact"]

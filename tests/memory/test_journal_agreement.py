@@ -152,7 +152,7 @@ class Agreement(RuleBasedStateMachine):
         assert [[row.started, row.state] for row in rows] == list(self.runs.values())
         for name, (body, _) in self.contents.items():
             content = self.both(lambda journal, name=name: journal.read_content(name))  # type: ignore[misc]
-            assert ((content.body or None) if content else None) == body
+            assert content.body == (body or "")
         assert self.both(lambda journal: journal.read_items(["p", "q"])) == self.items
 
 

@@ -209,7 +209,7 @@ BAD = [
     (foreign, JournalUnreadable, "is an SQLite database but not a journal"),
     (lambda path: path.write_bytes(b"no database at all, but long enough" * 100), JournalUnreadable, "not a database"),
     (truncated, JournalUnreadable, "damaged: restore it from a backup"),
-    (folder, JournalUnreadable, "unable to open|is it a file"),
+    (folder, JournalUnreadable, "is a folder; name a file in its place"),
 ]
 
 

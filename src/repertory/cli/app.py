@@ -329,12 +329,13 @@ def doctor(
     db: Database = None,
     model: ModelName = None,
     llm: Annotated[bool, typer.Option("--llm", help="Call the model twice, too; once with a tool.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Check every record of the database, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine and its settings."""
     from repertory.cli.doctor import check
 
-    check(db=db, model=model, llm=llm, as_json=as_json)
+    check(db=db, model=model, llm=llm, deep=deep, as_json=as_json)
 
 
 @app.command()

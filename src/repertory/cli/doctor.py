@@ -56,13 +56,13 @@ def show_versions(*, as_json: bool) -> None:
         sys.stdout.write(f"repertory {__version__}\n{rest}\n")
 
 
-def check(*, db: Path | None, model: str | None, llm: bool, as_json: bool) -> None:
+def check(*, db: Path | None, model: str | None, llm: bool, deep: bool, as_json: bool) -> None:
     """See ``repertory doctor``.
 
     Raises:
         RepertoryError: There is a problem.
     """
-    findings = anyio.run(_look, db, model, llm)
+    findings = anyio.run(_look, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]
     if as_json:
         output.print_json({"ok": not problems, "checks": [msgspec.to_builtins(finding) for finding in findings]})
@@ -72,13 +72,13 @@ def check(*, db: Path | None, model: str | None, llm: bool, as_json: bool) -> No
         raise RepertoryError(f"{len(problems)} of {len(findings)} checks found a problem")
 
 
-async def _look(db: Path | None, name: str | None, llm: bool) -> list[Finding]:
+async def _look(db: Path | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
     findings = [
         _python(),
         _backends(),
         _sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version),
         _folder(data_dir()),
-        await _database(db),
+        await _database(db, deep),
         _key(os.environ),
         await _server(os.environ),
     ]
@@ -143,18 +143,24 @@ def _private(name: str, path: Path, fact: str) -> Finding:
     return Finding(name, "ok", fact)
 
 
-async def _database(db: Path | None) -> Finding:
+async def _database(db: Path | None, deep: bool) -> Finding:
+    from repertory.memory import SqliteJournal
+
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)
     if path is None or not is_there(path):
         return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
     try:
         async with open_to_read(path) as journal:
+            if deep and isinstance(journal, SqliteJournal) and (damage := await journal.check(deep=True)):
+                advice = "restore it from a backup; runs without damage can still be read"
+                return Finding(name, "problem", f"{path} is damaged: {'; '.join(damage)}", advice)
             runs = len(await journal.read_runs())
     except RepertoryError as error:
         return Finding(name, "problem", str(error))
     owner = ", in use by a process" if is_owned(path) else ""
-    return _private(name, path, f"{path} holds {runs} runs{owner}")
+    whole = ", and all of it is as it was written" if deep else ""
+    return _private(name, path, f"{path} holds {runs} runs{whole}{owner}")
 
 
 def _key(environment: Mapping[str, str]) -> Finding:

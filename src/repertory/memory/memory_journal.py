@@ -121,7 +121,7 @@ class MemoryJournal:
                 return ticket
             for rows in encoded:
                 self._sequence += 1
-                for name, row in rows:
+                for name, row, _ in rows:
                     if name in self._sides:
                         self._sides[name][self._sequence] = row
                     else:
@@ -138,7 +138,7 @@ class MemoryJournal:
     def _take(self, encoded: Sequence[EncodedRecord]) -> str:
         # What the unique indexes do in the file; returns what is wrong.
         taken: dict[str, list[Row]] = {table: [] for table in UNIQUE}
-        for (name, row), *_ in encoded:
+        for (name, row, _), *_ in encoded:
             if name in UNIQUE:
                 keys, _ = UNIQUE[name]
                 taken[name].append(tuple(row[column] for column in range(len(keys))))

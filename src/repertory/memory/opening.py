@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from repertory.errors import JournalUnreadable
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.ownership import FileLock
-from repertory.memory.sqlite_file import check_readable, make_folder, open_to_write
+from repertory.memory.sqlite_file import check_readable, explain, make_folder, open_to_write
 from repertory.memory.sqlite_journal import SqliteJournal
 from repertory.memory.sqlite_writer import SqliteWriter
 
@@ -65,7 +66,12 @@ def _open(path: str, durability: Durability, readonly: bool, close_timeout: floa
     make_folder(path)
     lock = FileLock(path)
     try:
-        writer = SqliteWriter(open_to_write(path, durability), path)
+        connection = open_to_write(path, durability)
+        try:
+            writer = SqliteWriter(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            raise explain(error, path, "open") from error
     except BaseException:
         lock.release()
         raise

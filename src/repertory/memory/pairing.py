@@ -121,8 +121,11 @@ def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
             )
         chain.append(base)
     messages: list[Json] = []
-    for record in reversed(chain):
-        _build_on(messages, record)
+    try:
+        for record in reversed(chain):
+            _build_on(messages, record)
+    except (LookupError, TypeError) as error:
+        raise JournalUnreadable(f"the parts of model call {call} of {wanted.run_id} do not fit: {error}") from error
     body = dict(wanted.body)
     if "messages" in body:
         body["messages"] = messages

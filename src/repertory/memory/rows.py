@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Sequence
+from inspect import get_annotations
 from operator import attrgetter
 from typing import Any, Final, cast
 
 import msgspec
 
-from repertory.errors import RecordRefused
+from repertory.errors import JournalDamaged, RecordRefused
 from repertory.llm.messages import decode_block, encode_block
 from repertory.llm.model import Usage
 from repertory.memory.entries import Entry, Retrieved
@@ -37,9 +39,10 @@ from repertory.memory.records import (
 
 Value = str | bytes | int | float | None
 Row = tuple[Value, ...]
-EncodedRecord = tuple[tuple[str, Row], ...]  # (table, row): a record's row, then that of its side table
+EncodedRow = tuple[str, Row, int]  # table, values, and their checksum, to which the writer adds the row's number
+EncodedRecord = tuple[EncodedRow, ...]  # a record's row, then that of its side table
 
-MAX_TEXT: Final = 250_000_000  # characters; SQLite's own limit is a thousand million bytes
+MAX_TEXT: Final = 225_000_000  # characters of a row; SQLite's own limit is a thousand million bytes
 _INT64: Final = 2**63
 _SHORT: Final = 1_000_000
 
@@ -104,12 +107,23 @@ def encode_plain(value: object) -> Value:
     if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
             raise ValueError(f"the number {value} has more than 64 bits")
-        return value
+        return int(value)
     if isinstance(value, float):
         if math.isnan(value):
             raise ValueError("nan is not a number that can be kept")
-        return value
+        return float(value)
     raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
+
+
+def _encode_column(value: object, kind: type[Any]) -> Value:
+    """Write one plain column as the kind that SQLite keeps there, so that it is read as it was written."""
+    if kind is float and isinstance(value, int | float):
+        number = float(value)
+        return encode_plain(number) if number else 0.0  # the file knows no negative zero
+    plain = encode_plain(value)
+    if isinstance(plain, str | bytes) if kind is str else isinstance(plain, kind):
+        return plain
+    raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
 def _encode_blocks(content: Any) -> str:
@@ -134,6 +148,21 @@ _CODECS: Final[dict[str, _Codec]] = {
 }
 
 
+# --- checksums ---------------------------------------------------------------------------------------------
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+# What reading something that is not as it was written may raise.
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
+    """The checksum that a row with this number has in the file, or None for what was never written so."""
+    try:
+        return zlib.crc32(_pack(row), seed) ^ number if isinstance(number, int) else None
+    except UnicodeEncodeError:
+        return None
+
+
 # --- tables -----------------------------------------------------------------------------------------------
 
 
@@ -143,15 +172,28 @@ class Table:
     Attributes:
         name: The table's name.
         columns: Its columns after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
-            have no column of their own, so that a new field is kept from the day it exists.
+            have no column of their own, so that a new field is kept from the day it exists. Behind it stands only
+            ``checksum``.
+        kinds: What each of them holds: text, whole numbers or fractions; the side column's comes before the last.
         side: A second table for the one large field that must not swell this one's rows; None for most.
+        side_expires: Its rows may be deleted once their time is over; the field then reads as "".
     """
 
     def __init__(
-        self, name: str, record: type[Any], fields: str, *, side: str | None = None, **nested: type[Any]
+        self,
+        name: str,
+        record: type[Any],
+        fields: str,
+        *,
+        side: str | None = None,
+        side_expires: bool = False,
+        **nested: type[Any],
     ) -> None:
         self.name = name
         self.side = side
+        self.side_expires = side_expires
+        # The table counts in a checksum too, so that no row passes for one of another table.
+        self._seed, self._side_seed = zlib.crc32(name.encode()), zlib.crc32((side or "").encode())
         specs = [spec.partition(":") for spec in fields.split()]
         paths = [path for path, _, _ in specs]
         self._get = attrgetter(*paths)
@@ -165,6 +207,7 @@ class Table:
             self._places[outer].append((name, index))
         self._more = [path for path in self._all_paths() if path not in paths]
         names = [path.rpartition(".")[2] for path in paths]
+        self.kinds: list[type[Any]] = [*(self._kind(path, kind) for path, _, kind in specs), str]
         # The side table's column comes last in every row, and is not one of this table's own.
         self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
         self.side_column = names[-1] if side else ""
@@ -176,24 +219,84 @@ class Table:
             paths += [name] if inner is None else [f"{name}.{field}" for field in inner.__struct_fields__]
         return paths
 
+    def _kind(self, path: str, codec: str) -> type[Any]:
+        if codec:
+            return int if codec == "bool" else str
+        outer, _, name = path.rpartition(".")
+        owner = self._nested[outer] if outer else self._record
+        annotation = str(next(found[name] for base in owner.__mro__ if name in (found := get_annotations(base))))
+        return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
+
     def encode(self, record: Record) -> EncodedRecord:
         """Turn a record into its row, and the row of its side table."""
         values: list[Any] = list(self._get(record))
         for index, encode in self._encoders:
             values[index] = encode(values[index])
-        for index, value in enumerate(values):
+        long = 0
+        for index, (value, kind) in enumerate(zip(values, self.kinds, strict=False)):
             # What needs no care is recognized here: this loop runs for every column of every record.
-            kind = type(value)
-            if kind is str:
-                if len(value) < _SHORT and value.isascii():
-                    continue
-            elif value is None or (kind is int and -_INT64 <= value < _INT64):
+            if value is None:
                 continue
-            values[index] = encode_plain(value)
+            if type(value) is kind:
+                if kind is str:
+                    if len(value) < _SHORT:
+                        if value.isascii():
+                            continue
+                    else:
+                        long += len(value)
+                elif kind is int:
+                    if -_INT64 <= value < _INT64:
+                        continue
+                elif value and not math.isnan(value):
+                    continue
+            values[index] = _encode_column(value, kind)
+        if long > MAX_TEXT:
+            raise ValueError(f"texts of {long} characters are longer than {MAX_TEXT}")
         more = encode_json({path: attrgetter(path)(record) for path in self._more}) if self._more else None
         if self.side is None:
-            return ((self.name, (*values, more)),)
-        return ((self.name, (*values[:-1], more)), (self.side, (values[-1],)))
+            row = (*values, more)
+            return ((self.name, row, zlib.crc32(_pack(row), self._seed)),)
+        row, body = (*values[:-1], more), (values[-1],)
+        return (
+            (self.name, row, zlib.crc32(_pack(row), self._seed)),
+            (self.side, body, zlib.crc32(_pack(body), self._side_seed)),
+        )
+
+    def select(self, alias: str, side: str = "") -> str:
+        """The columns that ``read`` wants, as SQL; ``side`` is the alias of the side table, "" to leave it out."""
+        columns = [f"{alias}.{column}" for column in ("seq", *self.columns, "checksum")]
+        return ", ".join([*columns, f"{side}.{self.side_column}", f"{side}.checksum"] if side else columns)
+
+    def read(self, row: Sequence[Value]) -> tuple[int, Any]:
+        """Turn a row of ``select`` back into the number and the record that were written.
+
+        A side column that was not selected, or has expired, reads as "".
+
+        Raises:
+            JournalDamaged: They are not what was written.
+        """
+        width = len(self.columns) + 1
+        own, found, side = row[1:width], row[width], row[width + 1 :]
+        if self.side_expires and side and side[0] is side[1] is None:
+            side = ()
+        if found != _checksum(own, self._seed, row[0]) or (
+            side and side[1] != _checksum(side[:1], self._side_seed, row[0])
+        ):
+            raise self._damaged(row, "is not what was written: its checksum is wrong")
+        try:
+            return int(row[0] or 0), self.decode((*own, *(side[:1] or ("",))) if self.side else own)
+        except (*UNREADABLE, AssertionError) as error:  # written so, by another repertory
+            raise self._damaged(row, f"cannot be read: {error}") from error
+
+    def _damaged(self, row: Sequence[Value], fact: str) -> JournalDamaged:
+        names = {"run_id", "scope_id", "position", "iteration", "call", "call_id", "content_id"}
+        where = ", ".join(
+            f"{name} {value!r:.60}" for name, value in zip(self.columns, row[1:], strict=False) if name in names
+        )
+        return JournalDamaged(
+            f"record {row[0]!r} in {self.name} ({where}) {fact}; restore the journal from a backup, and see "
+            "repertory doctor --deep for all that is damaged"
+        )
 
     def decode(self, row: Sequence[Value]) -> Any:
         """Turn a row (``columns``, then the side column) back into its record."""
@@ -260,6 +363,7 @@ CONTENTS: Final = Table(
     ContentStored,
     "content_id run_id source_type source url format length at expires_at retention metadata:json body",
     side="content_bodies",
+    side_expires=True,
 )
 SUMMARIES: Final = Table(
     "summaries",
@@ -307,7 +411,7 @@ def refuse_batch(rows: Sequence[EncodedRecord], fact: object) -> RecordRefused:
     runs = dict.fromkeys(
         str(row[columns.index("run_id")])
         for record in rows
-        for table, row in record[:1]
+        for table, row, _ in record[:1]
         if "run_id" in (columns := _COLUMNS[table])
     )
     hint = "".join(f"; {hint}" for table, (_, hint) in UNIQUE.items() if f" {table}." in str(fact))
@@ -329,6 +433,6 @@ def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
             out.append(TABLES[type(record)].encode(record))
         except KeyError:
             raise RecordRefused(f"cannot keep a {type(record).__name__}: it is not a record") from None
-        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             raise RecordRefused(f"cannot keep this {type(record).__name__}: {error}; nothing was written") from error
     return out

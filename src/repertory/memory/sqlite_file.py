@@ -7,9 +7,10 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from repertory.errors import (
+    JournalDamaged,
     JournalError,
     JournalLocked,
     JournalReadOnly,
@@ -55,14 +56,19 @@ def is_of_the_disk(error: BaseException) -> bool:
     return _primary_code(error) in _OF_THE_DISK
 
 
-def explain(error: sqlite3.Error, path: str, doing: Literal["open", "read", "write"]) -> JournalError:
+def lenient_text(raw: bytes) -> str:
+    """Read text that may not be UTF-8, so that it can be told apart from what was written."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def explain(error: sqlite3.Error, path: str, doing: str) -> JournalError:
     """Say what an SQLite error means for the journal; the one place where they are mapped."""
     fact = f"cannot {doing} {path}: {error}"
     match _primary_code(error):
         case sqlite3.SQLITE_NOTADB:
             return JournalUnreadable(f"{fact}; choose another file")
         case sqlite3.SQLITE_CORRUPT:
-            return JournalUnreadable(f"{fact}; the file is damaged: restore it from a backup")
+            return JournalDamaged(f"{fact}; the file is damaged: restore it from a backup")
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH | sqlite3.SQLITE_READONLY:
             return JournalUnreadable(f"{fact}; is it a file that you may read and write, in a folder that you may?")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

@@ -6,9 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from repertory.llm.messages import decode_block
-from repertory.memory.rows import decode_json
+from repertory.errors import JournalDamaged
+from repertory.memory.rows import ENTRIES
 from repertory.memory.search import searchable_text
+from repertory.memory.sqlite_file import lenient_text
 
 _INDEX_SLICE: Final = 256  # entries whose words one job indexes, and
 _INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
@@ -23,11 +24,14 @@ def index_slice(connection: sqlite3.Connection) -> tuple[int, int]:
     (indexed,) = connection.execute("SELECT indexed FROM search_progress").fetchone()
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()
     characters = 0
-    rows = connection.execute(
-        "SELECT seq, content FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (indexed, _INDEX_SLICE)
-    ).fetchall()
-    for seq, content in rows:
-        words = searchable_text([decode_block(raw) for raw in decode_json(content)])
+    sql = f"SELECT {ENTRIES.select('t')} FROM entries t WHERE t.seq > ? ORDER BY t.seq LIMIT ?"
+    connection.text_factory = lenient_text
+    for row in connection.execute(sql, (indexed, _INDEX_SLICE)).fetchall():
+        try:
+            seq, record = ENTRIES.read(row)
+            words = searchable_text(record.entry.content)
+        except JournalDamaged:
+            seq, words = row[0], ""  # whoever reads that ledger is told; others can be searched
         connection.execute("INSERT INTO entry_search (rowid, words) VALUES (?, ?)", (seq, words))
         indexed = seq
         characters += len(words)

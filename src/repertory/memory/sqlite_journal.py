@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from repertory.errors import JournalUnreadable, RunNotFound
+from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.memory.entries import Entry
 from repertory.memory.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
@@ -48,6 +48,7 @@ from repertory.memory.rows import (
     encode_records,
 )
 from repertory.memory.search import EntryIndex, match_expression, search_hit
+from repertory.memory.sqlite_check import find_damage
 from repertory.memory.sqlite_file import not_writable
 from repertory.memory.sqlite_jobs import delete_contents, index_slice
 from repertory.memory.sqlite_reader import Rows, SqliteReader
@@ -121,48 +122,47 @@ class SqliteJournal:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def _read(self, table: Table, rest: str, *values: object, side: str | None = None) -> list[tuple[int, Any]]:
+    async def _read(self, table: Table, rest: str, *values: object, side: bool = True) -> list[tuple[int, Any]]:
         """Records of one table with their sequence numbers: SELECT seq, columns FROM table ``rest``.
 
-        ``side`` replaces the side table's column by an SQL expression.
+        ``side`` says whether to read the side table, if there is one.
         """
-        columns = ["t.seq", *(f"t.{column}" for column in table.columns)]
         source = f"{table.name} t"
-        if side is not None:
-            columns.append(side)
-        elif table.side is not None:
-            columns.append(f"b.{table.side_column}")
-            source += f" JOIN {table.side} b ON b.seq = t.seq"
+        if side := side and table.side is not None:
+            source += f" LEFT JOIN {table.side} b ON b.seq = t.seq"
 
         def decode(rows: Rows) -> list[tuple[int, Any]]:
-            return [(int(row[0] or 0), table.decode(row[1:])) for row in rows]
+            return [table.read(row) for row in rows]
 
-        return await self._fetch(f"SELECT {', '.join(columns)} FROM {source} {rest}", values, decode)
+        columns = table.select("t", "b" if side else "")
+        whose = "".join(f" of {value!r:.60}" for value in values[:1] if isinstance(value, str))
+        return await self._fetch(f"{table.name}{whose}", f"SELECT {columns} FROM {source} {rest}", values, decode)
 
-    async def _fetch(self, sql: str, values: Sequence[object], decode: Callable[[Rows], T]) -> T:
+    async def _fetch(self, what: str, sql: str, values: Sequence[object], decode: Callable[[Rows], T]) -> T:
         if self._writer is not None:
             await self._writer.wait_queued()
-        return await self._reader.fetch(sql, [encode_plain(value) for value in values], decode)
+        return await self._reader.fetch(what, sql, [encode_plain(value) for value in values], decode)
 
     async def _of_run(self, table: Table, run_id: str, rest: str = "ORDER BY t.seq") -> list[tuple[int, Any]]:
         return await self._read(table, f"WHERE t.run_id = ? {rest}", run_id)
 
     async def _read_runs(self, where: str, *values: object) -> list[RunRow]:
-        runs, states = len(RUNS.columns), len(RUN_STATES.columns)
-        columns = [*(f"r.{name}" for name in RUNS.columns), *(f"s.{name}" for name in RUN_STATES.columns)]
+        runs = len(RUNS.columns) + 2  # with seq and checksum
 
         def decode(rows: Rows) -> list[RunRow]:
             return [
                 run_row(
-                    RUNS.decode(row[:runs]),
-                    RUN_STATES.decode(row[runs : runs + states]) if row[-2] else None,
+                    RUNS.read(row[:runs])[1],
+                    RUN_STATES.read(row[runs:-1])[1] if row[runs] is not None else None,
                     called=int(row[-1] or 0),
                 )
                 for row in rows
             ]
 
         return await self._fetch(
-            f"""SELECT {", ".join(columns)}, s.seq, {LATEST_ITERATION} FROM runs r LEFT JOIN run_states s
+            "runs",
+            f"""SELECT {RUNS.select("r")}, {RUN_STATES.select("s")}, {LATEST_ITERATION}
+                FROM runs r LEFT JOIN run_states s
                 ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id) {where} ORDER BY r.seq""",
             values,
             decode,
@@ -202,13 +202,14 @@ class SqliteJournal:
         indexed, upto = await self._start_job(index_slice).result()
         while indexed < upto:
             indexed, _ = await self._start_job(index_slice).result()
-        columns = ", ".join(f"t.{column}" for column in ENTRIES.columns)
 
         def decode(rows: Rows) -> list[SearchHit]:
-            return [search_hit(run_id, ENTRIES.decode(row[1:]).entry, float(row[0] or 0), query) for row in rows]
+            return [search_hit(run_id, ENTRIES.read(row[1:])[1].entry, float(row[0] or 0), query) for row in rows]
 
         return await self._fetch(
-            f"""SELECT bm25(entry_search), {columns} FROM entry_search JOIN entries t ON t.seq = entry_search.rowid
+            f"entries of {run_id!r:.60}",
+            f"""SELECT bm25(entry_search), {ENTRIES.select("t")}
+                FROM entry_search JOIN entries t ON t.seq = entry_search.rowid
                 WHERE entry_search MATCH ? AND t.run_id = ? ORDER BY 1, t.seq LIMIT ?""",
             (match, run_id, max(0, limit)),
             decode,
@@ -258,7 +259,7 @@ class SqliteJournal:
             names = RunStatistics.__struct_fields__
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
-        return await self._fetch(sql, values, decode)
+        return await self._fetch("figures", sql, values, decode)
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""
@@ -273,13 +274,12 @@ class SqliteJournal:
         """One stored content, its body "" once it was cleaned up; None where there never was one."""
         # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
         latest = "t.seq = (SELECT max(seq) FROM contents WHERE content_id = ?)"
-        body = "coalesce((SELECT body FROM content_bodies b WHERE b.seq = t.seq), '')"
-        found = await self._read(CONTENTS, f"WHERE {latest}", content_id, side=body)
+        found = await self._read(CONTENTS, f"WHERE {latest}", content_id)
         return found[0][1] if found else None
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
         """All stored contents of a run, their bodies left empty."""
-        found = await self._read(CONTENTS, "WHERE t.run_id = ? ORDER BY t.seq", run_id, side="''")
+        found = await self._read(CONTENTS, "WHERE t.run_id = ? ORDER BY t.seq", run_id, side=False)
         return [record for _, record in found]
 
     async def read_scopes(self) -> list[ScopeOpened]:
@@ -308,24 +308,25 @@ class SqliteJournal:
     async def last_event(self) -> int:
         """The sequence number of the newest event; 0 where there is none."""
         return await self._fetch(
-            "SELECT coalesce(max(seq), 0) FROM events", (), lambda rows: next(int(row[0] or 0) for row in rows)
+            "events",
+            "SELECT coalesce(max(seq), 0) FROM events",
+            (),
+            lambda rows: next(int(row[0] or 0) for row in rows),
         )
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.
 
         Args:
-            deep: Also compare every index with its table, which reads the whole file.
+            deep: Also compare every index with its table and every record with its checksum, which reads the whole
+                file.
 
         Returns:
-            What SQLite found wrong; empty where all is well.
+            What is wrong, the first hundred of each kind; empty where all is well.
         """
-        pragma = "integrity_check" if deep else "quick_check"
-        try:
-            found = await self._fetch(f"PRAGMA {pragma}", (), lambda rows: [str(row[0]) for row in rows])
-        except JournalUnreadable as error:  # so damaged that SQLite cannot even list the damage
-            return [str(error)]
-        return [] if found == ["ok"] else found
+        if self._writer is not None:
+            await self._writer.wait_queued()
+        return await anyio.to_thread.run_sync(find_damage, self.path, deep)
 
     async def aclose(self) -> None:
         """Write what is queued, then close, and give up the ownership of the file. Safe to call twice.

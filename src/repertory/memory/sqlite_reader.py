@@ -17,10 +17,10 @@ import anyio
 import anyio.to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from repertory.errors import JournalClosed
+from repertory.errors import JournalClosed, JournalDamaged
 from repertory.memory.ownership import in_a_fork, keep_for_ever, leave_behind_in_forks
-from repertory.memory.rows import Value
-from repertory.memory.sqlite_file import explain, read_uri
+from repertory.memory.rows import UNREADABLE, Value
+from repertory.memory.sqlite_file import explain, lenient_text, read_uri
 from repertory.memory.waiting import new_waiter, wake_all
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SqliteReader:
         self._forked = False
         leave_behind_in_forks(self)
 
-    async def fetch(self, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+    async def fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         """Run one query and decode its rows.
 
         A cancelled call stops waiting; the query itself runs to its end in the background.
@@ -52,13 +52,14 @@ class SqliteReader:
         Raises:
             JournalClosed: After ``aclose``.
             JournalUnreadable: SQLite cannot read the file.
+            JournalDamaged: Something in it is not what was written; ``what`` is named in the error.
         """
         if self._portal is None and not self._closed:
             await anyio.to_thread.run_sync(self._start)
         with self._lock:
             if self._portal is None or self._closed:
                 raise self._is_closed()
-            future = self._portal.start_task_soon(self._query, sql, values, decode)
+            future = self._portal.start_task_soon(self._query, what, sql, values, decode)
         await _wait_for(future)
         return future.result()
 
@@ -73,16 +74,25 @@ class SqliteReader:
                 self._stack = ExitStack()
                 self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
 
-    async def _query(self, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         async with self._turn:
             if self._closed:
                 raise self._is_closed()
             try:
                 connection = await self._connect()
-                async with connection.execute(sql, values) as cursor:
-                    return decode(await cursor.fetchall())
+                try:
+                    rows = await connection.execute_fetchall(sql, values)
+                except sqlite3.OperationalError as error:
+                    if "Could not decode to UTF-8" not in str(error):
+                        raise
+                    # Once more, so that it can be said which record it is. Always so would be much slower.
+                    connection.text_factory = lenient_text
+                    rows = await connection.execute_fetchall(sql, values)
+                return decode(rows)
             except sqlite3.Error as error:
-                raise explain(error, self._path, "read") from error
+                raise explain(error, self._path, f"read {what} in") from error
+            except UNREADABLE as error:
+                raise JournalDamaged(f"cannot read {what} in {self._path}: {error}") from error
 
     async def _connect(self) -> aiosqlite.Connection:
         import aiosqlite

@@ -366,10 +366,11 @@ class SqliteWriter:
         for batch in group:
             for record in batch.rows:
                 self._sequence += 1
-                for table, row in record:
+                for table, row, checksum in record:
                     flat = values.setdefault(table, [])
                     flat.append(self._sequence)
                     flat += row
+                    flat.append(checksum ^ self._sequence)
         return values
 
     def _fail(self, error: BaseException) -> None:
@@ -413,7 +414,7 @@ class _Statements:
                 self._add(table.side, (table.side_column,), most)
 
     def _add(self, table: str, columns: Iterable[str], most: int) -> None:
-        names = ("seq", *columns)
+        names = ("seq", *columns, "checksum")
         head = f"INSERT INTO {table} ({', '.join(names)}) VALUES "
         row = f"({', '.join('?' * len(names))})"
         self._tables[table] = head, row, len(names), min(_CHUNK, most // len(names))
