@@ -250,6 +250,23 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunA
     run_async(main)
 
 
+def test_a_lock_that_cannot_be_written_is_told_and_given_up(tmp_path: Path, run_async: RunAsync) -> None:
+    """A full disk has no room for the owner's number: one typed error, and who comes next may own the file."""
+    lock = tmp_path / "journal.db.lock"
+    lock.symlink_to("/dev/full")
+
+    async def main() -> None:
+        for _ in range(2):  # not "is owned by this process"
+            with pytest.raises(JournalUnreadable, match=r"cannot lock .*journal\.db: "):
+                async with open_journal(tmp_path / "journal.db"):
+                    raise AssertionError("opened a journal without a lock")
+        lock.unlink()
+        async with open_journal(tmp_path / "journal.db"):
+            pass
+
+    run_async(main)
+
+
 def test_a_foreign_program_that_holds_the_file_is_named_as_the_cause(tmp_path: Path) -> None:
     """The error of a busy file, and of everything else that SQLite may say."""
     path = tmp_path / "busy.db"

@@ -25,7 +25,7 @@ class FileLock:
 
         Raises:
             JournalLocked: Another process, or another journal in this one, owns the file.
-            JournalUnreadable: The lock file cannot be made.
+            JournalUnreadable: The lock file cannot be made or written.
         """
         lock_path = f"{path}.lock"
         try:
@@ -36,6 +36,8 @@ class FileLock:
         leave_behind_in_forks(self)  # before it is locked: a fork in between would keep the lock
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             self.release()
@@ -45,8 +47,9 @@ class FileLock:
                 path=path,
                 owner=int(owner) if owner.isdigit() else 0,
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:  # a full disk, say
+            self.release()
+            raise JournalUnreadable(f"cannot lock {path}: {error.strerror} ({lock_path})") from error
 
     def release(self) -> None:
         """Give the right up. Safe to call twice."""
