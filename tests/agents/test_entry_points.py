@@ -19,7 +19,7 @@ from repertory.llm.model import ModelRequest
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
-from repertory.testing.storms import cancel_storm, cancelled_after, unheard
+from repertory.testing.storms import cancel_storm, cancelled_after, disagreements, unheard
 
 
 def clerk(**options: object) -> rp.Agent:
@@ -279,7 +279,6 @@ def test_a_storm_of_cancelled_calls_leaves_no_run_alone_and_no_message_unheard(
 async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
     """The check can fail: a run that is only on record is found, and so is a message that is never heard."""
     from repertory.memory.records import EventLogged, RunStarted
-    from repertory.testing.storms import _Calls
 
     journal = MemoryJournal()
     async with rp.open_supervisor(journal=journal) as supervisor:
@@ -290,5 +289,5 @@ async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
                 EventLogged(run_id="lost", type="UserSaid", body=said, at=0.0),
             ]
         )
-        failures = await _Calls(supervisor, None).failures()  # type: ignore[arg-type]
+        failures = await disagreements(supervisor)
     assert len(failures) == 2

@@ -632,16 +632,6 @@ def test_options_that_contradict_are_refused() -> None:
         AnthropicModel(NAME, api_key="a", auth_token="b")
     with pytest.raises(ConfigurationError, match="localhost:11434"):
         AnthropicModel(NAME, base_url="localhost:11434")
-    with pytest.raises(ConfigurationError, match="base_url is no address"):
-        AnthropicModel(NAME, base_url="http://[::1")
-
-
-def test_an_address_that_is_none_has_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking where a model is served never fails; calling it says what is wrong."""
-    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-    assert AnthropicModel(NAME).server == "https://api.anthropic.com"
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://[::1")
-    assert AnthropicModel(NAME).server == ""
 
 
 def test_importing_and_making_a_model_does_not_import_the_sdk() -> None:

@@ -117,7 +117,6 @@ def test_a_small_body_does_not_become_a_large_one(run_async: RunAsync, status: i
     assert len(bomb) < 70_000
     error, peak = run_async(outcome, Raw(status, {**headers, "content-encoding": "gzip"}, bomb))
     assert isinstance(error, ModelRequestRejected if status == 400 else ModelResponseInvalid)
-    assert "the answer is compressed ('gzip') although that was not asked for" in str(error)
     assert peak < 4 * 2**20
 
 

@@ -32,12 +32,19 @@ def test_what_was_synced_with_its_folder_is_there() -> None:
 
 
 def test_any_sector_that_was_not_synced_may_be_there_or_not() -> None:
-    """Old, new, each half of it, and rubbish within what was written."""
+    """Old, new, and each half of it."""
     found = contents(Written(1, 0, NEW))
-    assert {OLD, NEW, NEW[:SECTOR] + OLD[SECTOR:], OLD[:SECTOR] + NEW[SECTOR:]} <= found
-    assert len(found) > 4
+    assert found == {OLD, NEW, NEW[:SECTOR] + OLD[SECTOR:], OLD[:SECTOR] + NEW[SECTOR:]}
     beside = {content[:SECTOR] for content in contents(Written(1, SECTOR, NEW)) if content is not None}
     assert beside == {OLD[:SECTOR]}
+
+
+def test_a_sector_that_is_new_to_the_file_may_hold_rubbish() -> None:
+    """The size of the file was written, and what was on the disk at that place before."""
+    found = contents(Written(1, len(OLD), NEW))
+    assert {OLD, OLD + NEW, OLD + NEW[:SECTOR], OLD + bytes(SECTOR) + NEW[SECTOR:]} <= found
+    assert len(found) > 6
+    assert all(content.startswith(OLD) for content in found if content is not None)
 
 
 def test_a_size_may_be_the_old_or_the_new_one() -> None:

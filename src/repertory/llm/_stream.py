@@ -15,11 +15,13 @@ import msgspec
 
 from repertory.errors import ModelResponseInvalid
 from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
-from repertory.llm.messages import KNOWN_TYPES, Json, decode_content
+from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
 _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "usage"})
-# The kinds of delta that only one type of block can have, and the string in some of them.
+# The fields of the blocks we know that must be strings, the kinds of delta that only one type of block can have, and
+# the string in some of them.
+_STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",), "tool_use": ()}
 _OF_TYPE = {
     "text_delta": "text",
     "citations_delta": "text",
@@ -225,7 +227,7 @@ class Assembler:
 
     def _delta(self, block: _Open, delta: Json) -> list[StreamEvent]:
         kind, type_ = delta["type"], block.raw.get("type")
-        if type_ in KNOWN_TYPES and _OF_TYPE.get(kind, type_) != type_:
+        if type_ in _STRINGS and _OF_TYPE.get(kind, type_) != type_:
             raise ValueError(f"{kind} for a block of type {type_}")
         words = _string(delta[_WORDS[kind]]) if kind in _WORDS else ""
         if kind == "input_json_delta":
@@ -282,8 +284,13 @@ def response_of(message: object) -> ModelResponse:
 
 def _response_of(message: Json) -> ModelResponse:
     content = message["content"]
-    if not isinstance(content, str) and len(content) > MOST_BLOCKS:
-        raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+    if not isinstance(content, str):
+        if len(content) > MOST_BLOCKS:
+            raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+        for block in content:
+            for name in _STRINGS.get(block.get("type"), ()):
+                if block.get(name) is not None:
+                    _string(block[name])
     model, response_id = message.get("model"), message.get("id")
     return ModelResponse(
         content=decode_content(content),

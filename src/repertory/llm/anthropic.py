@@ -309,15 +309,14 @@ async def _ask(
 async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
     import httpx2
 
-    said: Any = ""
-    try:
+    body = b""
+    with suppress(httpx2.HTTPError, ModelResponseInvalid):  # the status says enough
         body = await _read_body(response, ERROR_BYTES)
-        said = body.decode(errors="replace").strip()
+    said: Any
+    try:
         said = msgspec.json.decode(body)
-    except (httpx2.HTTPError, msgspec.DecodeError, RecursionError):
-        pass  # no JSON, or broken off: the status says enough
-    except ModelResponseInvalid as error:
-        said = str(error)  # compressed
+    except (msgspec.DecodeError, RecursionError):
+        said = body[:ERROR_BYTES].decode(errors="replace").strip()
     return _failures.from_status(place, response.status_code, said, response.headers)
 
 
@@ -415,20 +414,13 @@ async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> 
 
 
 def _check_url(url: str, name: str) -> None:
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise ConfigurationError(f"{name} is no address: {error}; write http://HOST:PORT") from error
-    if scheme not in ("http", "https"):
+    if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigurationError(f"{name} must begin with http:// or https://, got {url!r}")
 
 
 def _public(url: str) -> str:
-    """An address without user and password, as it may stand in a message; "" for what is no address."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
+    """An address without user and password, as it may stand in a message."""
+    parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ async def cancel_storm(seed: int, count: int) -> list[str]:
                     for number in range(begin, min(count, begin + _TOGETHER)):
                         group.start_soon(calls.make, number)
             go.set()
-            return await calls.failures()
+            return await disagreements(supervisor, calls.returned)
 
 
 async def limit_storm(seed: int, count: int) -> list[str]:
@@ -153,11 +153,11 @@ class _Calls:
         self._supervisor = supervisor
         self._chance = chance
         self._agent = Agent("storm")
-        self._returned: list[Run] = []
+        self.returned: list[Run] = []
 
     async def make(self, number: int) -> None:
         """Spawn a run, or say something to one; cancelled after some checkpoints."""
-        run = self._chance.choice(self._returned) if self._returned and self._chance.random() < 0.5 else None
+        run = self._chance.choice(self.returned) if self.returned and self._chance.random() < 0.5 else None
         steps, delay = self._chance.randrange(_MOST_CHECKPOINTS), self._chance.choice([0.0, _LONGEST])
         delay, bare = delay * self._chance.random(), self._chance.random() < 0.5
         if run is None:
@@ -168,25 +168,31 @@ class _Calls:
 
     async def _spawn(self, number: int) -> None:
         named = None if self._chance.random() < 0.5 else f"run-{number}"
-        self._returned.append(await self._supervisor.spawn(self._agent, f"task {number}", run_id=named))
+        self.returned.append(await self._supervisor.spawn(self._agent, f"task {number}", run_id=named))
 
-    async def failures(self) -> list[str]:
-        """What the record and the process say differently, once every run of this process has ended."""
-        journal, found = self._supervisor.journal, list[str]()
-        for row in await self._supervisor.runs():
-            run_id = row.started.run_id
-            with suppress(RunNotFound):  # it has ended meanwhile
-                with anyio.move_on_after(60) as scope:
-                    await self._supervisor.run(run_id).wait_result()
-                if scope.cancelled_caught:
-                    found.append(f"run {run_id} does not end")
-        rows = await self._supervisor.runs()
-        found += [f"run {row.started.run_id} is {row.state} and nobody runs it" for row in rows if row.state != "done"]
-        known = {row.started.run_id for row in rows}
-        found += [f"run {run.id} was returned and is not on record" for run in self._returned if run.id not in known]
-        for row in rows:
-            found += await unheard(journal, row.started.run_id)
-        return found
+
+async def disagreements(supervisor: Supervisor, returned: Sequence[Run] = ()) -> list[str]:
+    """What the record and the process say differently, once every run of this process has ended.
+
+    Args:
+        supervisor: The process.
+        returned: The runs that it gave to somebody.
+    """
+    found = list[str]()
+    for row in await supervisor.runs():
+        run_id = row.started.run_id
+        with suppress(RunNotFound):  # it has ended meanwhile
+            with anyio.move_on_after(60) as scope:
+                await supervisor.run(run_id).wait_result()
+            if scope.cancelled_caught:
+                found.append(f"run {run_id} does not end")
+    rows = await supervisor.runs()
+    found += [f"run {row.started.run_id} is {row.state} and nobody runs it" for row in rows if row.state != "done"]
+    known = {row.started.run_id for row in rows}
+    found += [f"run {run.id} was returned and is not on record" for run in returned if run.id not in known]
+    for row in rows:
+        found += await unheard(supervisor.journal, row.started.run_id)
+    return found
 
 
 async def unheard(journal: Journal, run_id: str) -> list[str]:

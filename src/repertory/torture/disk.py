@@ -1,9 +1,10 @@
 """A disk that loses power: what each file and each name could be afterwards.
 
 The reading of POSIX is the pessimistic one. Of what was written since the last sync, any sector may be there or not,
-whatever the order. A new name is sure once its folder was synced, not with the file itself. When a sync fails, the
-kernel keeps the pages and calls them clean: readers see them, no later sync writes them, and whether the disk has
-them nobody knows, until somebody writes them again.
+whatever the order; one that is new to the file may hold rubbish, one that was there is the old or the new. A new name
+is sure once its folder was synced, not with the file itself. When a sync fails, the kernel keeps the pages and calls
+them clean: readers see them, no later sync writes them, and whether the disk has them nobody knows, until somebody
+writes them again.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Disk:
         Args:
             chance: Decides what is open.
             mode: Which of the unsynced writes are there: none, all, all up to one of them, each by chance as a whole,
-                each sector by chance, or each sector by chance with rubbish in some.
+                each sector by chance, or each sector by chance with rubbish in some that are new.
         """
         names = self._cut_names(chance, mode)
         unsynced = sorted(change.turn for file in names.values() for change in file.pending)
@@ -219,7 +220,8 @@ def _cut_file(file: _File, chance: random.Random, mode: Mode, last: int, share: 
         elif change.data is None or mode == "writes":
             parts = [(change.offset, change.data)] if chance.random() < share else []
         else:
-            parts = list(_torn(change.offset, change.data, chance, share, rubbish=mode == "torn"))
+            end = len(file.durable) if mode == "torn" else None
+            parts = list(_torn(change.offset, change.data, chance, share, rubbish_from=end))
         for offset, part in parts:
             if part is None:
                 _resize(data, offset)
@@ -229,7 +231,7 @@ def _cut_file(file: _File, chance: random.Random, mode: Mode, last: int, share: 
 
 
 def _torn(
-    offset: int, data: bytes, chance: random.Random, share: float, *, rubbish: bool
+    offset: int, data: bytes, chance: random.Random, share: float, *, rubbish_from: int | None
 ) -> Iterator[tuple[int, bytes]]:
     """Those sectors of a write that reached the disk; what is beside it in its first and last sector stays."""
     start = offset
@@ -237,7 +239,7 @@ def _torn(
         end = min((start // SECTOR + 1) * SECTOR, offset + len(data))
         if chance.random() < share:
             yield start, data[start - offset : end - offset]
-        elif rubbish and chance.random() < 0.2:
+        elif rubbish_from is not None and start >= rubbish_from and chance.random() < 0.2:
             yield start, chance.randbytes(end - start)
         start = end
 

@@ -77,7 +77,7 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
         if effect == "idempotent":
             names.setdefault((run_id, call_id), set()).add(name)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        calls = connection.execute("SELECT run_id, call_id, status, tool FROM tool_calls").fetchall()
+        calls = connection.execute("SELECT DISTINCT run_id, call_id, status, tool FROM tool_calls").fetchall()
         bodies = connection.execute("SELECT body FROM events WHERE type = ?", (COMMITTED,)).fetchall()
     committed = Counter(json.loads(body)["call"] for (body,) in bodies)
     results = {

@@ -120,12 +120,19 @@ def run_case(case: Case, *, most: int = 14) -> Outcome:
     return kill_appends(case, most=most) if kind < 0.9 else kill_research(case, most=most)
 
 
-def kill_effects(case: Case, *, most: int, unsafe: Effect = "unsafe") -> Outcome:
+def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe") -> Outcome:
     """Kill a team whose tools have effects."""
     outcome = Outcome()
     account = case.folder / "effects.txt"
     victim = _Victim(
-        case, outcome, "run_effects", account=str(account), steps=_STEPS, reuse=case.seed % 2 == 0, unsafe=unsafe
+        case,
+        outcome,
+        "run_effects",
+        account=str(account),
+        steps=_STEPS,
+        pause=pause,
+        reuse=case.seed % 2 == 0,
+        unsafe=unsafe,
     )
     _kill_until_done(victim, most=most, within=0.06)
     if f"DONE {expected_answer(_STEPS)}\n" not in (written := victim.finish()):
@@ -173,8 +180,8 @@ def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
 
 
 def pure_in_name(case: Case) -> Outcome:
-    """Negative control: a tool that must not run twice says that it may."""
-    return kill_effects(case, most=14, unsafe="pure")
+    """Negative control: a tool that must not run twice says that it may, and takes so long that a kill meets it."""
+    return kill_effects(case, most=8, pause=0.02, unsafe="pure")
 
 
 def early_words(case: Case) -> Outcome:

@@ -114,7 +114,7 @@ def _faults(chance: random.Random) -> list[shim.Rule]:
     return [rule] if chance.random() < 0.8 else [rule, *_faults(chance)]
 
 
-def run_case(case: Case, *, images: int = 90) -> Outcome:
+def run_case(case: Case, *, images: int = 110) -> Outcome:
     """Play one scenario, and look at what power cuts in it would have left."""
     return play(case, plan_for(case.seed, images=images))
 

@@ -136,7 +136,15 @@ async def _run_team(path: str, life: Life) -> None:
 
 
 def run_effects(
-    *, database: str, account: str, durability: Durability, steps: int, backend: str, reuse: bool, unsafe: Effect
+    *,
+    database: str,
+    account: str,
+    durability: Durability,
+    backend: str,
+    steps: int,
+    pause: float,
+    reuse: bool,
+    unsafe: Effect,
 ) -> None:
     """Run the team with effects, or go on with it; its effects are lines of a file."""
     descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -147,7 +155,9 @@ def run_effects(
     async def main() -> None:
         async with open_supervisor(database, durability=durability) as supervisor:
             say("OPEN")
-            run = await _begin(supervisor, effects_team(tell, steps=steps, reuse=reuse, unsafe=unsafe), TASK)
+            run = await _begin(
+                supervisor, effects_team(tell, steps=steps, pause=pause, reuse=reuse, unsafe=unsafe), TASK
+            )
             say(f"DONE {await run.wait_result()}")
 
     anyio.run(main, backend=backend)
