@@ -174,7 +174,8 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
         base_call: An earlier call of this run; None where ``body`` is the whole request.
         shared_messages: How many leading messages are the same as in ``base_call``.
         shared_blocks: How many leading blocks of the message after them are; ``body`` begins with the rest of it.
-        body: The request as JSON, without what is shared.
+        body: The request as JSON, without what is shared. Written at once and held by nobody, so it is not frozen:
+            that took longer than all other records of an iteration together.
         prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
         expected_tokens: The same, corrected by what earlier prompts were billed for.
         cost_at_most: US dollars that the call can cost; a limit on money counts it where the reply never came.
@@ -196,9 +197,6 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     cost_at_most: float = 0.0
     purpose: str = "agent"
     server: str = ""
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "body")
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
