@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import trio
+import trio.testing
 
 import repertory as rp
 from repertory.agents.events import AnyEvent, EventsMissed, RunResumed, StateChanged
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
+from repertory.memory.journal import Ticket
+from repertory.memory.records import Record, RunStateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing.journal_faults import SlowJournal
 
 
 def states_of(events: list[AnyEvent]) -> list[str]:
@@ -85,6 +91,36 @@ async def test_an_answer_that_is_there_when_the_run_is_stopped_is_kept(end: str)
             go.set()
         assert await run.wait_result() == "The answer."
         assert (await journal.read_run(run.id)).result == "The answer."
+
+
+class HoldsTheEnd(SlowJournal):
+    """A journal whose disk takes its time with the end of a run."""
+
+    def submit(
+        self,
+        records: Sequence[Record],
+        *,
+        on_commit: Callable[[], None] | None = None,
+        after: Ticket | None = None,
+    ) -> Ticket:
+        """Hold from the end of a run on."""
+        if any(isinstance(record, RunStateChanged) and record.state == "done" for record in records):
+            self.hold()
+        return super().submit(records, on_commit=on_commit, after=after)
+
+
+async def test_a_kill_does_not_undo_an_end_that_is_on_its_way_to_the_disk() -> None:
+    """The run is done, for its caller and on record, though it was killed before that was durable."""
+    journal = HoldsTheEnd()
+    async with rp.open_supervisor(journal=journal, model=ScriptedModel(["The answer."])) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a"), "Go.")
+        while not journal.waiting:
+            await trio.lowlevel.checkpoint()
+        run.kill()
+        await trio.testing.wait_all_tasks_blocked()
+        journal.release()
+        assert await run.wait_result() == "The answer."
+        assert [row.state for row in await supervisor.runs()] == ["done"]
 
 
 async def test_a_message_that_came_with_the_last_answer_keeps_a_stopped_run_open() -> None:

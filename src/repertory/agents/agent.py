@@ -59,7 +59,7 @@ class Agent(msgspec.Struct, frozen=True):
     on_lifecycle: Callable[[MessageEvent], object] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not _is_name(self.name):
             raise ConfigurationError(
                 f"agent name must be a letter, then letters, digits, _ and -, at most 64 in all, got {self.name!r}"
             )
@@ -128,6 +128,10 @@ def check_listener(listener: object) -> None:
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):
         return
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _check_type(where: str, value: object, kind: type, words: str) -> None:

@@ -89,11 +89,8 @@ class Supervisor:
         if not task.strip():
             raise ConfigurationError("expected a task with some text, got an empty one")
         self._runtime.check_prices(agent)
-        if run_id is not None and not (isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)):
-            raise ConfigurationError(
-                "run_id must be a letter or digit, then letters, digits, _ and -, at most 100 in all, got "
-                f"{str(run_id)[:300]!r}"
-            )
+        if run_id is not None:
+            _check_run_id(run_id)
         runtime = self._runtime
         started = RunStarted(
             run_id=run_id or new_id("run"),
@@ -204,6 +201,14 @@ class Supervisor:
 
 _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def _check_run_id(run_id: object) -> None:
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        raise ConfigurationError(
+            "run_id must be a letter or digit, then letters, digits, _ and -, at most 100 in all, got "
+            f"{str(run_id)[:300]!r}"
+        )
 
 
 def _check_same(there: RunStarted, wanted: RunStarted) -> None:
