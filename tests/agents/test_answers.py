@@ -13,6 +13,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +37,10 @@ from repertory.llm.messages import (
 )
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import profile_for
+from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.testing.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
+from repertory.testing.journal_faults import SlowJournal
 
 BINDING = "claude-opus-5-5"
 
@@ -455,6 +459,40 @@ async def test_an_id_that_was_open_at_a_crash_is_not_given_again(tmp_path: Path)
         run = await supervisor.resume("run", agent=agent)
         assert await run.wait_result() == "Done."
     assert sorted(keys.values(), key=min) == [{1}, {2}]
+    assert [use.id for message in model.requests[-1].messages for use in tool_uses(message.content)] == ["t1", "t1_2"]
+
+
+async def test_a_turn_on_its_way_to_the_disk_is_known_to_the_actor_that_is_restarted_meanwhile(
+    autojump_clock: Any,
+) -> None:
+    """The disk is slow, and the actor crashes while the answer is being written: its call is made, under its own id."""
+    journal, made = SlowJournal(), list[int]()
+
+    @rp.tool(effect="idempotent")
+    async def put(number: int) -> str:
+        """Do it."""
+        made.append(number)
+        return "done"
+
+    def first(request: ModelRequest) -> ToolUse:
+        journal.hold()
+        return call("put", call_id="t1", number=1)
+
+    model = ScriptedModel([first, call("put", call_id="t1", number=2), "Done."])
+    async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[put]), "Put.")
+        while not journal.waiting:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        live = supervisor._runtime.find(run.id)
+        assert live is not None
+        assert live.ref is not None
+        live.ref.tell(ResultSummarized(run_id=run.id, position=999, text="of nothing", cost=0.0))  # crashes the actor
+        await trio.sleep(1)  # of no real time: until it is started again
+        journal.release()
+        with trio.fail_after(30):
+            assert await run.wait_result() == "Done."
+    assert made == [1, 2]
     assert [use.id for message in model.requests[-1].messages for use in tool_uses(message.content)] == ["t1", "t1_2"]
 
 

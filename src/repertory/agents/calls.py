@@ -26,7 +26,7 @@ from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
-from repertory.memory import Draft, Entry
+from repertory.memory import Draft, Entry, Snapshot
 from repertory.memory.entries import Retrieved
 from repertory.memory.records import ContentStored, ModelReplied, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import (
@@ -62,8 +62,12 @@ class Caller:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
         self._cache = ToolCallCache(max_calls=_known_calls(self._policy))
-        turns = (entry for entry in live.ledger.snapshot() if entry.role == "assistant")
-        self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}  # calls without a result too
+        self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
+
+    def open(self, snapshot: Snapshot) -> None:
+        """Take up the calls where the record left them."""
+        turns = (entry for entry in snapshot if entry.role == "assistant")
+        self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
 
     def forget_results(self) -> None:
         """Answer no call from an earlier one: somebody outside may have changed what it saw."""

@@ -93,8 +93,10 @@ class Loop:
         """Read what the record says, and bring the last iteration to its end."""
         if self._live.begun is not None:
             await self._live.begun.wait()
-        snapshot = self._ledger.snapshot()
         await self._view.open()
+        # Only now: reading waits for what an earlier incarnation of the actor left on its way to the disk.
+        snapshot = self._ledger.snapshot()
+        self._caller.open(snapshot)
         iteration = max((entry.iteration for entry in snapshot), default=0)
         if iteration == 0 and len(snapshot) <= 1 and not self._live.resumed:
             return
