@@ -42,21 +42,22 @@ def stress_appends(
         done = f"{progress.acknowledged:,} of {progress.total:,} appends, {progress.snapshots:,} snapshots"
         screen.print(f"{done}, {progress.seconds:.1f} s   ", end="\r")
 
-    async def main(path: Path) -> AppendsReport:
+    async def main() -> AppendsReport:
         async with stopped_by_signals() as stop:
-            return await run_appends(
-                writers=writers,
-                appends=appends,
-                threads=threads,
-                path=path,
-                durability="power" if durable else "process",
-                summarize=_summarize,
-                on_progress=show if live else None,
-            )
+            # Made where signals are waited for, so that none leaves it behind.
+            with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
+                return await run_appends(
+                    writers=writers,
+                    appends=appends,
+                    threads=threads,
+                    path=db or Path(folder) / "stress.db",
+                    durability="power" if durable else "process",
+                    summarize=_summarize,
+                    on_progress=show if live else None,
+                )
         raise stop.interrupted("stopped before the end; nothing was found wrong so far")
 
-    with tempfile.TemporaryDirectory(prefix="repertory-") as folder:
-        report = anyio.run(main, db or Path(folder) / "stress.db", backend=backend)
+    report = anyio.run(main, backend=backend)
     if live:
         screen.print()
     finish(report, as_json=as_json)

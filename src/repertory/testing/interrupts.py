@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -88,13 +89,17 @@ def interrupt_storm(seed: int, count: int, *, commands: Sequence[str] = COMMANDS
             gaps = [first, *(choose.choice((0.0, 0.3)) * choose.random() for _ in range(choose.choice((0, 0, 1, 2))))]
             plan = [(gap, choose.choice((0, signal.SIGINT, signal.SIGTERM))) for gap in gaps]
             shot = shoot(command.split(), plan, home=folder)
+            left = _left_behind(folder / "tmp")
             problems = [*judge(shot), *(anyio.run(_unreadable, new) if new.exists() else [])]
+            if left and len(plan) < 3:  # the third signal ends a process whatever it is at
+                problems.append(f"it leaves {', '.join(left)} behind")
             sent = ", ".join(f"{number or '^C'} after {gap:.4f} s" for gap, number in plan)
             failures += [f"seed {seed}, {number}: {command} ({sent}): {problem}" for problem in problems]
     return failures
 
 
 def _prepare(folder: Path) -> Mapping[str, Path]:
+    (folder / "tmp").mkdir()
     root = folder / "root"
     root.mkdir()
     for number in range(12):
@@ -120,10 +125,11 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE_")}
+    homes = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "TMPDIR": str(home / "tmp")}
     process = subprocess.Popen(  # noqa: S603 - the command line itself
         [*(program or (sys.executable, "-m", "repertory")), *words],
         preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509 - there are no threads here; Ctrl-C needs a terminal
-        env={**kept, "HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "TERM": "xterm", "LANG": "C.UTF-8"},
+        env={**kept, **homes, "TERM": "xterm", "LANG": "C.UTF-8"},
         cwd=home,
     )
     os.close(slave)
@@ -146,6 +152,13 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
         os.close(master)
     text = b"".join(heard).decode(errors="replace")
     return Shot(" ".join(words), tuple(plan), process.returncode, text, hung)
+
+
+def _left_behind(folder: Path) -> list[str]:
+    left = sorted(folder.glob("repertory-*"))
+    for path in left:
+        shutil.rmtree(path)
+    return [path.name for path in left]
 
 
 def _hear(master: int, heard: list[bytes], seconds: float, *, until: Callable[[], bool] = lambda: False) -> bool:
