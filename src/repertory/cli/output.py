@@ -132,13 +132,10 @@ def _has_width(stream: TextIO) -> bool:
     return stream.isatty() or "COLUMNS" in os.environ
 
 
-_LEAST = 8  # columns of the terminal: in less than that no words can be read
-
-
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
     """Make a table whose last column gives way where there is not enough room, and no other does.
 
-    The last column is left out where less than ``_LEAST`` columns of the terminal would be left for it.
+    The last column is left out where less than 8 columns of the terminal would be left for it.
 
     Args:
         headers: What stands above the columns.
@@ -151,7 +148,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
 
     widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
     left = width - sum(wide + 2 for wide in widest[:-1])
-    shown = len(headers) - (left < min(_LEAST, widest[-1]))
+    shown = len(headers) - (left < min(8, widest[-1]))
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers))
     for index, header in enumerate(headers[:shown]):
         made.add_column(
