@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+import signal
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
-from kill_child import RUN_ID
-from test_kill import CORPUS, start
 
 import repertory as rp
 from repertory.cli.figures import read_figures
 from repertory.memory import Journal, RunStatistics, open_journal
 from repertory.service.views import read_node, sum_of
+from repertory.torture.children import ChildServer
+from repertory.torture.kills import write_corpus
+from repertory.torture.team import RUN_ID
 
 Shown = dict[str, dict[str, float]]
 
@@ -55,25 +56,21 @@ def check_agreement(shown: Shown) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_all_readers_agree_after_crashes(seed: int, tmp_path: Path) -> None:
     """A killed team is counted alike by the command line, the service, SQL, and the run that goes on with it."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for name, text in CORPUS.items():
-        (corpus / name).write_text(text, encoding="utf-8")
+    corpus = write_corpus(tmp_path)
     path, chance = tmp_path / "run.db", random.Random(seed)
     shown: Shown = {}
-    while not shown or shown["journal"]["iterations"] < 3:
-        process = start("research", path, corpus)
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            process.wait(timeout=chance.uniform(0.05, 0.3))
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.communicate()
-        async with open_journal(path, readonly=True) as journal:
-            if await journal.read_runs():
-                shown = await read_all(journal, path)
-                check_agreement(shown)
+    with ChildServer() as server:
+        while not shown or shown["journal"]["iterations"] < 3:
+            arguments = {"database": str(path), "corpus": str(corpus), "durability": "process", "backend": "trio"}
+            with server.start("run_research", **arguments) as child:
+                child.read(60, until=b"OPEN")
+                child.read(chance.uniform(0.05, 0.3))
+                child.signal(signal.SIGKILL)
+                child.wait()
+            async with open_journal(path, readonly=True) as journal:
+                if await journal.read_runs():
+                    shown = await read_all(journal, path)
+                    check_agreement(shown)
     async with rp.open_supervisor(path) as supervisor:
         run = await supervisor.resume(RUN_ID, agent=rp.research_team(corpus, model="offline"))
         await run.wait_result()

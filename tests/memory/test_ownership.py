@@ -1,107 +1,121 @@
-"""Who owns the file: not a fork, and not who holds another file of that name."""
+"""Who owns a journal's file, among processes that are killed and that begin at once."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import journal_kit as kit
 import pytest
 
 from backends import RunAsync
-from repertory.errors import JournalWriteFailed
+from repertory.errors import JournalLocked
 from repertory.memory import Ledger, open_journal
-
-CHILD = Path(__file__).with_name("fork_child.py")
-
-
-def delete_folder(path: Path) -> None:
-    """Delete the folder and all that is in it."""
-    shutil.rmtree(path.parent)
+from repertory.torture.children import Child, ChildServer
+from repertory.torture.kills import acknowledged_in
+from repertory.torture.team import RUN_ID
 
 
-def move_folder(path: Path) -> None:
-    """Give the folder another name."""
-    path.parent.rename(path.parent.parent / "elsewhere")
+@pytest.fixture(scope="module")
+def server() -> Iterator[ChildServer]:
+    """One server of child processes for all."""
+    with ChildServer() as server:
+        yield server
 
 
-def delete_file(path: Path) -> None:
-    """Delete the file alone."""
-    path.unlink()
+def start_appending(server: ChildServer, path: Path) -> Child:
+    """A process that appends for ever, once its first appends are acknowledged."""
+    child = server.start("append", database=str(path), durability="power", backend="trio")
+    assert child.read(60, until=b"=0\n"), child.output
+    return child
 
 
-def delete_log(path: Path) -> None:
-    """Delete the log alone."""
-    path.with_name("journal.db-wal").unlink()
-
-
-def replace_file(path: Path) -> None:
-    """Put another file in its place, as who restores a backup."""
-    other = path.with_name("backup.db")
-    other.touch()
-    other.rename(path)
-
-
-@pytest.mark.parametrize("spoil", [delete_folder, move_folder, delete_file, delete_log, replace_file])
-def test_what_is_written_to_a_file_that_is_gone_is_not_acknowledged(
-    spoil: Callable[[Path], None], tmp_path: Path, run_async: RunAsync
+def test_a_killed_owner_leaves_no_lock_and_its_ledger_goes_on(
+    server: ChildServer, tmp_path: Path, run_async: RunAsync
 ) -> None:
-    """Deleted, moved or replaced while it is open: the next append fails and says so, and so do all after it."""
-    folder = tmp_path / f"folder {len(list(tmp_path.iterdir()))}"
+    """The next process opens the file at once and appends behind what was there."""
+    path = tmp_path / "journal.db"
+    with start_appending(server, path) as child:
+        child.signal(signal.SIGKILL)
+        child.wait()
+        child.read(60)
+        acknowledged = acknowledged_in(child.output)
 
     async def main() -> None:
-        async with open_journal(folder / "journal.db") as journal:
-            ledger = await Ledger.open(journal, "r")
-            await ledger.append(kit.draft("kept"))
-            spoil(folder / "journal.db")
-            for _ in range(2):
-                with pytest.raises(JournalWriteFailed, match=r"(deleted or moved|replaced).* while it was open"):
-                    await ledger.append(kit.draft("lost"))
-            with pytest.raises(JournalWriteFailed, match="while it was open"):
-                await journal.write([kit.appended("other", 0)])
-            assert ledger.position == 1
+        async with open_journal(path) as journal:
+            ledger = await Ledger.open(journal, RUN_ID)
+            before = ledger.position
+            assert before > max(position or 0 for position in acknowledged.values())
+            (entry,) = await ledger.append(kit.draft("after"))
+            assert entry.position == before
 
     run_async(main)
-    for moved in tmp_path.glob("elsewhere*"):
-        with sqlite3.connect(moved / "journal.db") as database:
-            assert database.execute("SELECT min(position) FROM entries").fetchone() == (0,)
-        database.close()
-        shutil.rmtree(moved)
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
-def test_a_forked_child_neither_uses_the_journal_nor_keeps_it_from_others(
-    backend: str, tmp_path: Path, run_async: RunAsync
-) -> None:
-    """The lock is free once the owner is dead, though a child of it lives on; in the child every use is refused."""
+def test_a_second_process_is_told_who_owns_the_file(server: ChildServer, tmp_path: Path, run_async: RunAsync) -> None:
+    """It cannot write, but it can look while the owner goes on writing; the file is read through its log."""
     path = tmp_path / "journal.db"
-    with subprocess.Popen(
-        [sys.executable, str(CHILD), str(path), backend], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        lines = [parent.stdout.readline() for _ in range(5)]
-        for name, line in zip(("submit", "append", "read"), lines, strict=False):
-            assert line.startswith(f"{name}: {path} belongs to the process that this one was forked from")
-        assert lines[3:4] == ["close: None\n"]
-        child = int(lines[4].removeprefix("pid "))
-        try:
-            parent.stdin.write("go on\n")
-            parent.stdin.flush()
-            assert parent.stdout.readline() == "goes on\n"
-            assert parent.wait(30) == -signal.SIGKILL
-            os.kill(child, 0)
 
-            async def main() -> None:
-                async with open_journal(path) as journal:
-                    assert (await Ledger.open(journal, "r")).position == 2
+    async def main() -> None:
+        with start_appending(server, path) as child:
+            acknowledged = acknowledged_in(child.output)
+            with pytest.raises(JournalLocked, match=f"is owned by process {child.pid};"):
+                async with open_journal(path):
+                    raise AssertionError("opened a file that is owned")
+            async with open_journal(path, readonly=True) as journal:
+                entries = await journal.read_entries(RUN_ID)
+                assert len(entries) >= len(acknowledged)
+                for _ in range(3):
+                    while len(acknowledged_in(child.output)) < len(entries) + 50:
+                        assert not child.read(0.01), child.output  # it goes on for ever
+                    later = await journal.read_entries(RUN_ID)
+                    assert later[: len(entries)] == entries
+                    assert len(later) > len(entries)
+                    entries = later
 
-            run_async(main)
-        finally:
-            os.kill(child, signal.SIGKILL)
+    run_async(main)
+
+
+RACE = """
+import sys, time, trio
+from repertory.errors import JournalLocked
+from repertory.memory import open_journal
+
+async def main():
+    try:
+        async with open_journal(sys.argv[1]):
+            print("opened", flush=True)
+            sys.stdin.readline()
+    except JournalLocked as error:
+        print(error, flush=True)
+
+time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
+trio.run(main)
+"""
+
+
+def test_of_eight_processes_that_make_the_file_one_owns_it(tmp_path: Path) -> None:
+    """The race to open a file that does not exist yet: one winner, seven told so, no other error, a sound file."""
+    path = tmp_path / "journal.db"
+    start = str(time.time() + 1.0)  # so that all are ready; imports take their time
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(path), start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    answers = [child.stdout.readline().strip() for child in children if child.stdout is not None]
+    for child in children:
+        child.communicate("\n")
+    assert [child.returncode for child in children] == [0] * 8
+    winners = [child.pid for child, answer in zip(children, answers, strict=True) if answer == "opened"]
+    assert len(winners) == 1
+    assert sum("is owned by process" in answer for answer in answers) == 7
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    database.close()

@@ -148,7 +148,7 @@ def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect 
 def kill_research(case: Case, *, most: int) -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
     outcome = Outcome()
-    corpus = _write_corpus(case.folder)
+    corpus = write_corpus(case.folder)
     victim = _Victim(case, outcome, "run_research", corpus=str(corpus))
     _kill_until_done(victim, most=most, within=0.15)
     answer, expected = _answer(victim.finish()), _unbroken()
@@ -165,10 +165,7 @@ def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
     acknowledged: dict[str, int | None] = {}
     for _ in range(most):
         written = victim.live(most=0.03)
-        for line in written.splitlines(keepends=True):
-            if line.endswith("\n") and "=" in line:  # what follows the last newline was cut off by the kill
-                pairs = (word.split("=") for word in line.split())
-                acknowledged |= {name: int(position) if position else None for name, position in pairs}
+        acknowledged |= acknowledged_in(written)
         if acknowledged or victim.database.exists():
             problems = file_problems(victim.database) or _append_problems(victim.database, acknowledged)
             for problem in problems[:5]:
@@ -177,6 +174,16 @@ def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
                 break
     outcome.count("appends", len(acknowledged))
     return outcome
+
+
+def acknowledged_in(output: str) -> dict[str, int | None]:
+    """The names that an appending process said were kept, with their positions; None where it said none."""
+    found: dict[str, int | None] = {}
+    for line in output.splitlines(keepends=True):
+        if line.endswith("\n") and "=" in line:  # what follows the last newline was cut off by the kill
+            pairs = (word.split("=") for word in line.split())
+            found |= {name: int(position) if position else None for name, position in pairs}
+    return found
 
 
 def pure_in_name(case: Case) -> Outcome:
@@ -218,7 +225,8 @@ def _answer(output: str) -> str | None:
     return next((line for line in output.splitlines() if line.startswith("DONE ")), None)
 
 
-def _write_corpus(folder: Path) -> Path:
+def write_corpus(folder: Path) -> Path:
+    """Make a small folder for the research team to read."""
     corpus = folder / "corpus"
     corpus.mkdir()
     for name, text in _CORPUS.items():
@@ -231,6 +239,6 @@ def _unbroken() -> str | None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        corpus = _write_corpus(Path(folder))
+        corpus = write_corpus(Path(folder))
         victim = _Victim(Case(0, Path(folder)), Outcome(), "run_research", corpus=str(corpus))
         return _answer(victim.finish())

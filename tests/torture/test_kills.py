@@ -1,0 +1,116 @@
+"""Real processes, killed at random points, and checks that can fail."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from repertory.llm.messages import ToolResult, ToolUse
+from repertory.torture import Case
+from repertory.torture.judging import append_problems, effect_problems, file_problems, transcript_problems
+from repertory.torture.kills import early_words, kill_appends, kill_effects, kill_research
+from repertory.torture.team import expected_answer
+from repertory.torture.workloads import run_effects
+
+
+@pytest.mark.parametrize("seed", [2, 3], ids=["ids that a server uses again", "ids of their own"])
+def test_no_unsafe_tool_runs_twice_and_no_transcript_is_poisoned(seed: int, tmp_path: Path) -> None:
+    """However often the process dies, each call ends with one result, and each class of effect keeps its promise."""
+    outcome = kill_effects(Case(seed, tmp_path), most=8)
+    assert outcome.failures == []
+    assert outcome.counts["SIGKILLs"] > 0
+    assert outcome.counts["effects"] >= 50
+
+
+def test_a_killed_team_comes_to_the_same_answer(tmp_path: Path) -> None:
+    """Delegations, memory and context go on where they were: the answer is the one of an unbroken run."""
+    outcome = kill_research(Case(2, tmp_path), most=6)
+    assert outcome.failures == []
+    assert outcome.counts["SIGKILLs"] > 0
+
+
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
+    """25 times over one file: no loss, no duplicate, no gap, no torn batch, a sound file."""
+    outcome = kill_appends(Case(1, tmp_path), most=25)
+    assert outcome.failures == []
+    assert outcome.counts["SIGKILLs"] == 25
+    assert outcome.counts["appends"] > 25
+
+
+def test_an_acknowledgement_that_comes_too_early_is_caught(tmp_path: Path) -> None:
+    """Negative control: kills find what was said before it was so."""
+    assert any(problem.startswith("lost") for problem in early_words(Case(1, tmp_path)).failures)
+
+
+def test_the_checker_of_appends_sees_what_is_wrong() -> None:
+    """Negative control: loss, change, duplicate, gap and torn batch are each found."""
+    rows = [(0, "a.0.1.0", 1), (1, "a.1.2.0", 2), (2, "a.1.2.1", 3), (3, "b.0.1.0", 4)]
+    told = {"a.0.1.0": 0, "a.1.2.0": 1, "a.1.2.1": 2, "b.0.1.0": None}
+    assert append_problems(rows, told) == []
+    assert append_problems(rows[:3], told)[0] == "lost b.0.1.0 at None, which is gone"
+    assert append_problems(rows, {"a.0.1.0": 3}) == ["lost a.0.1.0 at 3, which is 0"]
+    assert "1 duplicates" in append_problems([*rows, (4, "b.0.1.0", 5)], {})
+    assert "positions have gaps or are out of the file's order" in append_problems(rows[1:], {})
+    assert "sequence numbers have gaps" in append_problems([*rows[:3], (3, "b.0.1.0", 9)], {})
+    assert "batch a.1.2 is torn: [0]" in append_problems([*rows[:2], (2, "b.0.1.0", 3)], {})
+
+
+def test_the_checker_of_transcripts_sees_a_poisoned_one() -> None:
+    """Negative control: a call without a result, two results, a result without a call, and a name used twice."""
+    asks, says = ("assistant", [ToolUse("a", "x", {})]), ("user", [ToolResult("a", "y")])
+    assert transcript_problems([asks, says]) == []
+    assert transcript_problems([asks]) == ["a has 0 results"]
+    assert transcript_problems([asks], ended=False) == []
+    assert transcript_problems([asks, ("assistant", [])], ended=False) == ["a has 0 results"]
+    assert transcript_problems([asks, says, says]) == ["a has 2 results"]
+    assert transcript_problems([says]) == ["user entry 0 answers a, which nobody asked"]
+    assert transcript_problems([asks, says, asks])[0] == "two calls are named a"
+
+
+def test_the_checker_of_effects_compares_both_sides(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Negative control: an effect more, an effect less, another key, and one that is not on record are each found."""
+    database, account = tmp_path / "journal.db", tmp_path / "effects.txt"
+    run_effects(
+        database=str(database),
+        account=str(account),
+        durability="process",
+        backend="trio",
+        steps=2,
+        pause=0.0,
+        reuse=True,
+        unsafe="unsafe",
+    )
+    assert f"DONE {expected_answer(2)}\n" in capfd.readouterr().out
+    lines = account.read_text().splitlines()
+    assert file_problems(database) == effect_problems(database, lines) == []
+    fire = next(line for line in lines if line.startswith("unsafe"))
+    put = next(line for line in lines if line.startswith("idempotent"))
+    look = next(line for line in lines if line.startswith("pure"))
+    for changed, words in [
+        ([*lines, fire], "ran 2 times"),
+        ([line for line in lines if line != fire], "ran 0 times"),
+        ([line for line in lines if line != look], "never ran"),
+        ([*lines, f"{put}0"], "ran under 2 keys"),
+        ([*lines, f"{fire} ".replace("call_", "call_x").strip()], "is not on record"),
+    ]:
+        assert words in effect_problems(database, changed)[0]
+    with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM events WHERE type = 'torture-effect'")
+    connection.close()
+    assert "committed 0 times" in effect_problems(database, lines)[0]
+
+
+def test_a_damaged_file_is_seen(tmp_path: Path) -> None:
+    """Negative control: one page of rubbish."""
+    path = tmp_path / "x.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (x)")
+        connection.executemany("INSERT INTO t VALUES (?)", [("x" * 500,)] * 100)
+    connection.close()
+    assert file_problems(path) == []
+    data = bytearray(path.read_bytes())
+    data[8192:12288] = b"\xff" * 4096
+    path.write_bytes(data)
+    assert file_problems(path)[0].startswith("the file is damaged")
