@@ -67,4 +67,6 @@ def test_a_death_comes_at_the_call_that_was_named(server: ChildServer, tmp_path:
 def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The scenario is then left out, in words."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    shim.missing.cache_clear()
     assert shim.missing() == "needs a C compiler: cc, gcc or clang"
+    shim.missing.cache_clear()

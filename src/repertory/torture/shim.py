@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -16,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from repertory.errors import RepertoryError
+from repertory.torture.trace import Synced, Written, read_trace
 
 On: TypeAlias = Literal["write", "sync", "truncate", "name", "any"]
 Action: TypeAlias = Literal["fail", "partly", "lie", "die before", "die after"]
@@ -47,13 +49,38 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     error: int = errno.EIO
 
 
+@cache
 def missing() -> str | None:
     """Why there can be no shim on this machine; None where there can."""
     if not sys.platform.startswith("linux"):
         return "needs Linux, to preload a library"
     if _compiler() is None:
         return "needs a C compiler: cc, gcc or clang"
-    return None
+    try:
+        preload = library()
+    except RepertoryError as error:
+        return str(error)
+    return None if _sees_sqlite(preload) else "this Python's SQLite does not call the C library where it can be seen"
+
+
+_PROBE: Final = """
+import ctypes, sqlite3, sys
+assert ctypes.CDLL(None).shim_begin(sys.argv[1].encode(), sys.argv[2].encode(), b"") == 0
+sqlite3.connect(sys.argv[1] + "/probe.db").execute("CREATE TABLE t (x)")
+"""
+
+
+def _sees_sqlite(preload: Path) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace"
+        root = Path(folder) / "root"
+        root.mkdir()
+        command = [sys.executable, "-c", _PROBE, str(root), str(trace)]
+        subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(preload)}, capture_output=True, check=False)
+        events = read_trace(trace)
+        return any(isinstance(event, Written) for event in events) and any(
+            isinstance(event, Synced) for event in events
+        )
 
 
 def _compiler() -> str | None:
