@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import repertory as rp
 from repertory.agents.accounting import plain_usage, with_plain
 from repertory.llm import profile_for
-from repertory.llm.model import Usage
+from repertory.llm.messages import Text
+from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import ModelReplied, RunStatistics
+from repertory.testing import FunctionModel
 
 CACHED = profile_for("claude-sonnet-4-5")
 UNCACHED = profile_for("offline")
@@ -69,3 +72,16 @@ def test_figures_of_a_tree_add_up() -> None:
     assert (total.iterations, total.tokens_seen, total.cost_seen, total.summaries, total.runs) == (5, 30, 0.75, 1, 2)
     assert total.largest_prompt == 9
     assert cost_of(UNCACHED, Usage()) == 0
+
+
+@pytest.mark.parametrize("tokens", [-1, 1.5, "12", True, None])
+async def test_a_model_that_bills_no_number_of_tokens_ends_its_run(tokens: object) -> None:
+    """A model of the application's own as well: limits on money are counted by what it says."""
+
+    def bill(_: ModelRequest) -> ModelResponse:
+        return ModelResponse(content=(Text("Done."),), stop_reason="end_turn", usage=Usage(tokens))  # type: ignore[arg-type]
+
+    async with rp.open_supervisor(model=FunctionModel(bill)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk"), "Go.")
+        with pytest.raises(rp.errors.RunFailed, match=r"usage.input_tokens must be a whole number of at least 0, got "):
+            await run.wait_result()

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from repertory._frozen import freeze_fields
+from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
 from repertory.llm.profiles import ModelProfile
 
@@ -110,6 +111,9 @@ class Usage(msgspec.Struct, frozen=True):
         cache_read_tokens: Input read from the prompt cache.
         cache_write_tokens: Input written to the 5-minute cache.
         cache_write_1h_tokens: Input written to the 1-hour cache.
+
+    Raises:
+        ModelResponseInvalid: A figure is no whole number, or below 0: money and limits are counted by it.
     """
 
     input_tokens: int = 0
@@ -117,6 +121,12 @@ class Usage(msgspec.Struct, frozen=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            tokens: object = getattr(self, name)
+            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+                raise ModelResponseInvalid(f"usage.{name} must be a whole number of at least 0, got {tokens!r:.100}")
 
     @property
     def prompt_tokens(self) -> int:
