@@ -229,6 +229,7 @@ class Caller:
 
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
         """Shape a result and keep it."""
+        output = self._journal.redact(output)
         shaped, stored = self._shape(use, output)
         draft = Draft(
             role="user",

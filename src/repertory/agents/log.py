@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -98,3 +100,26 @@ def log_dead_letter(letter: object) -> None:
     """Log a message that nobody handled."""
     if _STANDARD.isEnabledFor(logging.DEBUG):
         _logger().debug("actor.dead.letter", letter=repr(letter)[:500])
+
+
+@contextmanager
+def redacted_log(redact: Callable[[Any], Any]) -> Generator[None]:
+    """Keep out of the log, tracebacks included, what ``Journal.redact`` keeps out of the record."""
+
+    def look(record: logging.LogRecord) -> bool:
+        if record.exc_info is not None:
+            trace = "".join(traceback.format_exception(*record.exc_info))
+            if (shown := redact(trace)) is not trace:
+                record.exc_info, record.exc_text = None, shown
+        vars(record).update({name: redact(value) for name, value in vars(record).items()})
+        return True
+
+    # A filter sees what is logged with its own logger, not what comes up from those below it.
+    loggers = [_STANDARD, *(_STANDARD.getChild(room) for room in ("actors", "journal", "service", "tools"))]
+    for logger in loggers:
+        logger.addFilter(look)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(look)

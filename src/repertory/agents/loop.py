@@ -219,6 +219,7 @@ class Loop:
             begun = anyio.current_time()
             try:
                 response = await self._model.complete(shown.request, on_event=self._on_stream)
+                response = self._runtime.journal.redact(response)
             except (PromptTooLong, ThinkingMismatch) as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
                 if isinstance(error, PromptTooLong):

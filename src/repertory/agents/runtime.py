@@ -391,6 +391,7 @@ class Runtime:
 
     def publish(self, live: LiveRun, event: type[AnyEvent], *, keep: bool = True, **fields: Any) -> None:
         """Let everybody know who watches, and keep it in the journal unless it is of passing interest."""
+        fields = self.journal.redact(fields)
         made = event(run_id=live.run_id, agent=live.agent.name, iteration=live.iteration, at=self.clock(), **fields)
         self.hub.publish(made)
         log_event(event.__name__, run=live.run_id, agent=live.agent.name, iteration=live.iteration, **fields)

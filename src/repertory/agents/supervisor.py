@@ -19,7 +19,7 @@ from repertory.agents.agent import Agent, check_listener, check_model, load_agen
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
-from repertory.agents.log import log_dead_letter
+from repertory.agents.log import log_dead_letter, redacted_log
 from repertory.agents.models import OpenModels
 from repertory.agents.policies import check_policies, results_of
 from repertory.agents.retention import clean_for_ever
@@ -236,6 +236,7 @@ async def open_supervisor(
     content_retention: float | None = 3600.0,
     alerts: AlertThresholds | None = _ALERTS,
     drain_timeout: float = 5.0,
+    redact: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
     """Open a place for runs.
@@ -255,14 +256,18 @@ async def open_supervisor(
             ledger still. What only the content store has is always kept.
         alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
         drain_timeout: Seconds.
+        redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
+            becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
         clock: Gives the time in seconds since 1970.
 
     Raises:
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` writes none, or ``alerts``
-            are no ``AlertThresholds``.
+            are no ``AlertThresholds``; or a value to redact is shorter than 8 characters.
     """
+    if journal is not None and redact:
+        raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
     check_model(model, "open_supervisor: model")
     if summaries is not None:
         check_strategy(summaries, "open_supervisor: summaries")
@@ -271,7 +276,8 @@ async def open_supervisor(
     try:
         async with AsyncExitStack() as stack:
             if journal is None:
-                journal = await stack.enter_async_context(open_journal(path, durability=durability))
+                journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
+            stack.enter_context(redacted_log(journal.redact))
             models = await stack.enter_async_context(OpenModels(model))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             system = await stack.enter_async_context(

@@ -79,8 +79,9 @@ class ContextView:
         self, runtime: Runtime, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]
     ) -> None:
         agent = live.agent
-        system = (Text(agent.instructions),) if agent.instructions.strip() else ()
-        schemas = [tool.schema for tool in tools]
+        redact = runtime.journal.redact
+        system = redact((Text(agent.instructions),) if agent.instructions.strip() else ())
+        schemas = redact([tool.schema for tool in tools])
         max_tokens = min(agent.max_tokens, model.profile.max_output)
         self._runtime = runtime
         self._live = live

@@ -58,6 +58,12 @@ def serve(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an earlier process left unfinished.")
     ] = False,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redact", metavar="NAME", help="An environment variable whose value is never recorded. May be repeated."
+        ),
+    ] = None,
     backend: Annotated[
         Backend, typer.Option("--backend", metavar="trio|asyncio", help="The event loop.")
     ] = Backend.trio,
@@ -83,6 +89,7 @@ def serve(
                 resume=resume,
                 model=model,
                 summaries=summaries,
+                redact=redact or (),
             )
             await run_service(options, report=say)
 

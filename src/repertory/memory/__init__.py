@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         StoreItem,
     )
     from repertory.memory.opening import open_journal
+    from repertory.memory.redaction import Redactor
     from repertory.memory.scopes import Conflict, MergeReport
     from repertory.memory.sqlite_journal import SqliteJournal
     from repertory.memory.stress import AppendsReport, run_appends
@@ -109,6 +110,7 @@ __all__ = [
     "Queued",
     "Quotas",
     "Record",
+    "Redactor",
     "RestoreScope",
     "RetrieveItem",
     "RunRow",
@@ -167,6 +169,7 @@ _LATE = {
     "AppendsReport": "repertory.memory.stress",
     "run_appends": "repertory.memory.stress",
     "open_journal": "repertory.memory.opening",
+    "Redactor": "repertory.memory.redaction",
 }
 
 

@@ -121,6 +121,7 @@ class MemoryActor:
             related_to=message.related_to,
             metadata=message.metadata,
         )
+        item = self._journal.redact(item)
         self._check_quotas([item])
         return self._write([item], item_info(item))
 

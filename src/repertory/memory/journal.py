@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,6 +28,9 @@ from repertory.memory.statistics import RunStatistics
 
 Durability: TypeAlias = Literal["memory", "process", "power"]
 """What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
+
+
+T = TypeVar("T")
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +133,10 @@ class Journal(Protocol):
             JournalClosed: After ``aclose``.
             JournalWriteFailed: An earlier batch could not be written.
         """
+        ...
+
+    def redact(self, value: T) -> T:
+        """The value as it would be recorded: without the secrets that the journal was told of; else the very same."""
         ...
 
     async def write(self, records: Sequence[Record]) -> None:

@@ -139,6 +139,7 @@ class Ledger:
         return entries
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
+        drafts = self._journal.redact(drafts)  # so that the ledger is what the journal holds
         tokens = [self._estimate(draft.content) for draft in drafts]
         # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
         with self._lock:

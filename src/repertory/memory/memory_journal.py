@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.lowlevel
 import msgspec
@@ -36,6 +36,7 @@ from repertory.memory.records import (
     SummaryStored,
     ToolFinished,
 )
+from repertory.memory.redaction import Redactor
 from repertory.memory.rows import (
     AFTER_REFUSED,
     CONTENTS,
@@ -78,13 +79,17 @@ class _Written:
 _WRITTEN = _Written()
 
 
+T = TypeVar("T")
+
+
 class MemoryJournal:
     """The in-memory twin of ``SqliteJournal``: the same answers, no file, no thread, gone with the process.
 
     Records are kept as the same rows, so what one journal refuses or restores the other does too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, redactor: Redactor | None = None) -> None:
+        self._redactor = redactor
         self._lock = threading.Lock()
         self._sequence = 0
         self._rows: dict[str, list[tuple[int, Row]]] = {table.name: [] for table in TABLES.values()}
@@ -107,6 +112,7 @@ class MemoryJournal:
         after: Ticket | None = None,
     ) -> Ticket:
         """Keep a batch; see ``Journal.submit``. ``on_commit`` runs before this returns."""
+        records = self.redact(records)
         encoded = encode_records(records)
         with self._lock:
             if self._closed:
@@ -130,6 +136,10 @@ class MemoryJournal:
             if committed is not None:
                 committed()
         return _WRITTEN
+
+    def redact(self, value: T) -> T:
+        """The value as it would be recorded; see ``Journal.redact``."""
+        return value if self._redactor is None else self._redactor(value)
 
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
         """Have a function called with every batch once it is kept; see ``Journal.observe``."""

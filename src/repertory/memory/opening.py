@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
@@ -15,6 +15,7 @@ from repertory.errors import JournalUnreadable
 from repertory.memory.journal import Durability, Journal
 from repertory.memory.memory_journal import MemoryJournal
 from repertory.memory.ownership import FileLock
+from repertory.memory.redaction import Redactor
 from repertory.memory.sqlite_file import check_readable, explain, make_folder, open_to_write
 from repertory.memory.sqlite_journal import SqliteJournal
 from repertory.memory.sqlite_writer import SqliteWriter
@@ -27,6 +28,7 @@ async def open_journal(
     durability: Durability = "power",
     readonly: bool = False,
     close_timeout: float = 30.0,
+    redact: Sequence[str] = (),
 ) -> AsyncGenerator[Journal, None]:
     """Open a journal, and close it at the end of the block.
 
@@ -37,27 +39,32 @@ async def open_journal(
             the process (many times more appends a second on slow disks), ``"memory"`` nothing.
         readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
         close_timeout: Seconds that closing may take to write what is queued.
+        redact: Environment variables whose values, as they are now, are recorded as ``[redacted: NAME]``; see
+            ``Redactor`` for the forms in which they are found.
 
     Raises:
         JournalLocked: Another process owns the file; the message names it.
         JournalUnreadable: Not a journal, damaged, or no permission.
         JournalWriteFailed: The disk does not make durable what the file holds already.
         JournalSchemaTooNew: A newer repertory wrote it.
-        ConfigurationError: There is no such durability.
+        ConfigurationError: There is no such durability, or a value to redact is shorter than 8 characters.
     """
     check_choice("open_journal: durability", durability, Durability)
+    redactor = Redactor(redact) if redact else None
     journal: MemoryJournal | SqliteJournal
     if path is None or os.fspath(path) == ":memory:":
-        journal = MemoryJournal()
+        journal = MemoryJournal(redactor=redactor)
     else:
-        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout)
+        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout, redactor)
     try:
         yield journal
     finally:
         await journal.aclose()
 
 
-def _open(path: str, durability: Durability, readonly: bool, close_timeout: float) -> SqliteJournal:
+def _open(
+    path: str, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
+) -> SqliteJournal:
     path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
     _check_kind(path)
     if readonly:
@@ -75,7 +82,7 @@ def _open(path: str, durability: Durability, readonly: bool, close_timeout: floa
     except BaseException:
         lock.release()
         raise
-    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout)
+    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
 
 
 def _check_kind(path: str) -> None:

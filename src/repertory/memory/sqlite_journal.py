@@ -28,6 +28,7 @@ from repertory.memory.records import (
     SummaryStored,
     ToolFinished,
 )
+from repertory.memory.redaction import Redactor
 from repertory.memory.rows import (
     CONTENTS,
     DECISIONS,
@@ -70,8 +71,10 @@ class SqliteJournal:
         writer: SqliteWriter | None,
         lock: FileLock | None,
         close_timeout: float,
+        redactor: Redactor | None = None,
     ) -> None:
         self.path = path
+        self._redactor = redactor
         self._durability: Durability = durability
         self._writer = writer
         self._lock = lock
@@ -100,7 +103,12 @@ class SqliteJournal:
         """Queue a batch; see ``Journal.submit``."""
         if self._writer is None:
             raise not_writable(self.path)
+        records = self.redact(records)
         return self._writer.submit(encode_records(records), self._observers.wrap(records, on_commit), after)
+
+    def redact(self, value: T) -> T:
+        """The value as it would be recorded; see ``Journal.redact``."""
+        return value if self._redactor is None else self._redactor(value)
 
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
         """Have a function called with every batch once it is durable; see ``Journal.observe``."""

@@ -42,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
+        redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
     """
 
@@ -54,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     model: Model | str | None = None
     summaries: Strategy | None = None
+    redact: Sequence[str] = ()
     drain_timeout: float = 5.0
 
 
@@ -80,7 +82,11 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     async with anyio.create_task_group() as process:
         await process.start(_listen_for_signals, asked_to_end)
         async with open_supervisor(
-            options.database, model=options.model, summaries=options.summaries, drain_timeout=options.drain_timeout
+            options.database,
+            model=options.model,
+            summaries=options.summaries,
+            drain_timeout=options.drain_timeout,
+            redact=options.redact,
         ) as supervisor:
             control = Control(supervisor, agents=options.agents, root=options.root)
             stopping = anyio.Event()

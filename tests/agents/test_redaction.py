@@ -1,0 +1,161 @@
+"""Secrets that a supervisor was told of: they reach no file, no log and no model."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+import repertory as rp
+from repertory.errors import ConfigurationError, RunFailed
+from repertory.llm.model import ModelRequest
+from repertory.memory import Redactor, open_journal
+from repertory.testing import FunctionModel, call
+
+SECRET = 'canary/7d1f+"9b&c ü'
+NAME = "REPERTORY_TEST_SECRET"
+FORMS = [
+    SECRET,
+    quote(SECRET, safe=""),
+    json.dumps(SECRET)[1:-1],
+    SECRET.encode().hex(),
+    base64.b64encode(b"user:" + SECRET.encode() + b"\n").decode(),
+    base64.urlsafe_b64encode(SECRET.encode()).decode(),
+]
+# What none of the forms above can do without.
+TRACES = [b"canary/7", b"canary%2F7", SECRET.encode().hex()[:20].encode(), b"Y2FuYXJ5", b"NhbmFyeS83", b"jYW5hcnkvN2"]
+
+
+@rp.tool(effect="pure", repeatable=False)
+async def leak(how: str) -> str:
+    """Print the environment in some form."""
+    if how == "raise":
+        raise RuntimeError(f"401 for {SECRET}")
+    return "PATH=/bin\n" + "\n".join(FORMS) + f"\n{how}"
+
+
+def traces_in(data: bytes) -> list[bytes]:
+    """Which traces of the secret there are."""
+    return [trace for trace in TRACES if trace in data]
+
+
+async def model_of_leaks(request: ModelRequest) -> Any:
+    """A model that says, sends and stores the secret, as if it had found it elsewhere."""
+    step = len(request.messages) // 2
+    if step == 0:
+        return call("leak", how="print")
+    if step == 1:
+        return call("leak", how="raise")
+    if step == 2:
+        return call("leak", how=SECRET)
+    if step == 3:
+        return call("memory_store", content=f"the password is {SECRET}", type="finding")
+    return f"It is {SECRET}."
+
+
+def test_a_known_secret_is_nowhere(
+    tmp_path: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in the database, its log, the program's log, nor in what a model is shown, however it is written."""
+    monkeypatch.setenv(NAME, SECRET)
+    caplog.set_level(logging.DEBUG)
+
+    async def run(folder: Path, redact: list[str]) -> tuple[bytes, bytes, str]:
+        model = FunctionModel(model_of_leaks)
+        agent = rp.Agent("clerk", instructions=f"Use {SECRET}.", tools=[leak, *rp.memory_tools()], model=model)
+        seen = []
+        async with rp.open_supervisor(folder / "a.db", redact=redact) as supervisor:
+            going = await supervisor.spawn(agent, f"What is {SECRET}?")
+            await going.send(f"I mean {SECRET}.")
+            async for event in going.events():
+                seen.append(repr(event))
+            result = await going.wait_result()
+            shown = msgspec.json.encode([request.messages for request in model.requests])
+            system = msgspec.json.encode([request.system for request in model.requests])
+            entries = await supervisor.journal.read_entries(going.id)
+            assert [part.position for part in going.view()] == [entry.position for entry in entries]
+            assert list(going._live.ledger.snapshot()) == entries
+            for number in range(1, len(model.requests) + 1):
+                await supervisor.journal.read_request(going.id, number)
+            files = b"".join(path.read_bytes() for path in folder.iterdir())
+        files += b"".join(path.read_bytes() for path in folder.iterdir())
+        return files, shown + system + "".join(seen).encode(), result
+
+    async def main() -> None:
+        for name, redact in (("kept", []), ("redacted", [NAME, "NOT_SET_ANYWHERE"])):
+            (tmp_path / name).mkdir()
+            caplog.clear()
+            files, shown, result = await run(tmp_path / name, redact)
+            if redact:
+                assert traces_in(files) == []
+                assert traces_in(shown) == []
+                assert traces_in(caplog.text.encode()) == []
+                assert result == f"It is [redacted: {NAME}]."
+                assert f"[redacted: {NAME}]".encode() in files
+            else:  # the checker must see it
+                assert len(traces_in(files)) >= 4
+                assert len(traces_in(shown)) >= 4
+                assert traces_in(caplog.text.encode())
+
+    run_async(main)
+
+
+async def test_a_run_that_fails_with_a_secret_records_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why it failed is in the record, without it."""
+    monkeypatch.setenv(NAME, SECRET)
+
+    @rp.tool(effect="pure")
+    async def abort() -> str:
+        """End the run."""
+        raise rp.ToolAbort(f"no access with {SECRET}")
+
+    agent = rp.Agent("clerk", tools=[abort], model=FunctionModel(lambda _: call("abort")))
+    async with rp.open_supervisor(tmp_path / "a.db", redact=[NAME]) as supervisor:
+        going = await supervisor.spawn(agent, "Try.")
+        with pytest.raises(RunFailed):
+            await going.wait_result()
+        row = await supervisor.journal.read_run(going.id)
+        assert f"no access with [redacted: {NAME}]" in str(row.error)
+    assert traces_in(b"".join(path.read_bytes() for path in tmp_path.iterdir())) == []
+
+
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"user:", b"\xff\xfe\xfd\xfc"])
+def test_base_64_is_found_wherever_it_begins(before: bytes) -> None:
+    """Three bytes become four letters, so what stands before decides how a secret looks."""
+    redact = Redactor(["S"], {"S": "correct horse battery staple"})
+    letters = base64.b64encode(before + b"correct horse battery staple" + b"!after").decode()
+    assert "[redacted: S]" in redact(letters)
+    assert redact(letters).count("[redacted: S]") == 1
+
+
+def test_what_holds_no_secret_is_the_very_same() -> None:
+    """Nothing is copied where nothing is found; of two secrets that overlap the longer one counts."""
+    redact = Redactor(["A", "B", "NOT_SET"], {"A": "password", "B": "password-of-bob"})
+    value = {"a": ["x", ("y", b"z")], "n": 1}
+    assert redact(value) is value
+    assert redact(["my password-of-bob", b"a password"]) == ["my [redacted: B]", b"a [redacted: A]"]
+    assert redact({"password": ("password",)}) == {"[redacted: A]": ("[redacted: A]",)}
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nEFAASCBKcwggSjAgEAAoIBAQC7\n-----END KEY-----"
+    assert "MIIEv" not in Redactor(["K"], {"K": key})("     2\tMIIEvQIBADANBgkqhkiG9w0BAQ")
+
+
+async def test_what_cannot_be_redacted_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value too short to be told from other text, and an open journal that was told nothing."""
+    monkeypatch.setenv(NAME, "abc")
+    with pytest.raises(ConfigurationError, match=f"the value of {NAME} has 3 characters"):
+        async with rp.open_supervisor(tmp_path / "a.db", redact=[NAME]):
+            pass
+    monkeypatch.setenv(NAME, SECRET)
+    async with open_journal(redact=[NAME]) as journal:
+        assert journal.redact(SECRET) == f"[redacted: {NAME}]"
+        with pytest.raises(ConfigurationError, match="must be given to open_journal"):
+            async with rp.open_supervisor(journal=journal, redact=[NAME]):
+                pass
+    assert os.environ[NAME] == SECRET
