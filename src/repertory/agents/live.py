@@ -20,6 +20,7 @@ from repertory.memory import Ledger, Memory, RunStatistics
 from repertory.memory.journal import Ticket
 from repertory.memory.records import RunStarted, RunState
 
+SAID = "UserSaid"  # the type of the records that keep what is said
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 

@@ -11,6 +11,7 @@ from repertory.agents.agent import Agent
 from repertory.agents.events import Event
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
+from repertory.agents.steering import deliver, edit_plan, kill_run, pause_run, stop_run, unpause_run
 from repertory.context import ViewEntry, list_view
 from repertory.errors import ConfigurationError, RunError, RunFailed, RunStopped
 from repertory.memory import Memory, RunStatistics
@@ -128,7 +129,8 @@ class Run:
             raise ConfigurationError(
                 f"message_id must have 1 to 200 printable ASCII characters without spaces, got {message_id[:300]!r}"
             )
-        await self._runtime.deliver(self._live, text, message_id=message_id or new_id("msg"))
+        runtime = self._runtime
+        await deliver(runtime.journal, self._live, text, message_id=message_id or new_id("msg"), at=runtime.clock())
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
         """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.
@@ -166,7 +168,7 @@ class Run:
             ContextError: There is no such entry, nothing to expand, or the lines are none.
             RunError: The run has ended.
         """
-        await self._runtime.edit_plan(self._live, ExpandShown(position, items, reason))
+        await edit_plan(self._live, ExpandShown(position, items, reason))
 
     async def pin(self, position: int) -> None:
         """Keep an entry in view as it stands in the record, from the next request on, whatever happens around it.
@@ -175,7 +177,7 @@ class Run:
             ContextError: There is no such entry.
             RunError: The run has ended.
         """
-        await self._runtime.edit_plan(self._live, PinShown(position))
+        await edit_plan(self._live, PinShown(position))
 
     async def unpin(self, position: int) -> None:
         """Treat an entry like any other again.
@@ -184,20 +186,20 @@ class Run:
             ContextError: There is no such entry.
             RunError: The run has ended.
         """
-        await self._runtime.edit_plan(self._live, PinShown(position, on=False))
+        await edit_plan(self._live, PinShown(position, on=False))
 
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are under way."""
-        self._runtime.stop_run(self._live)
+        stop_run(self._live)
 
     def kill(self) -> None:
         """End the run now, cancelling what is under way. What is in the record stays."""
-        self._runtime.kill_run(self._live)
+        kill_run(self._live)
 
     def pause(self) -> None:
         """Hold the run at its next boundary until ``resume``."""
-        self._runtime.pause_run(self._live)
+        pause_run(self._live)
 
     def resume(self) -> None:
         """Let a paused run go on."""
-        self._runtime.unpause_run(self._live)
+        unpause_run(self._live)

@@ -12,25 +12,22 @@ import msgspec
 
 from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
 from repertory.agents.accounting import Tallies
-from repertory.agents.actor import AgentActor, ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
+from repertory.agents.actor import AgentActor
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
 from repertory.agents.events import Alert, AnyEvent, RunSpawned, StateChanged, SummaryRefused, to_record
 from repertory.agents.hub import EventHub
-from repertory.agents.live import LiveRun, RunEnd, Said
+from repertory.agents.live import SAID, LiveRun, RunEnd, Said
 from repertory.agents.log import log_agent_changed, log_crash, log_event, log_unreadable
 from repertory.agents.models import OpenModels
 from repertory.agents.recovery import close_calls
-from repertory.agents.spending import cut_off
+from repertory.agents.spending import check_prices, cut_off
 from repertory.context import replay
 from repertory.errors import (
-    ActorStopped,
-    ConfigurationError,
     JournalError,
     JournalUnreadable,
     LimitExceeded,
     MailboxFull,
-    RunError,
     RunNotFound,
 )
 from repertory.llm.messages import Text
@@ -38,11 +35,10 @@ from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Draft, Ledger, Memory
 from repertory.memory.journal import Journal, RunRow
-from repertory.memory.records import FINAL_STATES, EventLogged, Record, RunStarted, RunState, RunStateChanged
+from repertory.memory.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.summarizer.results import RESULT_SUMMARIZED
 
-_SAID = "UserSaid"
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
 
@@ -230,7 +226,7 @@ class Runtime:
             live.spending.count_cut_off({run_id: cut_off(rows) for run_id, rows in calls.items()})
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await self.journal.read_events(live.run_id):
-            if record.type == _SAID:
+            if record.type == SAID:
                 said = Said(record.body["message_id"], record.body["text"])
                 if said.message_id in heard:
                     live.said[said.message_id] = said.text
@@ -437,25 +433,9 @@ class Runtime:
                 f"no answer after {most} iterations, the limit of agent {live.agent.name} (limits.iterations)"
             )
 
-    def check_prices(self, agent: Agent, inherited: Model | None = None, *, bounded: str = "") -> None:
-        """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
-
-        Args:
-            agent: What is to run.
-            inherited: The model of the run above it; None for a root, which has the supervisor's.
-            bounded: The agent above it that has such a limit; "" for none.
-
-        Raises:
-            ConfigurationError: Nobody knows what one of the models costs.
-        """
-        inherited = self._models.get(agent.model) if agent.model is not None or inherited is None else inherited
-        bounded = bounded or (agent.name if agent.limits.cost is not None else "")
-        if bounded:
-            _check_price(inherited.profile, f"the model of {agent.name}", bounded)
-            if self._summary_profile is not None:
-                _check_price(self._summary_profile, "the model that writes summaries", bounded)
-        for member in agent.team:
-            self.check_prices(member, inherited, bounded=bounded)
+    def check_prices(self, agent: Agent) -> None:
+        """Raise ``ConfigurationError`` where a limit on money could not be kept."""
+        check_prices(agent, self._models, self._summary_profile)
 
     def _reserve_room(self, parent: LiveRun, run_id: str) -> bool:
         """Count a run before it begins, so that two that begin at once are two; whether it was not counted before.
@@ -477,95 +457,11 @@ class Runtime:
         members.add(run_id)
         return True
 
-    # --- what a run's holder asks for -------------------------------------------------------------------------
-
-    async def deliver(self, live: LiveRun, text: str, *, message_id: str) -> None:
-        """Make a message to a run durable, and put it where the loop looks next.
-
-        Both in one step without a wait, so that a caller who is cancelled leaves both or neither. Whatever the loop
-        makes of it is submitted later, and becomes durable later.
-        """
-        await anyio.lowlevel.checkpoint()
-        known = live.said.get(message_id)
-        if known is not None and known != text:
-            raise RunError(f"message {message_id!r} was sent to run {live.run_id} before, with another text")
-        if known is None:
-            if live.ending:
-                await live.ended.wait()
-                raise RunError(_deaf(live))
-            body = {"message_id": message_id, "text": text}
-            self.journal.submit(
-                [EventLogged(run_id=live.run_id, type=_SAID, body=body, at=self.clock(), iteration=live.iteration)]
-            )
-            live.say(Said(message_id, text))
-        await self.journal.write(())
-
-    async def edit_plan(self, live: LiveRun, message: ExpandShown | PinShown) -> None:
-        """Ask a run to change what its model is shown.
-
-        Raises:
-            ContextError: There is no such entry, or nothing to expand.
-            RunError: The run has ended.
-        """
-        if live.ref is None or live.ending:
-            raise RunError(f"run {live.run_id} has ended ({live.state}); nothing more is shown to its model")
-        try:
-            await live.ref.ask(message)
-        except ActorStopped as error:
-            raise RunError(f"run {live.run_id} ended before it could change what its model is shown") from error
-
-    def stop_run(self, live: LiveRun) -> None:
-        """End a run and those below it at their next boundary."""
-        live.stop_asked = True
-        for run in live.tree():
-            if run.ref is not None:
-                run.ref.tell(StopRun())
-
-    def pause_run(self, live: LiveRun) -> None:
-        """Hold a run and those below it at their next boundary."""
-        for run in live.tree():
-            if run.ref is not None:
-                run.ref.tell(PauseRun())
-
-    def unpause_run(self, live: LiveRun) -> None:
-        """Let a paused run and those below it go on."""
-        for run in live.tree():
-            if run.ref is not None:
-                run.ref.tell(ResumeRun())
-
     def wind_down(self) -> None:
         """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
         for live in self._live.values():
             live.wish_for("close")
 
-    def kill_run(self, live: LiveRun) -> None:
-        """Cancel a run and those below it."""
-        for run in live.tree():
-            run.killed = run.ending = True
-        if live.ref is not None:
-            live.ref.kill()
-
     def is_below(self, run_id: str, ancestor: str) -> bool:
         """Whether a run is somewhere below another: a delegated run's id begins with its parent's."""
         return run_id.startswith(f"{ancestor}.")
-
-
-def _deaf(live: LiveRun) -> str:
-    """Why a run hears nothing more, and what to do instead."""
-    if live.state == "done":
-        advice = "spawn another run, and say in its task what it needs to know of this one"
-    elif live.state in FINAL_STATES:
-        advice = "supervisor.resume(run_id) lets it go on, and gives the run to send it to"
-    else:
-        advice = "its supervisor is closed; resume it in another one, and send it there"
-    state = live.state if live.state in FINAL_STATES else "interrupted"
-    return f"run {live.run_id} has ended ({state}) and did not read the message: {advice}"
-
-
-def _check_price(profile: ModelProfile, whose: str, bounded: str) -> None:
-    if not profile.known:
-        raise ConfigurationError(
-            f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. Give "
-            "it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that is "
-            "free, or leave limits.cost out"
-        )

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.errors import LimitExceeded
+from repertory.errors import ConfigurationError, LimitExceeded
 from repertory.memory.journal import ModelCallRow
 
 if TYPE_CHECKING:
+    from repertory.agents.agent import Agent
     from repertory.agents.live import LiveRun
+    from repertory.agents.models import OpenModels
+    from repertory.llm.model import Model
+    from repertory.llm.profiles import ModelProfile
 
 
 def cut_off(calls: list[ModelCallRow]) -> float:
@@ -94,3 +98,42 @@ class Spending:
 
 def _below(amounts: Mapping[str, float], run_id: str) -> float:
     return sum(amount for name, amount in amounts.items() if name == run_id or name.startswith(f"{run_id}."))
+
+
+def check_prices(
+    agent: Agent,
+    models: OpenModels,
+    summaries: ModelProfile | None,
+    *,
+    inherited: Model | None = None,
+    bounded: str = "",
+) -> None:
+    """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
+
+    Args:
+        agent: What is to run.
+        models: The supervisor's.
+        summaries: The model that writes summaries; None where none does.
+        inherited: The model of the agent above it; None for a root, which has the supervisor's.
+        bounded: The agent above it that has such a limit; "" for none.
+
+    Raises:
+        ConfigurationError: Nobody knows what one of the models costs.
+    """
+    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
+    bounded = bounded or (agent.name if agent.limits.cost is not None else "")
+    if bounded:
+        _check_price(model.profile, f"the model of {agent.name}", bounded)
+        if summaries is not None:
+            _check_price(summaries, "the model that writes summaries", bounded)
+    for member in agent.team:
+        check_prices(member, models, summaries, inherited=model, bounded=bounded)
+
+
+def _check_price(profile: ModelProfile, whose: str, bounded: str) -> None:
+    if not profile.known:
+        raise ConfigurationError(
+            f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. Give "
+            "it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that is "
+            "free, or leave limits.cost out"
+        )
