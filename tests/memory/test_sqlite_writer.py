@@ -140,7 +140,7 @@ def test_a_full_disk_in_a_job_stops_the_journal(tmp_path: Path) -> None:
 
     def fill(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA max_page_count = 1").fetchall()
-        connection.execute("INSERT INTO content_bodies VALUES (1, zeroblob(1000000))")
+        connection.execute("INSERT INTO content_bodies VALUES (1, zeroblob(1000000), 0)")
 
     with pytest.raises(JournalWriteFailed, match="make room, then start again"):
         anyio.run(writer.start_job(fill).result)
