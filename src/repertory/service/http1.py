@@ -86,6 +86,7 @@ class Connection:
 
     async def _answer_one(self) -> bool:
         """Answer the next request; whether another may follow."""
+        request: Any = None
         with anyio.move_on_after(self._header_timeout):
             request = await self._next_event()
             if not isinstance(request, h11.Request):
