@@ -10,9 +10,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+import trio
+import trio.testing
 
 from repertory.tools import ToolContext, call_tool, is_left_behind, tool
-from repertory.tools.threads import AT_WORK, MAX_THREADS, run_in_thread
+from repertory.tools.threads import MAX_THREADS, MOST_COMPUTING, run_in_thread
 
 
 def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async: Any) -> None:
@@ -97,28 +99,56 @@ async def test_threads_are_bounded_and_given_back() -> None:
         assert await run_in_thread(lambda: 7) == 7
 
 
-def test_only_about_as_many_as_there_are_cores_are_at_work(run_async: Any) -> None:
-    """More threads that compute would make the event loop slow and nothing faster; the others wait their turn."""
+def test_of_tools_that_compute_about_as_many_run_as_there_are_cores(run_async: Any) -> None:
+    """More would make the event loop slow and nothing faster. Those that wait are held up by none of it."""
 
     async def main() -> None:
         release, running = threading.Event(), threading.Semaphore(0)
 
         def block() -> None:
+            """Block."""
             running.release()
             release.wait()
 
-        async with anyio.create_task_group() as group:
-            for _ in range(AT_WORK + 5):
-                group.start_soon(run_in_thread, block)
-            for _ in range(AT_WORK):
+        async def count(expected: int) -> None:
+            for _ in range(expected):
                 assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=5))
             await anyio.wait_all_tasks_blocked()
             assert not running.acquire(blocking=False)
+
+        many = MOST_COMPUTING + 5
+        async with anyio.create_task_group() as group:
+            for _ in range(many):
+                group.start_soon(call_tool, tool(block, computes=True))
+            await count(MOST_COMPUTING)
+            for _ in range(many):
+                group.start_soon(call_tool, tool(block))
+            await count(many)
             release.set()
-        for _ in range(5):
+        for _ in range(many - MOST_COMPUTING):
             assert running.acquire(blocking=False)
 
     run_async(main)
+
+
+async def test_waiting_for_a_turn_is_not_the_tools_time(autojump_clock: trio.testing.MockClock) -> None:
+    """A call that has not begun does not run out of time, and is not taken to have had an effect."""
+
+    async def work() -> str:
+        """Work."""
+        await trio.sleep(8)
+        return "done"
+
+    outputs = []
+
+    async def one() -> None:
+        outputs.append(await call_tool(tool(work, computes=True, deadline=10)))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * MOST_COMPUTING):
+            nursery.start_soon(one)
+    assert {(output.status, output.duration) for output in outputs} == {("ok", 8.0)}
+    assert trio.current_time() == 16.0
 
 
 async def test_a_plain_tool_knows_its_deadline() -> None:

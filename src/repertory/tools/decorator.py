@@ -36,6 +36,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         output_cap: Characters of a result that are kept at all; None keeps everything. How much of it the model
             is shown is the context policy's choice, not this one's.
         repeatable: Whether the same call may be answered from its earlier result.
+        computes: Whether it keeps a core busy, so that hardly more such calls at once than there are cores.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
     """
 
@@ -46,6 +47,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     deadline: float | None = DEFAULT_DEADLINE
     output_cap: int | None = DEFAULT_OUTPUT_CAP
     repeatable: bool = False
+    computes: bool = False
     policy: ResultPolicy | None = None
 
     @property
@@ -79,6 +81,7 @@ def tool(
     deadline: float | None = ...,
     output_cap: int | None = ...,
     repeatable: bool | None = ...,
+    computes: bool = ...,
     policy: ResultPolicy | None = ...,
 ) -> Tool: ...
 
@@ -92,6 +95,7 @@ def tool(
     deadline: float | None = ...,
     output_cap: int | None = ...,
     repeatable: bool | None = ...,
+    computes: bool = ...,
     policy: ResultPolicy | None = ...,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -106,6 +110,7 @@ def tool(
     deadline: float | None = DEFAULT_DEADLINE,
     output_cap: int | None = DEFAULT_OUTPUT_CAP,
     repeatable: bool | None = None,
+    computes: bool = False,
     policy: ResultPolicy | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a plain function, an async one, or a bound method.
@@ -128,6 +133,9 @@ def tool(
         repeatable: Whether the same call may be answered from its earlier result as long as nothing but pure
             tools ran in between. None means: pure tools may. Say False for a pure tool that reads something
             that changes by itself, such as a clock or a queue.
+        computes: Whether it keeps a core busy rather than waits for a disk, a network or a process. Of such calls about
+            as many run at once as there are cores, so that everything else in the process stays quick; the others wait
+            for their turn, which does not count towards the deadline.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
 
     Raises:
@@ -154,6 +162,7 @@ def tool(
             deadline=deadline,
             output_cap=output_cap,
             repeatable=effect == "pure" if repeatable is None else repeatable,
+            computes=computes,
             policy=policy,
         )
 

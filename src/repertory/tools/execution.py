@@ -8,6 +8,7 @@ import logging
 import math
 import traceback
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import anyio
@@ -21,7 +22,7 @@ from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
 from repertory.tools.repeats import arguments_digest
-from repertory.tools.threads import run_in_thread
+from repertory.tools.threads import run_in_thread, turn_to_compute
 
 logger = logging.getLogger("repertory.tools")
 
@@ -41,21 +42,22 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
         ToolAbort: The tool ends the run. Apart from it only what is no ``Exception`` gets out: cancellation,
             ``KeyboardInterrupt`` and the like.
     """
-    begun = anyio.current_time()
     try:
         values = read_arguments(tool, arguments)
     except ToolRetry as error:
         return _failure(tool, str(error), "arguments", error)
-    context = msgspec.structs.replace(
-        context,
-        staged=[],
-        arguments_digest=context.arguments_digest or arguments_digest(tool.name, arguments),
-        expires_at=None if tool.deadline is None else begun + tool.deadline,
-    )
-    if tool.definition.context_parameter is not None:
-        values[tool.definition.context_parameter] = context
-    output = await _run(tool, values, context)
-    return msgspec.structs.replace(output, duration=anyio.current_time() - begun)
+    async with turn_to_compute() if tool.computes else nullcontext():
+        begun = anyio.current_time()  # what a call waits for its turn is not the tool's time
+        context = msgspec.structs.replace(
+            context,
+            staged=[],
+            arguments_digest=context.arguments_digest or arguments_digest(tool.name, arguments),
+            expires_at=None if tool.deadline is None else begun + tool.deadline,
+        )
+        if tool.definition.context_parameter is not None:
+            values[tool.definition.context_parameter] = context
+        output = await _run(tool, values, context)
+        return msgspec.structs.replace(output, duration=anyio.current_time() - begun)
 
 
 async def call_tool(tool: Tool, arguments: Any = None, *, context: ToolContext | None = None) -> ToolOutput:

@@ -103,7 +103,7 @@ def file_tools(
         return _view(folder, path, start_line, end_line)
 
     def make(function: Callable[..., ToolOutput], compactor: str | None = None) -> Tool:
-        return tool(function, effect="pure", deadline=60, policy=ResultPolicy(compactor=compactor))
+        return tool(function, effect="pure", deadline=60, computes=True, policy=ResultPolicy(compactor=compactor))
 
     return [make(list_files, "listing"), make(search_files), make(view_file, "file")]
 

@@ -22,7 +22,7 @@ from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
 from repertory.tools.retrieval_text import hint_of, line_range, parts_of, render, words_in
-from repertory.tools.threads import run_in_thread
+from repertory.tools.threads import run_in_thread, turn_to_compute
 
 _Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -214,7 +214,8 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int)
     places: list[int] = []
     if regex:
         try:
-            places = await run_in_thread(lambda: find_pattern(stored.body, search), name="tool retrieve_content")
+            async with turn_to_compute():
+                places = await run_in_thread(lambda: find_pattern(stored.body, search), name="tool retrieve_content")
         except PatternRefused as error:
             raise ToolRetry(str(error)) from error
         found = excerpts_around(stored.body, places, limit=limit)

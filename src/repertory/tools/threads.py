@@ -20,12 +20,12 @@ from anyio.lowlevel import EventLoopToken, RunVar, current_token
 T = TypeVar("T")
 
 MAX_THREADS = 64  # a tool left behind holds its place until it really ends, so a broken one cannot eat all threads
-# How many are waited for at once. Python runs one thread at a time, and the event loop's takes its turn with those that
+# How many compute at once. Python runs one thread at a time, and the event loop's takes its turn with those that
 # compute: each one more makes every answer of the loop some 5 ms later (sys.getswitchinterval()), and none faster.
-AT_WORK = (os.cpu_count() or 1) + 1
+MOST_COMPUTING = (os.cpu_count() or 1) + 1
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
-_at_work: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.at_work")
+_computing: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.computing")
 _left_behind: ContextVar[threading.Event | None] = ContextVar("repertory.tools.left_behind", default=None)
 _loop: ContextVar[EventLoopToken | None] = ContextVar("repertory.tools.loop", default=None)
 
@@ -45,17 +45,9 @@ def current_time() -> float:
     return anyio.current_time() if loop is None else anyio.from_thread.run_sync(anyio.current_time, token=loop)
 
 
-async def run_in_thread(function: Callable[[], T], *, name: str = "repertory tool") -> T:
-    """Run a plain function in a daemon thread and wait for it.
-
-    At most ``AT_WORK`` functions run at once while somebody waits for them; others wait their turn. A cancelled wait
-    returns at once and leaves the function running; it may still have its effect.
-
-    Raises:
-        BaseException: Whatever the function raised.
-    """
-    async with _limiter(_at_work, AT_WORK):
-        return await _run(function, name, _limiter(_threads, MAX_THREADS))
+def turn_to_compute() -> anyio.CapacityLimiter:
+    """A turn for what computes rather than waits, to be held by ``async with``; there are ``MOST_COMPUTING``."""
+    return _limiter(_computing, MOST_COMPUTING)
 
 
 def _limiter(variable: RunVar[anyio.CapacityLimiter], places: int) -> anyio.CapacityLimiter:
@@ -67,8 +59,15 @@ def _limiter(variable: RunVar[anyio.CapacityLimiter], places: int) -> anyio.Capa
         return limiter
 
 
-async def _run(function: Callable[[], T], name: str, threads: anyio.CapacityLimiter) -> T:
-    place = object()
+async def run_in_thread(function: Callable[[], T], *, name: str = "repertory tool") -> T:
+    """Run a plain function in a daemon thread and wait for it.
+
+    A cancelled wait returns at once and leaves the function running; it may still have its effect.
+
+    Raises:
+        BaseException: Whatever the function raised.
+    """
+    threads, place = _limiter(_threads, MAX_THREADS), object()
     await threads.acquire_on_behalf_of(place)
     left_behind, finished, loop = threading.Event(), anyio.Event(), current_token()
     context = copy_context()
