@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -31,12 +32,17 @@ _Kept = dict[tuple[str, int], str]
 
 
 class _Account(msgspec.Struct):
-    """What the workload was told, or did outside of the process, up to a point of the trace."""
+    """What the workload was told, or did outside of the process, up to a point of the trace.
+
+    Attributes:
+        partial: Whether there were lives whose journal promised less, so that their words do not count.
+    """
 
     acknowledged: _Kept = {}
     effects: list[str] = []
     spawned: bool = False
     answer: str | None = None
+    partial: bool = False
 
     def take(self, text: str) -> None:
         kind, _, rest = text.partition(" ")
@@ -58,22 +64,22 @@ class Plan(msgspec.Struct, frozen=True):
     Attributes:
         cuts: For each life but the last, whether a power cut follows; else only the process ends.
         images: How many cuts are tried.
-        strict: Whether losing what was acknowledged is a failure; damage always is.
         folder: Whether the folder of the journal is there beforehand, for good.
+        gullible: Whether to hold a journal to what it acknowledged though its durability promised less; for controls.
     """
 
     lives: tuple[Life, ...]
     cuts: tuple[bool, ...]
     images: int
-    strict: bool = True
     folder: bool = False
+    gullible: bool = False
 
 
 def plan_for(seed: int, *, images: int) -> Plan:
     """Draw a scenario."""
     chance = random.Random(seed)
     kind = "team" if chance.random() < 0.3 else "writers"
-    strict = chance.random() > 0.08
+    weaker = chance.random()
     many = chance.random() < 0.06 and kind == "writers"  # enough for checkpoints in the middle of the work
     count = chance.choice((1, 2, 2, 3, 3, 4))
     lives = tuple(
@@ -81,16 +87,27 @@ def plan_for(seed: int, *, images: int) -> Plan:
             kind=kind,
             life=number,
             seed=chance.randrange(2**32),
-            durability="power" if strict else "process",
+            durability=_durability(chance, weaker, last=number == count - 1),
             rules=_faults(chance) if chance.random() < 0.85 else [],
             ending=chance.choice(("close", "exit")),
             batches=60 if many else chance.randint(2, 9),
             size=60_000 if many else chance.choice((50, 500, 9000)),
+            reader=chance.random() < 0.15,
         )
         for number in range(count)
     )
-    cuts = tuple(chance.random() < 0.35 for _ in lives[1:])
-    return Plan(lives, cuts, images // 3 if many else images, strict, chance.random() < 0.5)
+    # What a cut leaves of a life that synced nothing is no journal any more, and nobody promised it.
+    cuts = tuple(chance.random() < 0.35 and life.durability != "memory" for life in lives[:-1])
+    return Plan(lives, cuts, images // 3 if many else images, chance.random() < 0.5)
+
+
+def _durability(chance: random.Random, weaker: float, *, last: bool) -> Durability:
+    """Mostly ``power``; in some scenarios less, in some less at first."""
+    if weaker < 0.06:
+        return "process"
+    if weaker < 0.18 and not last:
+        return chance.choice(("process", "memory", "power"))
+    return "power"
 
 
 def _faults(chance: random.Random) -> list[shim.Rule]:
@@ -137,7 +154,7 @@ def for_processes(case: Case) -> Outcome:
 
 def _control(case: Case, durability: Durability, rules: list[shim.Rule]) -> Plan:
     life = Life(kind="writers", life=0, seed=case.seed, durability=durability, rules=rules)
-    return Plan((life,), (), 60, folder=True)
+    return Plan((life,), (), 60, folder=True, gullible=True)
 
 
 def play(case: Case, plan: Plan) -> Outcome:
@@ -151,7 +168,11 @@ def play(case: Case, plan: Plan) -> Outcome:
         disk.cut(Image({}, ("data",)))
     seen: set[object] = set()
     faults = 0
+    sound = True  # whether what is on the disk is a journal: not while nothing is synced
     for life, cut_follows in zip(plan.lives, (*plan.cuts, False), strict=True):
+        counts = life.durability == "power" or plan.gullible
+        account.partial = account.partial or not counts
+        sound = sound and (life.durability != "memory" or plan.gullible)
         events = _live(case, root, life, outcome)
         faults += any(isinstance(event, Faulted) for event in events)
         share = plan.images // len(plan.lives)
@@ -160,18 +181,20 @@ def play(case: Case, plan: Plan) -> Outcome:
             for _ in range(points.get(at, 0)):
                 image = disk.image(chance, chance.choice(MODES))
                 key = (hash(tuple(image.files.items())), len(account.acknowledged), len(account.effects))
-                if key not in seen:
+                if key not in seen and sound:
                     seen.add(key)
                     resumed = life.kind == "team" and chance.random() < _RESUMED
                     outcome.count("images")
                     outcome.count("resumed", resumed)
-                    found = _judge(case, image, account, plan, life.kind, resumed=resumed)
+                    found = _judge(case, image, account, life.kind, resumed=resumed)
                     if found:
                         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
                         outcome.fail(f"life {life.life}, cut at event {at} of {len(events)}: {found[0]}{others}")
             disk.apply(event)
             if isinstance(event, Marked):
-                account.take(event.text)
+                sound = sound or (event.text == "opened" and life.durability != "memory")
+                if counts:
+                    account.take(event.text)
         disk.start_process()
         if cut_follows:
             image = disk.image(chance, chance.choice(MODES))
@@ -189,7 +212,12 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
         return read_trace(case.traces / trace.name)
     outcome.evidence.append(trace)
     told = msgspec.to_builtins(life)
-    with server(shim.library()).start("live", folder=str(root), trace=str(trace), life=told) as child:
+    preloaded = server(shim.library())
+    with ExitStack() as stack:
+        if life.reader:
+            other = stack.enter_context(preloaded.start("hold_open", database=str(root / "data" / "journal.db")))
+            other.read(_LIFE_TIMEOUT, until=b"OPEN")
+        child = stack.enter_context(preloaded.start("live", folder=str(root), trace=str(trace), life=told))
         if not child.read(_LIFE_TIMEOUT):
             outcome.fail(f"life {life.life} did not end within {_LIFE_TIMEOUT:.0f} s, after {life.rules}")
             return read_trace(trace)
@@ -216,21 +244,21 @@ def _cut_points(events: list[Event], count: int, chance: random.Random) -> dict[
 # --- what a cut left ----------------------------------------------------------------------------------------
 
 
-def _judge(case: Case, image: Image, account: _Account, plan: Plan, kind: str, *, resumed: bool) -> list[str]:
+def _judge(case: Case, image: Image, account: _Account, kind: str, *, resumed: bool) -> list[str]:
     folder = case.folder / "image"
     folder.mkdir()
     try:
         image.restore(folder)
         database = folder / "data" / "journal.db"
         look = _look_at_writers if kind == "writers" else _resume_team if resumed else _look_at_team
-        return anyio.run(look, database, account, plan.strict, backend="trio")
+        return anyio.run(look, database, account, backend="trio")
     except (RepertoryError, BaseExceptionGroup) as error:
         return [f"{type(leaf).__name__}: {leaf}" for leaf in leaves(error)]
     finally:
         shutil.rmtree(folder)
 
 
-async def _look_at_writers(database: Path, account: _Account, strict: bool) -> list[str]:
+async def _look_at_writers(database: Path, account: _Account) -> list[str]:
     found: list[str] = []
     kept: _Kept = {}
     async with open_journal(database) as journal:
@@ -238,8 +266,7 @@ async def _look_at_writers(database: Path, account: _Account, strict: bool) -> l
             ledger = await Ledger.open(journal, run_id)  # refuses gaps
             kept |= {(run_id, entry.position): text_of_entry(entry) for entry in ledger.snapshot()}
             await ledger.append(Draft(role="user", kind="user-input", content=(Text("after"),)))
-    if strict:
-        found += lost(kept, account.acknowledged)
+    found += lost(kept, account.acknowledged)
     found += disorder(kept)
     found += file_problems(database)
     if not found and sum(map(len, read_transcripts(database).values())) != len(kept) + len(RUNS):
@@ -274,9 +301,9 @@ def disorder(kept: _Kept) -> list[str]:
     return found
 
 
-async def _look_at_team(database: Path, account: _Account, strict: bool) -> list[str]:
+async def _look_at_team(database: Path, account: _Account) -> list[str]:
     async with open_journal(database) as journal:
-        found = await _read_team(journal, account) if strict else []
+        found = await _read_team(journal, account)
     found += file_problems(database)
     for run_id, turns in read_transcripts(database).items():
         found += [f"{run_id}: {problem}" for problem in transcript_problems(turns, ended=False)]
@@ -302,12 +329,12 @@ async def _read_team(journal: Journal, account: _Account) -> list[str]:
     return found
 
 
-async def _resume_team(database: Path, account: _Account, strict: bool) -> list[str]:
+async def _resume_team(database: Path, account: _Account) -> list[str]:
     effects = list(account.effects)
     agent = effects_team(lambda effect, what: effects.append(f"{effect} {what}"), steps=_STEPS, pause=0.0)
     async with open_supervisor(database) as supervisor:
         exists = any(row.started.run_id == RUN_ID for row in await supervisor.runs())
-        if strict and account.spawned and not exists:
+        if account.spawned and not exists:
             return ["spawn returned, and there is no run to resume"]
         begin = supervisor.resume(RUN_ID, agent=agent) if exists else supervisor.spawn(agent, TASK, run_id=RUN_ID)
         answer = await (await begin).wait_result()
@@ -315,4 +342,4 @@ async def _resume_team(database: Path, account: _Account, strict: bool) -> list[
     found += file_problems(database)
     for run_id, turns in read_transcripts(database).items():
         found += [f"{run_id}: {problem}" for problem in transcript_problems(turns)]
-    return [*found, *effect_problems(database, effects)] if strict else found
+    return found if account.partial else [*found, *effect_problems(database, effects)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
+import sqlite3
 import time
 from functools import partial
 from pathlib import Path
@@ -46,6 +49,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
         ending: ``close`` leaves in good order; ``exit`` ends without a word to the journal.
         batches: How many batches each of the writers appends.
         size: Most characters of an entry.
+        reader: Whether another process reads the file all the while.
     """
 
     kind: str
@@ -56,6 +60,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     ending: str = "close"
     batches: int = 6
     size: int = 200
+    reader: bool = False
 
 
 def live(folder: str, trace: str, life: dict[str, Any]) -> None:
@@ -85,6 +90,7 @@ async def _write(path: str, life: Life) -> None:
     chance = random.Random(life.seed)
     async with open_journal(path, durability=life.durability, close_timeout=10.0) as journal:
         ledgers = [await Ledger.open(journal, run_id) for run_id in RUNS]
+        shim.mark("opened")
         for ledger in ledgers:
             # What a process shows of the past after it opened, somebody may have acted on.
             for entry in ledger.snapshot():
@@ -124,12 +130,30 @@ async def _run_team(path: str, life: Life) -> None:
         shim.mark(f"effect {effect} {what}")
 
     async with open_supervisor(path, durability=life.durability) as supervisor:
+        shim.mark("opened")
         run = await _begin(supervisor, effects_team(tell, steps=3, pause=0.001, reuse=bool(life.seed // 2 % 2)), TASK)
         shim.mark("spawned")
         answer = await run.wait_result()
         shim.mark(f"answer {answer}")
         if life.ending == "exit":
             os._exit(0)
+
+
+def hold_open(database: str) -> None:
+    """Read a file, if there is one, and go on reading until this process is killed.
+
+    A file that has no log yet is left alone: a foreign reader keeps it from getting one, and the journal waits.
+    """
+    if not os.path.exists(database):
+        return
+    with contextlib.suppress(sqlite3.Error):  # it may be half made
+        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)
+        if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            return
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        say("OPEN")
+        signal.pause()
 
 
 # --- kills ------------------------------------------------------------------------------------------------
