@@ -14,7 +14,7 @@ from repertory.torture.frame import Play, seed_of
 
 def scenario(play: Play, name: str = "made up", **controls: Play) -> Scenario:
     """A scenario of three cases."""
-    return Scenario(name=name, about="", play=play, cases={"short": 3, "full": 9}, controls=controls)
+    return Scenario(name=name, play=play, cases={"short": 3, "full": 9}, controls=controls)
 
 
 def test_every_case_is_played_with_a_seed_of_its_own() -> None:
@@ -29,9 +29,9 @@ def test_every_case_is_played_with_a_seed_of_its_own() -> None:
     assert alone.counts == {"cases": 1, "seeds": seed_of(5, "made up", "", 2)}
 
 
-def test_a_failure_names_its_case_and_keeps_its_evidence() -> None:
+def test_a_failure_names_its_case_and_keeps_its_evidence(tmp_path: Path) -> None:
     """So that it can be looked at again."""
-    (found,) = run_torture([scenario(torture_cases.fail_when_odd)], profile="full", seed=8).scenarios
+    (found,) = run_torture([scenario(torture_cases.fail_when_odd)], profile="full", seed=8, keep=tmp_path).scenarios
     odd = [number for number in range(9) if seed_of(8, "made up", "", number) % 2]
     assert sorted(failure.case for failure in found.failures) == odd
     assert found.failed == len(odd) > 0
@@ -60,9 +60,7 @@ def test_a_control_that_does_not_fail_is_a_failure() -> None:
 
 def test_what_this_machine_lacks_is_left_out_and_said() -> None:
     """It is no failure, and no success in silence either."""
-    lacking = Scenario(
-        name="x", about="", play=torture_cases.fail, cases={"short": 1, "full": 1}, missing=lambda: "needs a moon"
-    )
+    lacking = Scenario(name="x", play=torture_cases.fail, cases={"short": 1, "full": 1}, missing=lambda: "needs a moon")
     report = run_torture([lacking])
     assert report.clean
     assert report.scenarios[0].left_out == "needs a moon"

@@ -57,6 +57,8 @@ def torture(
     damaged, and each scenario's negative controls, which break a promise on purpose, must be caught. What failed is
     listed with the command that plays it again.
     """
+    from platformdirs import user_cache_path
+
     from repertory.torture import choose, run_torture
     from repertory.torture.scenarios import SCENARIOS
 
@@ -72,14 +74,16 @@ def torture(
             f"{output.one_line(line, screen.width - 10):<{screen.width - 10}} {report.seconds:4.0f} s", end="\r"
         )
 
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
     with signals.told_to(told.append):
         report = run_torture(
             choose(SCENARIOS, only or []),
             profile=profile.value,
-            seed=random.SystemRandom().randrange(10**6) if seed is None else seed,
+            seed=seed,
             case=case,
             traces=traces,
+            keep=user_cache_path("repertory") / f"torture-{seed}",
             workers=workers,
             on_progress=show if live else lambda report: None,
             is_stopped=lambda: bool(told),

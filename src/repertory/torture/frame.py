@@ -75,7 +75,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: What ``--only`` calls it.
-        about: What it tries, in a line.
         play: Plays a case, in a worker process: a function of a module. What it raises is a failure.
         cases: How many cases each profile plays.
         controls: Cases that break a promise on purpose, by name: of each, at least one of ``control_cases`` must fail.
@@ -83,7 +82,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    about: str
     play: Play
     cases: dict[Profile, int]
     controls: dict[str, Play] = {}
@@ -182,6 +180,7 @@ def run_torture(
     seed: int = 0,
     case: int | None = None,
     traces: Path | None = None,
+    keep: Path | None = None,
     workers: int = 2,
     on_progress: Callable[[ScenarioReport], None] = lambda report: None,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -194,6 +193,7 @@ def run_torture(
         seed: Decides every case.
         case: Play this one case of each, and no controls; None plays what the profile says.
         traces: What an earlier failure of that case left, to be looked at again; None tries anew.
+        keep: The folder that evidence of failures goes to; None keeps none.
         workers: How many processes play.
         on_progress: Called after every case.
         is_stopped: Asked several times a second; once it is so, the report says what was done so far.
@@ -214,13 +214,14 @@ def run_torture(
             if reason is not None:
                 current.left_out = reason
                 continue
-            tasks = _tasks(scenario, profile, seed, case, traces)
+            tasks = _tasks(scenario, profile, seed=seed, case=case, traces=traces, keep=keep)
             report.interrupted = not _play_scenario(scenario, current, pool, tasks, on_progress)
     return report
 
 
-def _tasks(scenario: Scenario, profile: Profile, seed: int, case: int | None, traces: Path | None) -> list[_Task]:
-    keep = Path(tempfile.gettempdir()) / f"repertory-torture-{seed}"
+def _tasks(
+    scenario: Scenario, profile: Profile, *, seed: int, case: int | None, traces: Path | None, keep: Path | None
+) -> list[_Task]:
     numbers = range(scenario.cases[profile]) if case is None else [case]
     tasks = [
         _Task(
@@ -229,7 +230,7 @@ def _tasks(scenario: Scenario, profile: Profile, seed: int, case: int | None, tr
             number,
             seed_of(seed, scenario.name, "", number),
             traces,
-            keep / f"{scenario.name}-{number}",
+            keep / f"{scenario.name}-{number}" if keep is not None else None,
         )
         for number in numbers
     ]
@@ -263,7 +264,7 @@ def _play_scenario(
             report.counts = dict(counts)
             report.failed += len(outcome.failures)
             room = _MOST_SHOWN - len(report.failures)
-            kept = str(task.keep) if outcome.evidence else ""
+            kept = str(task.keep) if task.keep is not None and outcome.evidence else ""
             report.failures += [Failure(scenario.name, task.number, what, kept) for what in outcome.failures[:room]]
         report.seconds = time.monotonic() - started
         on_progress(report)

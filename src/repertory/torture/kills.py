@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
+import tempfile
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -236,8 +237,6 @@ def write_corpus(folder: Path) -> Path:
 
 @cache
 def _unbroken() -> str | None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(Path(folder))
         victim = _Victim(Case(0, Path(folder)), Outcome(), "run_research", corpus=str(corpus))

@@ -10,9 +10,8 @@ from repertory.torture.frame import Scenario
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
         name="power-cuts",
-        about="what a power cut could leave of the journal's files, with faults and restarts before it",
         play=power_cuts.run_case,
-        cases={"short": 6, "full": 320},
+        cases={"short": 6, "full": 600},
         controls={
             "without syncs": power_cuts.without_syncs,
             "in memory": power_cuts.in_memory,
@@ -22,31 +21,27 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     ),
     Scenario(
         name="kills",
-        about="processes killed and stopped at random instants, their effects counted outside of them",
         play=kills.run_case,
-        cases={"short": 6, "full": 250},
+        cases={"short": 6, "full": 400},
         controls={"pure in name": kills.pure_in_name, "early words": kills.early_words},
         control_cases=4,  # a kill must meet a tool at work, as it does in four of five cases
     ),
     Scenario(
         name="answers",
-        about="answers made by a grammar that goes wrong on purpose",
         play=storms.answers,
-        cases={"short": 6, "full": 250},
+        cases={"short": 6, "full": 400},
         controls={"as they came": storms.answers_as_they_came},
     ),
     Scenario(
         name="runs",
-        about="spawn and send, cancelled at random, and limits of trees that are cut off at random",
         play=storms.runs,
-        cases={"short": 3, "full": 100},
+        cases={"short": 3, "full": 200},
         controls={"half begun": storms.half_begun},
     ),
     Scenario(
         name="cli",
-        about="Ctrl-C and SIGTERM to commands on a terminal",
         play=storms.interrupts,
-        cases={"short": 1, "full": 30},
+        cases={"short": 1, "full": 60},
         controls={"careless": storms.careless},
     ),
 )
