@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from repertory.context.validation import CALL_ID, TOOL_NAME
+from repertory.errors import ModelResponseInvalid
 from repertory.llm.features import SERVER_CALLS, is_compaction
 from repertory.llm.messages import (
     KNOWN_TYPES,
@@ -76,6 +77,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def refused(self) -> bool:
         """Whether the model, or a classifier behind it, declined; nothing of it may be acted on."""
         return self.stop_reason == REFUSAL
+
+
+def check_response(came: object) -> ModelResponse:
+    """What a model gave, which may be an application's own.
+
+    Raises:
+        ModelResponseInvalid: It is no answer.
+    """
+    if not isinstance(came, ModelResponse):
+        raise ModelResponseInvalid(f"the model must give a ModelResponse, got a {type(came).__name__}")
+    return came
 
 
 def read_answer(response: ModelResponse, *, known: Collection[str], tools: Iterable[str], most: int) -> Answer:

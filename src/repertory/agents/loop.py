@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from repertory.actors import ActorContext
-from repertory.agents.answers import CUT_OFF, PAUSED, Answer, read_answer
+from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, read_answer
 from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun
@@ -21,6 +21,7 @@ from repertory.errors import (
     LimitExceeded,
     ModelError,
     ModelRefused,
+    ModelResponseInvalid,
     PromptTooLong,
     RunError,
     ThinkingMismatch,
@@ -28,7 +29,7 @@ from repertory.errors import (
 )
 from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
-from repertory.llm.model import Retrying, StreamEvent
+from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
 from repertory.memory import Draft, Entry, Snapshot
 from repertory.summarizer import SummaryFailed, SummaryReady
@@ -218,8 +219,7 @@ class Loop:
                 continue
             begun = anyio.current_time()
             try:
-                response = await self._model.complete(shown.request, on_event=self._on_stream)
-                response = self._runtime.journal.redact(response)
+                response = await self._complete(shown.request)
             except (PromptTooLong, ThinkingMismatch) as error:
                 self._view.failed(shown, error, duration=anyio.current_time() - begun)
                 if isinstance(error, PromptTooLong):
@@ -248,6 +248,18 @@ class Loop:
             if answer.unmade and not calls:
                 self._count_nudge()
             return calls
+
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
+        """Call the model.
+
+        Raises:
+            ModelError: One of its kinds, also where a model of the application gives something that is no answer.
+        """
+        try:
+            response = check_response(await self._model.complete(request, on_event=self._on_stream))
+            return self._runtime.journal.redact(response)
+        except RecursionError as error:  # whoever makes a block, or looks for secrets in one, goes down into it
+            raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:
         if isinstance(event, Retrying):

@@ -153,6 +153,9 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
         model: The model that answered, as the provider names it.
         response_id: The provider's id of the answer; "" where it gives none.
         extra: Other top-level fields of the answer that a caller may need (``context_management``, …).
+
+    Raises:
+        ModelResponseInvalid: ``content`` is no list or tuple, ``usage`` no ``Usage`` or ``extra`` no dict.
     """
 
     content: tuple[Block, ...]
@@ -164,6 +167,12 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "extra", sequences=("content",))
+        for name, kind in (("content", tuple), ("usage", Usage), ("extra", dict)):
+            value: object = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ModelResponseInvalid(
+                    f"{name} of a ModelResponse must be a {kind.__name__}, got a {type(value).__name__}"
+                )
 
 
 class TextDelta(msgspec.Struct, frozen=True):
