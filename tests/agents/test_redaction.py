@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import anyio
 import msgspec
 import pytest
 
@@ -159,3 +160,29 @@ async def test_what_cannot_be_redacted_is_said_at_once(tmp_path: Path, monkeypat
             async with rp.open_supervisor(journal=journal, redact=[NAME]):
                 pass
     assert os.environ[NAME] == SECRET
+
+
+async def test_what_holds_a_secret_is_safe_to_repeat_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record knows a task and a message without the secret, and they are the same ones all the same."""
+    monkeypatch.setenv(NAME, SECRET)
+    asked, go = anyio.Event(), anyio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        asked.set()
+        await go.wait()
+        return "Done."
+
+    agent = rp.Agent("clerk", model=FunctionModel(answer))
+    async with rp.open_supervisor(tmp_path / "a.db", redact=[NAME], drain_timeout=0) as supervisor:
+        run = await supervisor.spawn(agent, f"Try {SECRET}.", run_id="run-1")
+        await asked.wait()
+        await run.send(f"Try {SECRET} again.", message_id="m1")
+    go.set()
+    async with rp.open_supervisor(tmp_path / "a.db", redact=[NAME]) as supervisor:
+        run = await supervisor.spawn(agent, f"Try {SECRET}.", run_id="run-1")
+        await run.send(f"Try {SECRET} again.", message_id="m1")
+        assert await run.wait_result() == "Done."
+        entries = await supervisor.journal.read_entries("run-1")
+    assert [entry.kind for entry in entries].count("user-input") == 1

@@ -125,10 +125,8 @@ class Run:
         """
         if not text.strip():
             raise RunError("expected a message with some text, got an empty one")
-        if message_id is not None and not _MESSAGE_ID.fullmatch(message_id):
-            raise ConfigurationError(
-                f"message_id must have 1 to 200 printable ASCII characters without spaces, got {message_id[:300]!r}"
-            )
+        if message_id is not None:
+            _check_message_id(message_id)
         runtime = self._runtime
         await deliver(runtime.journal, self._live, text, message_id=message_id or new_id("msg"), at=runtime.clock())
 
@@ -203,3 +201,10 @@ class Run:
     def resume(self) -> None:
         """Let a paused run go on."""
         unpause_run(self._live)
+
+
+def _check_message_id(message_id: object) -> None:
+    if not isinstance(message_id, str) or not _MESSAGE_ID.fullmatch(message_id):
+        raise ConfigurationError(
+            f"message_id must have 1 to 200 printable ASCII characters without spaces, got {str(message_id)[:300]!r}"
+        )

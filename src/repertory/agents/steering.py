@@ -27,6 +27,7 @@ async def deliver(journal: Journal, live: LiveRun, text: str, *, message_id: str
     Raises:
         RunError: The run has ended, or something else was said under this id.
     """
+    text = journal.redact(text)  # as it will be read back, to tell whether it was said before
     await anyio.lowlevel.checkpoint()
     known = live.said.get(message_id)
     if known is not None and known != text:

@@ -102,6 +102,7 @@ class Supervisor:
             options=options or {},
             results=msgspec.to_builtins(results) if results is not None else {},
         )
+        started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
         async with runtime.alone_with(started.run_id):
             live = await self._take_up(started, agent) if run_id is not None else None
             if live is None:
