@@ -75,7 +75,7 @@ def test_finished_runs_are_to_be_looked_at_or_followed_by_another(tmp_path: Path
         (folder / f"older.db{suffix}").unlink(missing_ok=True)
     result = invoke(home=tmp_path)
     assert (result.code, result.err) == (0, "")
-    assert "newer.db: 1 run, 0 under way, 0 not finished, 1 older databases beside it" in result.out
+    assert "newer.db: 1 run, 0 under way, 0 not finished, 1 older database beside it" in result.out
     for command in ("ps -a", "stats --tree", "inspect", "demo", "doctor"):
         assert f"repertory {command}" in result.out
 

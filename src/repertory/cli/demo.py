@@ -165,7 +165,7 @@ def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
     yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), "of all agents"
     yield "iterations", str(figures.iterations), "", f"{figures.runs} agents, {outcome.seconds:.1f} s"
     yield "tool calls", str(figures.tool_calls), "", f"{figures.dedup_hits} repeats not run again"
-    yield "summaries", str(figures.summaries), "", "in the background, then swapped in"
+    yield "summaries", str(figures.summaries), "", "made in the background"
     yield "retrievals", str(figures.retrievals), "", "of what had left the view"
     resolved = sum(citation.resolved for citation in outcome.citations)
     yield "citations", str(len(outcome.citations)), "", f"{resolved} hold, looked up in the files"

@@ -68,8 +68,7 @@ def torture(
     live = screen.is_terminal and not screen.is_dumb_terminal
 
     def show(report: ScenarioReport) -> None:
-        tried = ", ".join(f"{count:,} {what}" for what, count in report.counts.items())
-        line = f"{report.name}: {report.cases} of {report.planned} cases, {tried}, {report.failed} failures"
+        line = f"{report.name}: {report.cases} of {report.planned} cases, {report.failed} failures, {_tried(report)}"
         screen.print(
             f"{output.one_line(line, screen.width - 10):<{screen.width - 10}} {report.seconds:4.0f} s", end="\r"
         )
@@ -111,6 +110,10 @@ def finish(report: Report, *, as_json: bool) -> None:
         raise RepertoryError("not everything is as promised; please report it with the lines above")
 
 
+def _tried(report: ScenarioReport) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in report.counts.items()) or "nothing yet"
+
+
 def _print(report: Report) -> None:
     from rich.text import Text
 
@@ -119,7 +122,6 @@ def _print(report: Report) -> None:
     for each in report.scenarios:
         caught = sum(count > 0 for count in each.controls.values())
         cases = f"{each.cases:,}" if each.cases == each.planned else f"{each.cases:,} of {each.planned:,}"
-        tried = ", ".join(f"{count:,} {what}" for what, count in each.counts.items())
         rows.append(
             [
                 each.name,
@@ -130,12 +132,12 @@ def _print(report: Report) -> None:
                     style="green" if caught == len(each.controls) else "red",
                 ),
                 "" if each.left_out else f"{each.seconds:,.0f} s",
-                each.left_out or tried,
             ]
         )
-    headers = ["scenario", "cases", "failures", "controls", "time", "tried"]
+    headers = ["scenario", "cases", "failures", "controls", "time"]
     output.show(screen, output.table(headers, rows, width=screen.width, right="cases|failures|time"))
     lines = [f"seed {report.seed}, profile {report.profile}" + (", ended early" if report.interrupted else "")]
+    lines += [f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios]
     again = f"repertory torture --seed {report.seed} --only"
     for each in report.scenarios:
         lines += [f"{each.name}: the control {name!r} did not fail" for name, hits in each.controls.items() if not hits]

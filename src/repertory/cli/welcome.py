@@ -51,7 +51,7 @@ def welcome() -> None:
     states = [state_of(row, owned=owned) for row in roots]
     left = [row for row, state in zip(roots, states, strict=True) if state in ("interrupted", "failed", "stopped")]
     going = sum(state not in ("done", "interrupted", "failed", "stopped") for state in states)
-    more = f", {len(paths) - 1} older databases beside it" if len(paths) > 1 else ""
+    more = f", {_count(len(paths) - 1, 'older database')} beside it" if len(paths) > 1 else ""
     facts = f"{paths[0]}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
     if going:
         _print(facts, (("repertory ps", "the runs under way"), *_LOOK[1:]), _ALWAYS)

@@ -60,11 +60,6 @@ def price_of(profile: ModelProfile, prospect: Prospect) -> Price:
     )
 
 
-def read_price(profile: ModelProfile, prompt_tokens: int) -> float:
-    """US dollars for one token that a call reads from the cache, or pays in full where there is none."""
-    return _input_prices(profile, prompt_tokens).cache_read / _PER
-
-
 def _input_prices(profile: ModelProfile, prompt_tokens: int) -> Prices:
     prices = prices_at(profile, prompt_tokens)
     if profile.cache.breakpoints:

@@ -25,11 +25,6 @@ SHORTEST: Final = 8  # characters; a shorter value is found in harmless text, to
 _LINE: Final = 16  # characters from where on a single line of a value with several is replaced by itself
 
 
-def unredacted(value: T) -> T:
-    """The value as it is: for a journal that was told of no secrets."""
-    return value
-
-
 class Redactor:
     """Replaces the values of environment variables by ``[redacted: NAME]``.
 
