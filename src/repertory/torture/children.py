@@ -16,13 +16,15 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from repertory.errors import RepertoryError
 
-_STARTS: Final = "repertory.torture.workloads"  # imported before the first fork, with all that a workload needs
+_WORKLOADS: Final = "repertory.torture.workloads"
+_LATE: Final = ("aiosqlite", "trio")  # what is otherwise imported when it is used, which is after the fork
 _MOST: Final = 65536  # bytes of one request
 
 
@@ -73,7 +75,7 @@ class ChildServer:
             socket.send_fds(self._socket, [request], [writing])
         finally:
             os.close(writing)
-        return Child(self, int(self._answer()), reading)
+        return Child(int(self._answer()), reading, self._wait)
 
     def _wait(self, pid: int) -> int:
         self._socket.send(json.dumps({"wait": pid}).encode())
@@ -105,10 +107,10 @@ def close_servers() -> None:
 class Child:
     """One forked process. Leaving the block kills it if it is still there."""
 
-    def __init__(self, server: ChildServer, pid: int, output: int) -> None:
+    def __init__(self, pid: int, output: int, wait: Callable[[int], int]) -> None:
         self.pid = pid
         self.status: int | None = None  # as os.waitstatus_to_exitcode gives it; None while nobody waited for it
-        self._server = server
+        self._wait = wait
         self._output = output
         self._read = b""
         self._open = True
@@ -151,7 +153,7 @@ class Child:
     def wait(self) -> int:
         """Wait for its end; gives its exit code, or minus the signal that killed it."""
         if self.status is None:
-            self.status = self._server._wait(self.pid)
+            self.status = self._wait(self.pid)
         return self.status
 
     @property
@@ -162,7 +164,9 @@ class Child:
 
 def serve(descriptor: int) -> None:
     """What the server does: fork and wait, as it is told, until nobody tells any more."""
-    module = importlib.import_module(_STARTS)
+    module = importlib.import_module(_WORKLOADS)
+    for name in _LATE:
+        importlib.import_module(name)
     channel = socket.socket(fileno=descriptor)
     living: set[int] = set()
     with contextlib.suppress(BrokenPipeError):  # nobody is there any more

@@ -362,11 +362,15 @@ class _Pool:
         return task, Outcome(failures=[why])
 
 
+def _leave(number: int, frame: object) -> None:
+    sys.exit()
+
+
 def _work(connection: Connection, folder: str) -> None:
     """What a worker does: play what it is told until nobody tells any more."""
     os.setsid()  # a terminal's Ctrl-C is for the one who asked for all this, not for us and our children
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of what came so far
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGTERM, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from repertory.llm.messages import Block, ToolResult, ToolUse, decode_content, text_of
+from repertory.memory.sqlite_check import find_damage
 from repertory.torture.team import COMMITTED, EFFECTS
 
 Turn = tuple[str, Sequence[Block]]  # role and content of one entry
@@ -60,6 +61,11 @@ def file_problems(database: Path) -> list[str]:
     except sqlite3.DatabaseError as error:
         return [f"the file is damaged: {error}"]
     return [] if found == ["ok"] else [f"the file is damaged: {each}" for each in found[:3]]
+
+
+def record_problems(database: Path) -> list[str]:
+    """What ``repertory doctor --deep`` finds wrong: records that are damaged, and records that are missing."""
+    return [f"doctor says: {each}" for each in find_damage(str(database), deep=True)]
 
 
 def effect_problems(database: Path, account: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from repertory.torture.judging import (
     file_problems,
     read_appends,
     read_transcripts,
+    record_problems,
     transcript_problems,
 )
 from repertory.torture.team import expected_answer
@@ -211,7 +212,7 @@ def _kill_until_done(victim: _Victim, *, most: int, within: float) -> None:
 
 
 def _check_runs(database: Path, outcome: Outcome) -> None:
-    for problem in file_problems(database):
+    for problem in file_problems(database) or record_problems(database):
         outcome.fail(problem)
     for run_id, turns in read_transcripts(database).items():
         for problem in transcript_problems(turns):

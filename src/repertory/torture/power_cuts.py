@@ -19,7 +19,13 @@ from repertory.torture import shim
 from repertory.torture.children import server
 from repertory.torture.disk import MODES, Disk, Image
 from repertory.torture.frame import Case, Outcome
-from repertory.torture.judging import effect_problems, file_problems, read_transcripts, transcript_problems
+from repertory.torture.judging import (
+    effect_problems,
+    file_problems,
+    read_transcripts,
+    record_problems,
+    transcript_problems,
+)
 from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
 from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
 from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
@@ -268,7 +274,7 @@ async def _look_at_writers(database: Path, account: _Account) -> list[str]:
             await ledger.append(Draft(role="user", kind="user-input", content=(Text("after"),)))
     found += lost(kept, account.acknowledged)
     found += disorder(kept)
-    found += file_problems(database)
+    found += file_problems(database) or record_problems(database)
     if not found and sum(map(len, read_transcripts(database).values())) != len(kept) + len(RUNS):
         found.append("what was appended after the cut is not there")
     return found
@@ -304,7 +310,7 @@ def disorder(kept: _Kept) -> list[str]:
 async def _look_at_team(database: Path, account: _Account) -> list[str]:
     async with open_journal(database) as journal:
         found = await _read_team(journal, account)
-    found += file_problems(database)
+    found += file_problems(database) or record_problems(database)
     for run_id, turns in read_transcripts(database).items():
         found += [f"{run_id}: {problem}" for problem in transcript_problems(turns, ended=False)]
     return found
@@ -339,7 +345,7 @@ async def _resume_team(database: Path, account: _Account) -> list[str]:
         begin = supervisor.resume(RUN_ID, agent=agent) if exists else supervisor.spawn(agent, TASK, run_id=RUN_ID)
         answer = await (await begin).wait_result()
     found = [] if answer == expected_answer(_STEPS) else [f"resumed to {answer!r}, not {expected_answer(_STEPS)!r}"]
-    found += file_problems(database)
+    found += file_problems(database) or record_problems(database)
     for run_id, turns in read_transcripts(database).items():
         found += [f"{run_id}: {problem}" for problem in transcript_problems(turns)]
     return found if account.partial else [*found, *effect_problems(database, effects)]

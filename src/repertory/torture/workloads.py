@@ -12,10 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiosqlite as _  # noqa: F401 - imported before the fork, not after every one of them
 import anyio
 import msgspec
-import trio as _trio  # noqa: F401
 
 from repertory.agents import Run, Supervisor, open_supervisor, research_team
 from repertory.errors import JournalError, RepertoryError, RunNotFound
