@@ -1,8 +1,10 @@
-"""Words of which there are a few: a wrong one is refused where it is written, with those that there are."""
+"""What a caller got wrong is refused where it is written: a word of which there are a few, a value of another type."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
+
+import msgspec
 
 from repertory.errors import ConfigurationError
 
@@ -20,3 +22,19 @@ def check_choice(where: str, value: object, literal: Any) -> None:
     """
     if value not in get_args(literal):
         raise ConfigurationError(f"{where} is {value!r}; expected {choices(literal)}")
+
+
+def check_fields(where: str, message: msgspec.Struct) -> None:
+    """See that a message holds what its fields declare: the actor that got another one would crash for everybody.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    fields = msgspec.structs.asdict(message)
+    for field in fields.values():
+        if isinstance(field, msgspec.Struct):
+            check_fields(where, field)
+    try:
+        msgspec.convert(fields, type(message))
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error

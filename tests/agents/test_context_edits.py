@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
 from repertory.agents import ContextEdited
-from repertory.errors import ContextError, RunError
+from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse
 from repertory.llm.model import ModelRequest
@@ -102,7 +102,7 @@ async def test_a_pinned_entry_stays_until_it_is_unpinned() -> None:
 
 
 async def test_what_cannot_be_done_is_a_typed_error_and_the_run_goes_on() -> None:
-    """No such entry, nothing to expand, no such lines, a plain loop, and a run that has ended."""
+    """No such entry, nothing to expand, no such lines, no number, a plain loop, and a run that has ended."""
     reader = Reader(6, stop_at=6)
     async with rp.open_supervisor(model=reader.model) as supervisor:
         run = await supervisor.spawn(clerk(), "Read.")
@@ -115,6 +115,10 @@ async def test_what_cannot_be_done_is_a_typed_error_and_the_run_goes_on() -> Non
             await run.expand(FIRST, items=(61, 70))
         with pytest.raises(ContextError, match="there is no entry -1"):
             await run.pin(-1)
+        with pytest.raises(ConfigurationError, match="Expected `int`, got `null`"):
+            await run.pin(cast("int", None))
+        with pytest.raises(ConfigurationError, match="Expected `int`, got `str`"):
+            await run.expand(FIRST, items=cast("tuple[int, int]", ("1", "2")))
         reader.go()
         assert await run.wait_result() == "Done."
         with pytest.raises(RunError, match="has ended"):

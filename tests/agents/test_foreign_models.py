@@ -51,7 +51,8 @@ def endless() -> Json:
 
 def answer(**fields: Any) -> ModelResponse:
     """An answer with fields of any type."""
-    return ModelResponse(**{"content": (Text("Done."),), **fields})
+    values: dict[str, Any] = {"content": (Text("Done."),), **fields}
+    return ModelResponse(**values)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ import repertory as rp
 from backends import RunAsync
 from repertory.agents import Alert, SummaryRefused, SummaryTaken
 from repertory.cli.figures import read_figures
-from repertory.errors import ModelUnavailable
+from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -123,6 +123,8 @@ async def test_a_caller_gets_the_newest_summary_that_covers_an_iteration(tmp_pat
         assert (text_of(found.content), found.first, found.last) == ("GOAL: to read, 2.", 0, 20)
         assert await run.summary(start_iteration=2) == await run.summary() == found
         assert await run.summary(start_iteration=11) is None
+        with pytest.raises(ConfigurationError, match="Expected `int`, got `str`"):
+            await run.summary(start_iteration=cast("int", "6"))
     assert "GOAL: to read, 1." in seen[1]
     async with rp.open_supervisor(path, model=Reader(0, stop_at=99).model, durability="process") as supervisor:
         resumed = await supervisor.resume(run.id, agent=clerk(strict, limits=MANY))

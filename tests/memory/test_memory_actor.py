@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import journal_kit as kit
@@ -273,3 +274,29 @@ async def test_a_plain_handler_runs_inline() -> None:
             nursery.start_soon(other)
             await memory.retrieve("a")
             assert ran == []
+
+
+MISTAKES: list[Callable[[Any], Awaitable[object]]] = [
+    lambda memory: memory.store(None),
+    lambda memory: memory.store("A page.", tags=[1]),
+    lambda memory: memory.retrieve([]),
+    lambda memory: memory.retrieve("item", "summary"),
+    lambda memory: memory.query("page"),
+    lambda memory: memory.query(ItemQuery(text=cast("str", 5))),
+    lambda memory: memory.delete(None),
+    lambda memory: memory.restore("then"),
+    lambda memory: memory.fork(None),
+]
+
+
+@pytest.mark.parametrize("ask", MISTAKES)
+async def test_an_argument_of_another_type_is_refused_to_its_caller_and_costs_nobody_else_the_memory(
+    ask: Callable[[Any], Awaitable[object]],
+) -> None:
+    """All runs of a process share the actor; its restarts are bounded, so a few such calls would end it for all."""
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        for _ in range(5):
+            with pytest.raises(ConfigurationError, match="Expected"):
+                await ask(memory)
+        assert await memory.query() == []

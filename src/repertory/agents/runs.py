@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from repertory._choices import check_fields
 from repertory._ids import new_id
 from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
@@ -142,9 +143,12 @@ class Run:
             The summary; None where none covers that iteration yet.
 
         Raises:
+            ConfigurationError: ``start_iteration`` is no whole number.
             ActorStopped: The supervisor is closed; the journal has it still, see ``Journal.read_summaries``.
         """
-        found: SummaryStored | None = await self._runtime.summarizer.ask(GetSummary(self.id, start_iteration))
+        wanted = GetSummary(self.id, start_iteration)
+        check_fields("Run.summary", wanted)
+        found: SummaryStored | None = await self._runtime.summarizer.ask(wanted)
         return found
 
     def view(self) -> list[ViewEntry]:

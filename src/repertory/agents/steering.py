@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio.lowlevel
 
+from repertory._choices import check_fields
 from repertory.agents.actor import ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.live import SAID, LiveRun, Said
 from repertory.errors import ActorStopped, RunError
@@ -48,7 +49,9 @@ async def edit_plan(live: LiveRun, message: ExpandShown | PinShown) -> None:
     Raises:
         ContextError: There is no such entry, or nothing to expand.
         RunError: The run has ended.
+        ConfigurationError: What is asked for has another type than it is declared with.
     """
+    check_fields("Run", message)
     if live.ref is None or live.ending:
         raise RunError(f"run {live.run_id} has ended ({live.state}); nothing more is shown to its model")
     try:

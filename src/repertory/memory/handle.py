@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
-from repertory._choices import check_choice
+import msgspec
+
+from repertory._choices import check_choice, check_fields
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
 from repertory.memory.messages import (
@@ -22,11 +24,15 @@ from repertory.memory.messages import (
 )
 from repertory.memory.scopes import MergeReport, Prefer
 
+M = TypeVar("M", bound=msgspec.Struct)
 ForkMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 
 class Memory:
-    """One scope of memory, for applications and tools. Writes return when they are durable."""
+    """One scope of memory, for applications and tools. Writes return when they are durable.
+
+    Arguments of another type than they are declared with raise ``ConfigurationError``.
+    """
 
     def __init__(self, ref: MemoryRef, scope_id: str) -> None:
         """Hold a scope that is open; ``Memory.open`` opens one."""
@@ -46,7 +52,7 @@ class Memory:
         check_choice("Memory.fork: mode", mode, ForkMode)
         parent = self.scope_id if mode in {"shared", "snapshot"} else None
         message = OpenScope(owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position)
-        opened = await self._ref.ask(message)
+        opened = await self._ref.ask(_checked(message))
         return Memory(self._ref, (await opened.durable()).scope_id)
 
     async def store(
@@ -76,33 +82,43 @@ class Memory:
             related_to=tuple(related_to),
             metadata=metadata or {},
         )
-        return await (await self._ref.ask(message)).durable()
+        return await (await self._ref.ask(_checked(message))).durable()
 
     async def retrieve(self, item_id: str, transform: Transform = FULL) -> Item:
         """Read an item. Raises ``ItemNotFound``."""
-        return await self._ref.ask(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform))
+        return await self._ref.ask(_checked(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform)))
 
     async def query(self, query: ItemQuery | None = None) -> list[ItemInfo]:
         """List items, newest first, without their contents; None lists all."""
-        return await self._ref.ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery()))
+        return await self._ref.ask(_checked(QueryItems(scope_id=self.scope_id, query=query or ItemQuery())))
 
     async def delete(self, item_id: str) -> None:
         """End an item. Raises ``ItemNotFound``."""
-        await (await self._ref.ask(DeleteItem(scope_id=self.scope_id, item_id=item_id))).durable()
+        await (await self._ref.ask(_checked(DeleteItem(scope_id=self.scope_id, item_id=item_id)))).durable()
 
     async def clear(self) -> int:
         """End every item in view; returns how many."""
-        return await (await self._ref.ask(ClearScope(scope_id=self.scope_id))).durable()
+        return await (await self._ref.ask(_checked(ClearScope(scope_id=self.scope_id)))).durable()
 
     async def snapshot(self) -> int:
         """A position to come back to."""
-        return await self._ref.ask(SnapshotScope(scope_id=self.scope_id))
+        return await self._ref.ask(_checked(SnapshotScope(scope_id=self.scope_id)))
 
     async def restore(self, position: int) -> int:
         """See again what was seen at a position; returns how many items that changed."""
-        return await (await self._ref.ask(RestoreScope(scope_id=self.scope_id, position=position))).durable()
+        return await (await self._ref.ask(_checked(RestoreScope(scope_id=self.scope_id, position=position)))).durable()
 
     async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
         """Bring this snapshot's changes into its parent; the report names what both had changed."""
         check_choice("Memory.merge: prefer", prefer, Prefer)
-        return await (await self._ref.ask(MergeScope(scope_id=self.scope_id, prefer=prefer))).durable()
+        return await (await self._ref.ask(_checked(MergeScope(scope_id=self.scope_id, prefer=prefer)))).durable()
+
+
+def _checked(message: M) -> M:
+    """A message as the actor that all scopes share may get it.
+
+    Raises:
+        ConfigurationError: An argument has another type than it is declared with.
+    """
+    check_fields(f"Memory: {type(message).__name__}", message)
+    return message
