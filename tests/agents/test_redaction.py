@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.errors import ConfigurationError, RunFailed
+from repertory.errors import ConfigurationError, RecordRefused, RunFailed
 from repertory.llm.model import ModelRequest
 from repertory.memory import Redactor, open_journal
-from repertory.testing import FunctionModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 SECRET = 'canary/7d1f+"9b&c ü'
 NAME = "REPERTORY_TEST_SECRET"
@@ -186,3 +186,28 @@ async def test_what_holds_a_secret_is_safe_to_repeat_after_a_restart(
         assert await run.wait_result() == "Done."
         entries = await supervisor.journal.read_entries("run-1")
     assert [entry.kind for entry in entries].count("user-input") == 1
+
+
+async def test_what_is_too_deep_to_look_through_is_refused_and_its_tool_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result becomes an error of its call; a run of which it is an option does not begin."""
+    monkeypatch.setenv(NAME, SECRET)
+    ran: list[str] = []
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"a": deep}
+
+    @rp.tool(effect="pure")
+    async def look() -> rp.ToolOutput:
+        """Look."""
+        ran.append("look")
+        return rp.ToolOutput("fine", facts=deep)
+
+    agent = rp.Agent("clerk", tools=[look], model=ScriptedModel([call("look"), "Done."]))
+    async with rp.open_supervisor(redact=[NAME]) as supervisor:
+        with pytest.raises(RecordRefused, match="too deep"):
+            await supervisor.spawn(agent, "Try.", options=deep)
+        run = await supervisor.spawn(agent, "Try.")
+        assert await run.wait_result() == "Done."
+    assert ran == ["look"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -52,11 +52,24 @@ def commits_a_run(ran: list[str], effect: Any) -> rp.Tool:
     return read
 
 
+def cites_a_number(ran: list[str], effect: Any) -> rp.Tool:
+    """A tool whose result has a field of another type than it is declared with."""
+
+    @rp.tool(effect=effect)
+    async def read() -> rp.ToolOutput:
+        """Read it all."""
+        ran.append("read")
+        return rp.ToolOutput("fine", url=cast("str", 5))
+
+    return read
+
+
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "unsafe"])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (enormous, "read ran, but its result cannot be shown: ValueError: it has 250,000,001 characters"),
+        (enormous, f"read ran, but its result cannot be shown: ValueError: it has {MAX_TEXT + 1:,} characters"),
+        (cites_a_number, "read ran, but its result cannot be shown: AttributeError"),
         (commits_a_run, "read ran, but commits a RunStarted, which the runtime alone writes"),
         (commits_nonsense, "read ran, but its result cannot be kept: cannot keep this EventLogged: nan is not"),
     ],

@@ -23,6 +23,7 @@ from repertory.errors import (
     ModelRefused,
     ModelResponseInvalid,
     PromptTooLong,
+    RecordRefused,
     RunError,
     ThinkingMismatch,
     ToolAbort,
@@ -258,7 +259,7 @@ class Loop:
         try:
             response = check_response(await self._model.complete(request, on_event=self._on_stream))
             return self._runtime.journal.redact(response)
-        except RecursionError as error:  # whoever makes a block, or looks for secrets in one, goes down into it
+        except (RecursionError, RecordRefused) as error:  # making a block goes down into it, as redacting it does
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 import msgspec
 
 from repertory._frozen import FrozenDict, FrozenList, freeze
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, RecordRefused
 
 T = TypeVar("T")
 
@@ -57,8 +57,15 @@ class Redactor:
         self._pattern = re.compile("|".join(map(re.escape, self._names)))
 
     def __call__(self, value: T) -> T:
-        """The same value without the secrets; the very same where there are none in it."""
-        return self._walk(value) if self._names else value
+        """The same value without the secrets; the very same where there are none in it.
+
+        Raises:
+            RecordRefused: It is nested too deep to be looked through.
+        """
+        try:
+            return self._walk(value) if self._names else value
+        except RecursionError as error:
+            raise RecordRefused("it is nested too deep to look for secrets in it; nothing was written") from error
 
     def _text(self, text: str) -> str:
         if not any(form in text for form in self._names):  # many times faster than the pattern

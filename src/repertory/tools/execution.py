@@ -116,7 +116,7 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
 def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
     try:
         output = to_output(value, name=tool.name, cap=tool.output_cap)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         # The tool has done its work; only telling of it failed. Records it staged are dropped like those of any error.
         text = f"{tool.name} ran, but its result cannot be shown: {one_line(error)}"
         return _failure(tool, text, "result", error)
