@@ -111,7 +111,7 @@ def _durability(chance: random.Random, weaker: float, *, last: bool) -> Durabili
     """Mostly ``power``; in some scenarios less, in some less at first."""
     if weaker < 0.06:
         return "process"
-    if weaker < 0.18 and not last:
+    if weaker < 0.26 and not last:
         return chance.choice(("process", "memory", "power"))
     return "power"
 
@@ -119,7 +119,7 @@ def _durability(chance: random.Random, weaker: float, *, last: bool) -> Durabili
 def _faults(chance: random.Random) -> list[shim.Rule]:
     """One thing that goes wrong, early or late; sometimes two."""
     nth = chance.choice((chance.randint(1, 6), chance.randint(1, 25), chance.randint(1, 60)))
-    suffix = chance.choice(("", "", "-wal", "-wal", ".db", "-journal", "data"))
+    suffix = chance.choice(("", "", "-wal", "-wal", "-wal", ".db", "-journal", "data"))
     broken = chance.choice((errno.EIO, errno.EIO, errno.ENOSPC))
     for_good = chance.choice((nth, nth, nth + 1, shim.FOR_EVER))
     match chance.randrange(8):
@@ -238,11 +238,16 @@ def _live(case: Case, root: Path, life: Life, outcome: Outcome) -> list[Event]:
 
 
 def _cut_points(events: list[Event], count: int, chance: random.Random) -> dict[int, int]:
-    """Where to cut, and how often: anywhere, and more often right behind a sync or an acknowledgement."""
+    """Where to cut, and how often: anywhere, and more often while the file is opened and right behind what tells."""
     points: dict[int, int] = {len(events): 2}
     telling = [at + 1 for at, event in enumerate(events) if isinstance(event, Synced | Marked | Faulted)]
+    opened = next((at for at, event in enumerate(events) if isinstance(event, Marked)), len(events))
     for _ in range(count - 2):
-        at = chance.choice(telling) if telling and chance.random() < 0.4 else chance.randint(0, len(events))
+        where = chance.random()
+        if where < 0.4 and telling:
+            at = chance.choice(telling)
+        else:
+            at = chance.randint(0, opened if where < 0.6 else len(events))
         points[at] = points.get(at, 0) + 1
     return points
 
