@@ -115,7 +115,7 @@ def test_a_model_writes_the_summaries_if_it_is_named(place: Path) -> None:
         result = in_a_process(*command, home=place)
         assert (result.code, result.out) == (0, "All read.\n"), result.err
     (run,) = in_a_process("stats", "--db", "without.db", "--json", home=place).json["runs"]
-    assert run["summaries"]["taken"] > 0
+    assert run["statistics"]["summaries_written"] > 0
     found = [writers(place / f"{name}.db") for name in ("without", "run", "resumed")]
     assert found == [set(), {"offline"}, {"offline"}]
 

@@ -126,9 +126,14 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE_")}
     homes = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "TMPDIR": str(home / "tmp")}
+
+    def take_the_terminal() -> None:
+        os.login_tty(slave)  # Ctrl-C needs one
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who was started in the background hands down that it is ignored
+
     process = subprocess.Popen(  # noqa: S603 - the command line itself
         [*(program or (sys.executable, "-m", "repertory")), *words],
-        preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509 - there are no threads here; Ctrl-C needs a terminal
+        preexec_fn=take_the_terminal,  # noqa: PLW1509 - there are no threads here
         env={**kept, **homes, "TERM": "xterm", "LANG": "C.UTF-8"},
         cwd=home,
     )
