@@ -380,10 +380,13 @@ BROKEN: list[tuple[Any, str]] = [
         r"expected a block with a type at \$\[0\]\.content\[0\]\.content\[0\]",
     ),
     ([{"role": "user", "content": [{}]}], r"expected a block with a type at \$\[0\]\.content\[0\]"),
-    ([{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}], r"expected a complete tool_use block"),
+    (
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}],
+        r"expected text at \$\[0\]\.content\[0\]\.name",
+    ),
     (
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "n", "input": 1}]}],
-        r"an id, a name and an input object",
+        r"expected an object at \$\[0\]\.content\[0\]\.input, got int '1'",
     ),
     ([{"role": "assistant", "tool_calls": [{}]}], r"a call with a function and its name at \$\[0\]\.tool_calls\[0\]"),
     ([{"role": "assistant", "tool_calls": 4}], r"expected a list of calls"),

@@ -157,6 +157,16 @@ def decode_block(raw: Mapping[str, Any]) -> Block:
     return block
 
 
+def broken_field(raw: Mapping[str, Any]) -> tuple[str, type[Any]] | None:
+    """Which field of a block of a known type is missing or of another type, and its type; None where none is."""
+    struct, fields = _FIELDS[raw["type"]]
+    for field in msgspec.structs.fields(struct):
+        kind, value = fields.get(field.name, object), raw.get(field.name)
+        if field.required if value is None else not isinstance(value, kind):
+            return field.name, kind
+    return None
+
+
 def encode_block(block: Block) -> Json:
     """Write one content block as the API's JSON object, its keys in a fixed order."""
     match block:

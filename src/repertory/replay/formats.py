@@ -9,7 +9,19 @@ from typing import Any, NoReturn, TypeGuard
 import msgspec
 
 from repertory.errors import RecordingError
-from repertory.llm.messages import Block, Image, Json, Message, Text, ToolResult, ToolUse, decode_block, text_of
+from repertory.llm.messages import (
+    KNOWN_TYPES,
+    Block,
+    Json,
+    Message,
+    RawBlock,
+    Text,
+    ToolResult,
+    ToolUse,
+    broken_field,
+    decode_block,
+    text_of,
+)
 from repertory.llm.model import Usage
 from repertory.replay.recording import RecordedRun, Said, record_run
 
@@ -104,32 +116,17 @@ def _blocks(content: Any, where: str, place: str) -> Iterator[Block]:
 
 def _check(block: Block, raw: Json, where: str, place: str) -> None:
     """Refuse a block of a known type that is not what its type says: nobody behind here looks at that again."""
-    match block:
-        case ToolUse():
-            if not (_is(block.id, str) and _is(block.name, str) and _is(block.input, dict)):
-                refuse(where, place, "an id, a name and an input object", raw)
-        case ToolResult():
-            if not _is(block.tool_use_id, str):
-                refuse(where, f"{place}.tool_use_id", "text", block.tool_use_id)
-            if not isinstance(block.content, str):
-                for index, part in enumerate(block.content):
-                    _check(part, raw["content"][index], where, f"{place}.content[{index}]")
-        case Text():
-            if not _is(block.text, str):
-                refuse(where, f"{place}.text", "text", block.text)
-        case Image():
-            if not _is(block.source, dict):
-                refuse(where, f"{place}.source", "an object", block.source)
-        case _:
-            if not _is(raw.get("type"), str):
-                refuse(where, place, "a block with a type", raw)
-            if raw["type"] in ("tool_use", "tool_result"):
-                refuse(where, place, f"a complete {raw['type']} block", raw)
-
-
-def _is(value: object, kind: type) -> bool:
-    """Whether a field holds what its declaration says: decoding does not look."""
-    return isinstance(value, kind)
+    if isinstance(block, RawBlock):
+        kind = raw.get("type")
+        if not isinstance(kind, str):
+            refuse(where, place, "a block with a type", raw)
+        if kind in KNOWN_TYPES:
+            name, wanted = broken_field(raw) or ("content", object)
+            words = {str: "text", dict: "an object", bool: "true or false"}.get(wanted, "text or blocks")
+            refuse(where, f"{place}.{name}", words, raw.get(name))
+    elif isinstance(block, ToolResult) and not isinstance(block.content, str):
+        for index, part in enumerate(block.content):
+            _check(part, raw["content"][index], where, f"{place}.content[{index}]")
 
 
 def _calls(raw: Mapping[str, Any], where: str, place: str) -> Iterator[ToolUse]:
