@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, Final, NoReturn, TypeGuard
 
 import msgspec
 
@@ -114,6 +114,9 @@ def _blocks(content: Any, where: str, place: str) -> Iterator[Block]:
         yield block
 
 
+_WORDS: Final[dict[type[Any], str]] = {str: "text", dict: "an object", bool: "true or false"}
+
+
 def _check(block: Block, raw: Json, where: str, place: str) -> None:
     """Refuse a block of a known type that is not what its type says: nobody behind here looks at that again."""
     if isinstance(block, RawBlock):
@@ -121,9 +124,8 @@ def _check(block: Block, raw: Json, where: str, place: str) -> None:
         if not isinstance(kind, str):
             refuse(where, place, "a block with a type", raw)
         if kind in KNOWN_TYPES:
-            name, wanted = broken_field(raw) or ("content", object)
-            words = {str: "text", dict: "an object", bool: "true or false"}.get(wanted, "text or blocks")
-            refuse(where, f"{place}.{name}", words, raw.get(name))
+            name, wanted = broken_field(raw) or ("content", tuple)
+            refuse(where, f"{place}.{name}", _WORDS.get(wanted, "text or blocks"), raw.get(name))
     elif isinstance(block, ToolResult) and not isinstance(block.content, str):
         for index, part in enumerate(block.content):
             _check(part, raw["content"][index], where, f"{place}.content[{index}]")
