@@ -224,7 +224,7 @@ def _codes(shot: Shot) -> set[int]:
 
 async def _unreadable(path: Path) -> list[str]:
     try:
-        async with open_journal(path, readonly=True) as journal:
+        async with open_journal(path) as journal:  # to write, as the next run does: it may not have been made wholly
             await journal.read_runs()
     except RepertoryError as error:
         return [f"its database cannot be read: {error}"]
