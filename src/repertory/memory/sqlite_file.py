@@ -116,12 +116,14 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+        if version == 0:
+            _sync_names(path, upwards=True)  # with "memory" too: a later opening takes the folders as they are
         if durability == "memory":
             migrate(connection, path)
         else:
-            _sync_log(connection, path, new=version == 0)
+            _sync_log(connection, path)
             migrate(connection, path)
-            _sync_file(connection)
+            _sync_file(connection, path)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
     except sqlite3.Error as error:
         _leave(connection, path)
@@ -137,7 +139,7 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
     return connection
 
 
-def _sync_log(connection: sqlite3.Connection, path: str, *, new: bool) -> None:
+def _sync_log(connection: sqlite3.Connection, path: str) -> None:
     """Make durable what the write-ahead log shows, before anything is built on it.
 
     A process that was killed, or whose sync failed, leaves commits in the system's memory that may not be on the
@@ -157,7 +159,7 @@ def _sync_log(connection: sqlite3.Connection, path: str, *, new: bool) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _sync_names(path, upwards=new)
+        _sync_names(path, upwards=False)
     finally:
         connection.execute("ROLLBACK")
 
@@ -182,14 +184,17 @@ def _sync_names(path: str, *, upwards: bool) -> None:
         folder = os.path.dirname(folder)
 
 
-def _sync_file(connection: sqlite3.Connection) -> None:
+def _sync_file(connection: sqlite3.Connection, path: str) -> None:
     """Make durable what is in the file itself, say after a time with durability ``"memory"``."""
     # A checkpoint syncs the file if it moves anything into it, so there must be something to move.
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     connection.execute(f"PRAGMA user_version = {version}")
-    # Somebody who reads at this moment may keep the log from being emptied, and nothing is lost then: it is durable.
     connection.execute(f"PRAGMA busy_timeout = {_READERS_TIMEOUT:.0f}")
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    (blocked, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if blocked:
+        # Somebody who reads at this moment keeps the log from being emptied, perhaps anything from being moved, and
+        # so the file from being synced. The descriptor stays open as long as this process: see FileLock.
+        os.fsync(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT * 1000:.0f}")
 
 

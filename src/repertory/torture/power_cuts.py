@@ -202,7 +202,7 @@ def play(case: Case, plan: Plan) -> Outcome:
                 if counts:
                     account.take(event.text)
         disk.start_process()
-        if cut_follows:
+        if cut_follows and sound:
             image = disk.image(chance, chance.choice(MODES))
             disk.cut(image)
             shutil.rmtree(root)

@@ -1,0 +1,56 @@
+"""Histories of a journal's file that a power cut ends, each drawn by hand because it was once a fault."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from repertory.memory import Durability
+from repertory.torture import Case, shim
+from repertory.torture.power_cuts import Plan, in_memory, play
+from repertory.torture.workloads import Life
+
+pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
+
+
+def life(number: int, durability: Durability = "power", *rules: shim.Rule, reader: bool = False) -> Life:
+    """A process in which some writers append."""
+    return Life(
+        kind="writers", life=number, seed=number + 3, durability=durability, rules=list(rules), reader=reader, batches=4
+    )
+
+
+def failures(tmp_path: Path, *lives: Life, cuts: tuple[bool, ...] = ()) -> list[str]:
+    """What is wrong with what two hundred cuts leave of a history in a new folder."""
+    plan = Plan(lives, cuts or (False,) * (len(lives) - 1), 200)
+    outcome = play(Case(1, tmp_path), plan)
+    assert outcome.counts["images"] > 40
+    return outcome.failures
+
+
+def test_a_new_folder_and_a_new_file_keep_their_names(tmp_path: Path) -> None:
+    """Everything above the file is synced before the first append is acknowledged."""
+    assert failures(tmp_path, life(0)) == []
+
+
+def test_what_a_failed_sync_left_is_written_again(tmp_path: Path) -> None:
+    """The next process reads it from the system's memory, builds on it, and a cut shows that the disk has it."""
+    rule = shim.Rule(on="sync", suffix="-wal", first=6, last=6, action="fail", error=errno.EIO)
+    assert failures(tmp_path, life(0, "power", rule), life(1), life(2)) == []
+
+
+def test_what_was_written_without_syncs_is_durable_once_it_was_opened_with_them(tmp_path: Path) -> None:
+    """The file, and the names of the folders above it, which the process without syncs made."""
+    assert failures(tmp_path, life(0, "memory"), life(1)) == []
+
+
+def test_a_reader_keeps_nothing_from_becoming_durable(tmp_path: Path) -> None:
+    """The checkpoint that syncs the file cannot move anything while somebody reads it as it was."""
+    assert failures(tmp_path, life(0, "memory"), life(1, reader=True)) == []
+
+
+def test_the_histories_can_fail(tmp_path: Path) -> None:
+    """Negative control: cuts in a life without syncs lose what it acknowledged, if one believes it."""
+    assert any("lost" in problem for problem in in_memory(Case(1, tmp_path)).failures)
