@@ -24,6 +24,17 @@ def check_choice(where: str, value: object, literal: Any) -> None:
         raise ConfigurationError(f"{where} is {value!r}; expected {choices(literal)}")
 
 
+def check_text(what: str, value: object) -> None:
+    """See that a value is text that says something.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if not isinstance(value, str) or not value.strip():
+        got = "an empty one" if isinstance(value, str) else repr(value)[:100]
+        raise ConfigurationError(f"expected {what} with some text, got {got}")
+
+
 def check_fields(where: str, message: msgspec.Struct) -> None:
     """See that a message holds what its fields declare: the actor that got another one would crash for everybody.
 

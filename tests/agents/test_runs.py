@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -276,12 +278,26 @@ async def test_a_killed_run_ends_at_once() -> None:
             await run.wait_result()
 
 
-@pytest.mark.parametrize("task", ["", "  \n"])
-async def test_an_empty_task_is_refused(task: str) -> None:
+@pytest.mark.parametrize("text", ["", "  \n", None, 5, b"Go."])
+async def test_what_says_nothing_is_refused(text: Any) -> None:
     """The Messages API takes no empty text, so the caller hears it before anything begins."""
+    async with rp.open_supervisor(model=ScriptedModel(["Gone."])) as supervisor:
+        with pytest.raises(ConfigurationError, match="expected a task with some text, got"):
+            await supervisor.spawn(agent(), text)
+        run = await supervisor.spawn(agent(), "Go.")
+        with pytest.raises(ConfigurationError, match="expected a message with some text, got"):
+            await run.send(text)
+        with pytest.raises(ConfigurationError, match="expected a run_id with some text, got"):
+            await supervisor.resume(text)
+
+
+@pytest.mark.parametrize("wrong", [{"agent": None}, {"agent": "clerk"}, {"options": [1]}, {"agent_ref": 5}])
+async def test_arguments_of_another_type_are_refused_before_anything_is_durable(wrong: dict[str, Any]) -> None:
+    """One error of ours, that says what came, and no run on record."""
     async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
-        with pytest.raises(ConfigurationError, match="expected a task with some text"):
-            await supervisor.spawn(agent(), task)
+        with pytest.raises(ConfigurationError, match=r"[Ee]xpected .*, got"):
+            await supervisor.spawn(**{"agent": agent(), "task": "Go.", **wrong})
+        assert await supervisor.runs() == []
 
 
 def test_run_sync_answers_from_plain_code() -> None:

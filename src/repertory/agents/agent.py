@@ -123,6 +123,12 @@ class Agent(msgspec.Struct, frozen=True):
             yield from member.walk()
 
 
+def check_agent(agent: object) -> None:
+    """Raise ``ConfigurationError`` for what is no ``Agent``."""
+    if not isinstance(agent, Agent):
+        raise ConfigurationError(f"expected an Agent, got {agent!r:.100}")
+
+
 def check_listener(listener: object) -> None:
     """Raise ``ConfigurationError`` for what cannot be called, or would never be awaited."""
     if listener is None or (callable(listener) and not inspect.iscoroutinefunction(listener)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from repertory._choices import check_fields
+from repertory._choices import check_fields, check_text
 from repertory._ids import new_id
 from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
@@ -14,7 +14,7 @@ from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
 from repertory.agents.steering import deliver, edit_plan, kill_run, pause_run, stop_run, unpause_run
 from repertory.context import ViewEntry, list_view
-from repertory.errors import ConfigurationError, RunError, RunFailed, RunStopped
+from repertory.errors import ConfigurationError, RunFailed, RunStopped
 from repertory.memory import Memory, RunStatistics
 from repertory.memory.records import RunState, SummaryStored
 from repertory.summarizer import GetSummary
@@ -122,10 +122,9 @@ class Run:
 
         Raises:
             RunError: The run has ended, or something else was said under this id.
-            ConfigurationError: The id is malformed.
+            ConfigurationError: There is nothing to say, or the id is malformed.
         """
-        if not text.strip():
-            raise RunError("expected a message with some text, got an empty one")
+        check_text("a message", text)
         if message_id is not None:
             _check_message_id(message_id)
         runtime = self._runtime

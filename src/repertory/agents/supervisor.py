@@ -13,9 +13,10 @@ from typing import cast
 import anyio
 import msgspec
 
+from repertory._choices import check_fields, check_text
 from repertory._ids import new_id
 from repertory.actors import open_system
-from repertory.agents.agent import Agent, check_listener, check_model, load_agent
+from repertory.agents.agent import Agent, check_agent, check_listener, check_model, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.hub import EventReader
 from repertory.agents.live import LiveRun
@@ -84,10 +85,10 @@ class Supervisor:
                 malformed.
             RunExists: There is a run with this id and another task or agent.
         """
+        check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
-        if not task.strip():
-            raise ConfigurationError("expected a task with some text, got an empty one")
+        check_text("a task", task)
         self._runtime.check_prices(agent)
         if run_id is not None:
             _check_run_id(run_id)
@@ -99,9 +100,10 @@ class Supervisor:
             at=runtime.clock(),
             agent_digest=agent.digest,
             agent_ref=agent_ref,
-            options=options or {},
+            options={} if options is None else options,
             results=msgspec.to_builtins(results) if results is not None else {},
         )
+        check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
         async with runtime.alone_with(started.run_id):
             live = await self._take_up(started, agent) if run_id is not None else None
@@ -161,6 +163,9 @@ class Supervisor:
             RunError: It is under way in this process, or a sub-agent's.
             ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
         """
+        check_text("a run_id", run_id)
+        if agent is not None:
+            check_agent(agent)
         run_id = (await self.journal.read_run(run_id)).started.run_id
         async with self._runtime.alone_with(run_id):
             live = await self._resume(await self.journal.read_run(run_id), agent)
