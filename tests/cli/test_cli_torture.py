@@ -91,7 +91,7 @@ def test_ctrl_c_shows_what_was_done_so_far(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)  # until the last one that could write has ended
     assert process.returncode in (1, 130)
     assert b"profile full, ended early" in out
-    assert b"Traceback" not in out + err
+    assert err == b""
 
 
 @pytest.mark.parametrize(
