@@ -81,7 +81,6 @@ class Tallies:
         """The tally of a tree that has a record."""
         tally = self._of_root.get(root_id)
         if tally is None:
-            await self._journal.write(())  # what is on its way to the disk counts, too
             tally = self._of_root[root_id] = Tally(await self._journal.read_statistics(root_id))
         return tally
 
