@@ -20,7 +20,7 @@ from repertory.context import EMPTY, Calibration, ContextPolicy, Plan, Planner, 
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.llm.profiles import ModelProfile, profile_for
-from repertory.memory import Entry, Snapshot
+from repertory.record import Entry, Snapshot
 
 SYSTEM = (Text("You are a careful engineer. " * 200),)
 AROUND = 60  # iterations measured around each length

@@ -26,12 +26,13 @@ import anyio
 import anyio.lowlevel
 
 from repertory.llm import Text
-from repertory.memory import ContentStore, Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
-from repertory.memory.journal import Ticket
-from repertory.memory.records import Record
-from repertory.memory.rows import ENTRIES, encode_records
-from repertory.memory.sqlite_file import open_to_write
-from repertory.memory.sqlite_writer import SqliteWriter
+from repertory.memory import ContentStore
+from repertory.record import Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
+from repertory.record.journal import Ticket
+from repertory.record.records import Record
+from repertory.record.rows import ENTRIES, encode_records
+from repertory.record.sqlite_file import open_to_write
+from repertory.record.sqlite_writer import SqliteWriter
 
 BODY = "x" * 300
 APPENDERS = 50

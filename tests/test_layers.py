@@ -16,6 +16,7 @@ ROOMS = [
     "errors",
     "actors",
     "llm",
+    "record",
     "memory",
     "context",
     "summarizer",
@@ -26,7 +27,11 @@ ROOMS = [
     "torture",
     "cli",
 ]
-NOT_EVEN = {"llm": {"actors"}, "context": {"actors"}}  # pure functions have no business with the runtime
+NOT_EVEN = {
+    "llm": {"actors"},
+    "record": {"actors"},
+    "context": {"actors", "memory"},  # pure functions have no business with the runtime
+}
 ALSO = {"torture": {"testing"}}  # its teams are played by scripted models
 ANYWHERE = {"_choices", "_frozen", "_ids", "_version", "__version__"}
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room

@@ -7,7 +7,8 @@ import repertory as rp
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
 from repertory.agents import AnyEvent, ToolEnded
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
-from repertory.memory import Entry, Item, ItemInfo, Journal, RunRow, Snapshot
+from repertory.memory import Item, ItemInfo
+from repertory.record import Entry, Journal, RunRow, Snapshot
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

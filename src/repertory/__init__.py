@@ -3,7 +3,8 @@
 #   errors      the error tree
 #   actors      mailboxes, references, supervision: knows nothing of models
 #   llm         messages, the Model protocol and its implementations, profiles and prices
-#   memory      ledger, journal, content store, memory items: what is kept
+#   record      ledger, journal, search over them: what happened
+#   memory      memory items and their scopes, the content store: what agents keep
 #   context     plan, projection, planner: what is shown (pure functions)
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from repertory.context import ContextPolicy, ResultPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
     from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
-    from repertory.memory import Memory, RunStatistics, open_journal
+    from repertory.memory import Memory
+    from repertory.record import RunStatistics, open_journal
     from repertory.tools import (
         Tool,
         ToolContext,
@@ -66,7 +68,8 @@ _HOMES = {
     "context": ("ContextPolicy", "ResultPolicy"),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
     "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
-    "memory": ("Memory", "RunStatistics", "open_journal"),
+    "memory": ("Memory",),
+    "record": ("RunStatistics", "open_journal"),
     "tools": (
         "Tool",
         "ToolContext",

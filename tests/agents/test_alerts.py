@@ -18,7 +18,7 @@ from backends import RunAsync
 from repertory.agents import Alert, ContextEdited
 from repertory.agents.alerts import AlertThresholds, Prompt, Watch, crossings
 from repertory.errors import ConfigurationError
-from repertory.memory import RunStatistics
+from repertory.record import RunStatistics
 from repertory.testing import ScriptedModel, call, open_messages_server
 from repertory.testing.faults import Raw
 

@@ -35,7 +35,7 @@ from repertory.llm import (
     profile_for,
     text_of,
 )
-from repertory.memory.records import SummaryStored
+from repertory.record.records import SummaryStored
 from repertory.testing import FunctionModel, call
 from repertory.testing.binding import Binder
 from repertory.testing.faults import Refuse

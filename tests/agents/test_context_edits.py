@@ -16,7 +16,7 @@ from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse
 from repertory.llm.model import ModelRequest
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.tools import context_tools
 

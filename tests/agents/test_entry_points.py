@@ -17,7 +17,7 @@ from backends import RunAsync
 from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
-from repertory.memory.memory_journal import MemoryJournal
+from repertory.record.memory_journal import MemoryJournal
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import cancel_storm, cancelled_after, disagreements, unheard
@@ -279,7 +279,7 @@ def test_a_storm_of_cancelled_calls_leaves_no_run_alone_and_no_message_unheard(
 
 async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
     """The check can fail: a run that is only on record is found, and so is a message that is never heard."""
-    from repertory.memory.records import EventLogged, RunStarted
+    from repertory.record.records import EventLogged, RunStarted
 
     journal = MemoryJournal()
     async with rp.open_supervisor(journal=journal) as supervisor:

@@ -10,8 +10,8 @@ import pytest
 from repertory.agents.events import AnyEvent, Event, ToolEnded, from_record, to_record
 from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
-from repertory.memory import open_journal
-from repertory.memory.records import EventLogged, RunState
+from repertory.record import open_journal
+from repertory.record.records import EventLogged, RunState
 
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 OF_A_TYPE: dict[Any, Any] = {

@@ -22,8 +22,8 @@ from repertory._frozen import freeze, thaw
 from repertory.llm import encode_request
 from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse
-from repertory.memory import Draft, Ledger, MemoryJournal
-from repertory.memory.records import RunStarted
+from repertory.record import Draft, Ledger, MemoryJournal
+from repertory.record.records import RunStarted
 from repertory.testing import FunctionModel
 
 PACKAGE = Path(rp.__file__).parent

@@ -11,7 +11,7 @@ import repertory as rp
 from repertory.context import register_compactor
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError, RunFailed
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.testing import ScriptedModel, call
 
 EXPIRES = rp.ResultPolicy(expiration_turns=3, expiration_mode="remove")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from repertory.agents.recovery import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
-from repertory.memory.entries import Entry
-from repertory.memory.journal import ToolCallRow
-from repertory.memory.records import Effect, ToolIntended
+from repertory.record.entries import Entry
+from repertory.record.journal import ToolCallRow
+from repertory.record.records import Effect, ToolIntended
 
 
 def entry(position: int, role: str, *content: Block) -> Entry:

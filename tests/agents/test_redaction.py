@@ -17,7 +17,7 @@ import pytest
 import repertory as rp
 from repertory.errors import ConfigurationError, RecordRefused, RunFailed
 from repertory.llm.model import ModelRequest
-from repertory.memory import Redactor, open_journal
+from repertory.record import Redactor, open_journal
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 SECRET = 'canary/7d1f+"9b&c ü'

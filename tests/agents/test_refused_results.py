@@ -9,8 +9,8 @@ import pytest
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
-from repertory.memory.records import EventLogged, RunStarted
-from repertory.memory.rows import MAX_TEXT
+from repertory.record.records import EventLogged, RunStarted
+from repertory.record.rows import MAX_TEXT
 from repertory.testing import ScriptedModel, call
 
 

@@ -7,7 +7,7 @@ from context_scenes import STRICT, clerk, log_of, read_log
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
-from repertory.memory.records import Effect
+from repertory.record.records import Effect
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 

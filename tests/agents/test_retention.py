@@ -16,8 +16,8 @@ from repertory.agents.retention import EVERY
 from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
-from repertory.memory import MemoryJournal
 from repertory.memory.contents import read_whole
+from repertory.record import MemoryJournal
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 

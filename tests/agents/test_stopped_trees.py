@@ -15,8 +15,8 @@ from backends import RunAsync
 from repertory.errors import RunStopped
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest
-from repertory.memory.journal import Journal
-from repertory.memory.records import FINAL_STATES
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES
 from repertory.summarizer import SummaryReady
 from repertory.testing import FunctionModel, call
 

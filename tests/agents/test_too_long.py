@@ -18,7 +18,7 @@ from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server
 from repertory.testing.faults import prompt_too_long
 

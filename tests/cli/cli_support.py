@@ -18,7 +18,7 @@ from repertory.context import EMPTY, Arithmetic, CoverRange, Decision, Projector
 from repertory.llm import profile_for
 from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ToolSchema, Usage
-from repertory.memory import (
+from repertory.record import (
     ContentStored,
     DecisionMade,
     Draft,

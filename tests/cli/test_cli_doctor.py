@@ -19,8 +19,8 @@ from repertory.cli import doctor
 from repertory.cli.stress import finish
 from repertory.errors import RepertoryError
 from repertory.llm import AnthropicModel, RawBlock, Text
-from repertory.memory.stress import run_appends
 from repertory.testing import FunctionModel, call, open_messages_server
+from repertory.torture.appends import run_appends
 
 
 def checks_of(home: Path, *words: str, **env: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from repertory.cli.live import draw
 from repertory.cli.progress import Progress
 from repertory.cli.tree import in_tree
 from repertory.llm.model import Usage
-from repertory.memory import Draft, Ledger, RunStarted, RunStateChanged, open_journal
+from repertory.record import Draft, Ledger, RunStarted, RunStateChanged, open_journal
 
 
 def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, in_a_process, invoke
 
-from repertory.memory import open_journal
+from repertory.record import open_journal
 
 
 def test_ps_shows_what_is_not_finished(made: Path, home: Path) -> None:

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from cli_support import OTHER, Result, in_a_process, invoke, settings
 
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.testing import open_messages_server
 
 AGENTS = '''

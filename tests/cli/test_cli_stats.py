@@ -18,7 +18,7 @@ from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
-from repertory.memory import MemoryJournal, RunStatistics
+from repertory.record import MemoryJournal, RunStatistics
 from repertory.summarizer import ModelStrategy
 from repertory.testing import FunctionModel, call
 

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 from cli_support import CHILD, OTHER, RUN, Result, invoke
 
-from repertory.memory import RunStarted, RunStateChanged, open_journal
+from repertory.record import RunStarted, RunStateChanged, open_journal
 
 
 def kept(home: Path) -> Path:

@@ -12,7 +12,7 @@ from repertory.context import ContextPolicy, Planner, ResultPolicy, shape_result
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.profiles import CacheRules, ModelProfile, Prices
-from repertory.memory import Entry, Snapshot
+from repertory.record import Entry, Snapshot
 
 PICTURE = Image({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="})
 

@@ -37,8 +37,8 @@ from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
 from repertory.llm.profiles import ModelProfile, Target
-from repertory.memory import Entry, Snapshot, SummaryStored, request_digest
-from repertory.memory.pairing import whole_request
+from repertory.record import Entry, Snapshot, SummaryStored, request_digest
+from repertory.record.pairing import whole_request
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)

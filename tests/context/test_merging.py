@@ -11,7 +11,7 @@ from repertory.context.live import Live
 from repertory.context.merging import Merge, merge_of
 from repertory.context.vocabulary import Standing
 from repertory.llm.messages import Text, text_of
-from repertory.memory import Snapshot
+from repertory.record import Snapshot
 
 POLICY = ContextPolicy()
 

@@ -18,7 +18,7 @@ from repertory.context.live import Live
 from repertory.context.plan import Stub
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text
-from repertory.memory import Snapshot
+from repertory.record import Snapshot
 from repertory.replay.billing import Biller
 
 SYSTEM = (Text("You find out how the harbour's programs work. " * 270),)

@@ -19,7 +19,7 @@ from repertory.context import (
 from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
-from repertory.memory.pairing import whole_request
+from repertory.record.pairing import whole_request
 
 TOOL = ToolSchema("read", "Read a file.", {"type": "object"})
 MODEL = profile()

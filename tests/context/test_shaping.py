@@ -14,7 +14,7 @@ from repertory.context import ResultRules, cite, shape_result, stub_of
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
 from repertory.context.stubs import once_stub, removal_of
 from repertory.llm.messages import Text
-from repertory.memory.entries import Retrieved
+from repertory.record.entries import Retrieved
 
 CODE = "".join(f"def name_{n}(x):\n    return x + {n}\n\n\n" for n in range(200))
 ROWS = msgspec.json.encode([{"id": n, "name": f"row {n}", "url": None} for n in range(300)]).decode()

@@ -9,8 +9,8 @@ import pytest
 
 from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, swap_in, validate
 from repertory.llm import RawBlock, Text, Thinking, ToolResult, ToolUse, profile_for, text_of
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 PROFILE = profile_for("claude-sonnet-5-5")
 BLOCK = RawBlock({"type": "compaction", "content": "what was", "signature": "s"})

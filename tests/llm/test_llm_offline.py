@@ -40,8 +40,9 @@ from repertory.llm.offline.model import respond
 from repertory.llm.offline.toolbox import Toolbox
 from repertory.llm.offline.view import Progress, read_progress
 from repertory.llm.offline.words import fit, keywords, sentences, shorten, stem
-from repertory.memory import Memory, MemoryJournal
+from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor
+from repertory.record import MemoryJournal
 from repertory.testing.rules import check_body
 from repertory.tools import Tool, ToolContext, call_tool, file_tools, memory_tools
 

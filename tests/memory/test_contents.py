@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import journal_kit as kit
 import pytest
 import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import ContentNotFound, PatternRefused
-from repertory.memory import ContentStore, Ledger, MemoryJournal, RunStateChanged
-from repertory.memory.excerpts import (
+from repertory.memory import ContentStore
+from repertory.memory.patterns import find_pattern
+from repertory.record import Ledger, MemoryJournal, RunStateChanged
+from repertory.record.excerpts import (
     EXCERPT,
     Lines,
     cut_at,
@@ -23,7 +25,6 @@ from repertory.memory.excerpts import (
     fold,
     locate_beginning,
 )
-from repertory.memory.patterns import find_pattern
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one character to a reader, five to Python
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import journal_kit as kit
 import pytest
 import trio
 import trio.testing
 
+import journal_kit as kit
 from backends import RunAsync
 from repertory.actors import ActorSystem, open_system
 from repertory.errors import (
@@ -22,18 +22,8 @@ from repertory.errors import (
     RecordRefused,
     ScopeNotFound,
 )
-from repertory.memory import (
-    ItemQuery,
-    Journal,
-    Memory,
-    MemoryActor,
-    MemoryJournal,
-    MemoryRef,
-    OpenScope,
-    Quotas,
-    Transform,
-    open_journal,
-)
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryRef, OpenScope, Quotas, Transform
+from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import journal_kit as kit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import journal_kit as kit
 from repertory.errors import ConfigurationError, ItemNotFound, ScopeNotFound
-from repertory.memory import ItemQuery, ItemWritten, Memory, ScopeMode, ScopeOpened, Transform
+from repertory.memory import ItemQuery, Memory, Transform
 from repertory.memory.items import item_info, matches, shape_item, shape_text
 from repertory.memory.scopes import ScopeTree
+from repertory.record import ItemWritten, ScopeMode, ScopeOpened
 
 
 def scope(name: str, mode: ScopeMode = "root", parent: str | None = None, position: int = 0) -> ScopeOpened:

@@ -21,7 +21,7 @@ from service_parts import Client, open_client
 from typer.testing import CliRunner
 
 from repertory.cli.app import app
-from repertory.memory import FINAL_STATES, ModelCallRow, RunRow, RunStarted, ToolCallRow, open_journal
+from repertory.record import FINAL_STATES, ModelCallRow, RunRow, RunStarted, ToolCallRow, open_journal
 from repertory.service import app as routes
 from repertory.testing import ScriptedModel
 

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from service_parts import EventStream, Gate, open_client
 
-from repertory.memory import open_journal
-from repertory.memory.records import EventLogged
+from repertory.record import open_journal
+from repertory.record.records import EventLogged
 from repertory.service import app
 from repertory.testing import ScriptedModel
 

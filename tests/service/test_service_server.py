@@ -14,7 +14,7 @@ import anyio
 import pytest
 from service_parts import open_client
 
-from repertory.memory.records import EventLogged
+from repertory.record.records import EventLogged
 from repertory.testing import ScriptedModel
 
 BIG = {"text": "x" * 20_000}

@@ -12,7 +12,7 @@ import msgspec
 
 from repertory.actors import Accepts, ActorRef, handler, open_system
 from repertory.llm.messages import Text, ToolResult, ToolUse
-from repertory.memory import Draft, Ledger, MemoryJournal
+from repertory.record import Draft, Ledger, MemoryJournal
 from repertory.summarizer import (
     GetStatistics,
     Summarize,

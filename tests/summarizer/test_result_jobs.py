@@ -8,7 +8,7 @@ import trio
 
 from repertory.actors import open_system
 from repertory.llm.model import ModelRequest
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.summarizer import GetStatistics, ModelStrategy, SummarizerActor, SummarizeResult
 from repertory.testing import FunctionModel
 

@@ -14,7 +14,7 @@ from repertory.errors import ModelUnavailable
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import ModelProfile
-from repertory.memory import Entry, estimate_entry
+from repertory.record import Entry, estimate_entry
 from repertory.summarizer import ExtractiveStrategy, ModelStrategy, SummaryTask
 from repertory.testing import ScriptedModel
 

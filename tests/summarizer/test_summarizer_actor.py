@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Text
-from repertory.memory import Draft, Ledger, MemoryJournal
+from repertory.record import Draft, Ledger, MemoryJournal
 from repertory.summarizer import (
     ExtractiveStrategy,
     GetSummary,
@@ -404,7 +404,7 @@ async def test_a_summary_survives_the_process(tmp_path: Path) -> None:
     from functools import partial
 
     from repertory.actors import open_system
-    from repertory.memory import open_journal
+    from repertory.record import open_journal
     from repertory.summarizer import SummarizerActor
 
     path = tmp_path / "journal.db"

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.errors import ConfigurationError, ToolFailed, ToolRetry
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.tools import call_tool, file_tools
 from repertory.tools.confined import Folder, read_all
 from repertory.tools.threads import run_in_thread

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from repertory.actors import open_system
-from repertory.memory import Memory, MemoryJournal
+from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor, Quotas
+from repertory.record import MemoryJournal
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, memory_tools
 from repertory.tools.pages import PAGE
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
-from repertory.memory import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.memory.contents import ContentStore
-from repertory.memory.entries import Retrieved
-from repertory.memory.journal import SearchHit
-from repertory.memory.records import ContentStored
-from repertory.memory.snapshot import Snapshot
+from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
+from repertory.record.entries import Retrieved
+from repertory.record.journal import SearchHit
+from repertory.record.records import ContentStored
+from repertory.record.snapshot import Snapshot
 from repertory.tools import ToolContext, ToolOutput, arguments_digest, context_tools, execute
 from repertory.tools.pages import PAGE, page_bounds, page_note, take_page
 

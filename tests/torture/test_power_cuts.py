@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repertory.memory import Durability
+from repertory.record import Durability
 from repertory.torture import Case, shim
 from repertory.torture.power_cuts import Plan, in_memory, play
 from repertory.torture.workloads import Life

@@ -9,8 +9,8 @@ import msgspec
 
 from repertory.llm.model import Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-from repertory.memory import Journal, ModelReplied, Record, RunStatistics
-from repertory.memory.statistics import count_in
+from repertory.record import Journal, ModelReplied, Record, RunStatistics
+from repertory.record.statistics import count_in
 
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:

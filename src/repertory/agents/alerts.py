@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 from repertory.agents.limits import check_number
-from repertory.memory import RunStatistics
+from repertory.record import RunStatistics
 
 
 class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):

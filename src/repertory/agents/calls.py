@@ -26,9 +26,9 @@ from repertory.context import ContextPolicy, Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
-from repertory.memory import Draft, Entry, Snapshot
-from repertory.memory.entries import Retrieved
-from repertory.memory.records import ContentStored, ModelReplied, OutcomeStatus, Record, ToolFinished, ToolIntended
+from repertory.record import Draft, Entry, Snapshot
+from repertory.record.entries import Retrieved
+from repertory.record.records import ContentStored, ModelReplied, OutcomeStatus, Record, ToolFinished, ToolIntended
 from repertory.tools import (
     EarlierCall,
     Tool,

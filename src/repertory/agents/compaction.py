@@ -14,8 +14,8 @@ from repertory.context import ContextPolicy, Decision, Plan, swap_in
 from repertory.context.tokens import Calibration
 from repertory.llm.messages import Block, Message, RedactedThinking, Thinking
 from repertory.llm.profiles import ModelProfile
-from repertory.memory import Snapshot
-from repertory.memory.records import SummaryStored
+from repertory.record import Snapshot
+from repertory.record.records import SummaryStored
 
 _MOST_FAILURES = 3  # in a row; then the provider is not asked again
 _LOST_AFTER = 900.0  # seconds without an answer

@@ -30,8 +30,8 @@ from repertory.context.ageing import OWN
 from repertory.context.events import retrieved
 from repertory.errors import ContextError
 from repertory.llm.messages import RedactedThinking, Thinking
-from repertory.memory.entries import Entry
-from repertory.memory.records import DecisionMade
+from repertory.record.entries import Entry
+from repertory.record.records import DecisionMade
 
 if TYPE_CHECKING:
     from repertory.agents.runtime import Runtime

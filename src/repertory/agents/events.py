@@ -9,7 +9,7 @@ import msgspec
 from repertory._frozen import freeze_fields
 from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
-from repertory.memory.records import EventLogged, RunState
+from repertory.record.records import EventLogged, RunState
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):

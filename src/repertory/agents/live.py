@@ -16,9 +16,10 @@ from repertory.agents.log import log_listener_error
 from repertory.agents.spending import Spending
 from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.errors import JournalError
-from repertory.memory import Ledger, Memory, RunStatistics
-from repertory.memory.journal import Ticket
-from repertory.memory.records import RunStarted, RunState
+from repertory.memory import Memory
+from repertory.record import Ledger, RunStatistics
+from repertory.record.journal import Ticket
+from repertory.record.records import RunStarted, RunState
 
 SAID = "UserSaid"  # the type of the records that keep what is said
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]

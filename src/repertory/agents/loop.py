@@ -32,7 +32,7 @@ from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
-from repertory.memory import Draft, Entry, Snapshot
+from repertory.record import Draft, Entry, Snapshot
 from repertory.summarizer import SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
-from repertory.memory.records import RunStarted
+from repertory.record.records import RunStarted
 from repertory.tools.retrieval_guard import RETRIEVALS
 
 

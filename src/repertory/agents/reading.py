@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repertory.agents.live import LiveRun
-from repertory.memory import Snapshot
 from repertory.memory.contents import read_whole
-from repertory.memory.journal import SearchHit
-from repertory.memory.records import ContentStored
+from repertory.record import Snapshot
+from repertory.record.journal import SearchHit
+from repertory.record.records import ContentStored
 
 
 class RecordOfRun:

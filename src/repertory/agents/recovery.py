@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from repertory.llm.messages import ToolResult, ToolUse, tool_uses
-from repertory.memory import Draft, Entry, Journal, Ledger
-from repertory.memory.journal import ToolCallRow
-from repertory.memory.records import ToolFinished
+from repertory.record import Draft, Entry, Journal, Ledger
+from repertory.record.journal import ToolCallRow
+from repertory.record.records import ToolFinished
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 

@@ -9,7 +9,7 @@ import anyio
 
 from repertory.agents.log import log_failed_cleaning
 from repertory.errors import JournalError
-from repertory.memory.journal import Journal
+from repertory.record.journal import Journal
 
 EVERY: Final = 300.0  # seconds; what is kept for an hour by default goes within five minutes of it
 

@@ -15,8 +15,9 @@ from repertory.agents.live import LiveRun
 from repertory.agents.steering import deliver, edit_plan, kill_run, pause_run, stop_run, unpause_run
 from repertory.context import ViewEntry, list_view
 from repertory.errors import ConfigurationError, RunFailed, RunStopped
-from repertory.memory import Memory, RunStatistics
-from repertory.memory.records import RunState, SummaryStored
+from repertory.memory import Memory
+from repertory.record import RunStatistics
+from repertory.record.records import RunState, SummaryStored
 from repertory.summarizer import GetSummary
 
 if TYPE_CHECKING:

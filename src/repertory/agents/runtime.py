@@ -33,9 +33,10 @@ from repertory.errors import (
 from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-from repertory.memory import Draft, Ledger, Memory
-from repertory.memory.journal import Journal, RunRow
-from repertory.memory.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
+from repertory.memory import Memory
+from repertory.record import Draft, Ledger
+from repertory.record.journal import Journal, RunRow
+from repertory.record.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.summarizer.results import RESULT_SUMMARIZED
 

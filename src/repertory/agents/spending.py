@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.errors import ConfigurationError, LimitExceeded
-from repertory.memory.journal import ModelCallRow
+from repertory.record.journal import ModelCallRow
 
 if TYPE_CHECKING:
     from repertory.agents.agent import Agent

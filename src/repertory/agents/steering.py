@@ -8,8 +8,8 @@ from repertory._choices import check_fields
 from repertory.agents.actor import ExpandShown, PauseRun, PinShown, ResumeRun, StopRun
 from repertory.agents.live import SAID, LiveRun, Said
 from repertory.errors import ActorStopped, RunError
-from repertory.memory.journal import Journal
-from repertory.memory.records import FINAL_STATES, EventLogged
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, EventLogged
 
 
 async def deliver(journal: Journal, live: LiveRun, text: str, *, message_id: str, at: float) -> None:

@@ -9,7 +9,7 @@ from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Planner
 from repertory.llm.messages import text_of
-from repertory.memory.records import SummaryStored
+from repertory.record.records import SummaryStored
 from repertory.summarizer import ExtractiveStrategy, Summarize
 
 if TYPE_CHECKING:

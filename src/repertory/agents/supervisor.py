@@ -30,9 +30,10 @@ from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, JournalError, RunError, RunExists, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
-from repertory.memory import MemoryActor, open_journal
-from repertory.memory.journal import Durability, Journal, RunRow
-from repertory.memory.records import FINAL_STATES, RunStarted, RunState
+from repertory.memory import MemoryActor
+from repertory.record import open_journal
+from repertory.record.journal import Durability, Journal, RunRow
+from repertory.record.records import FINAL_STATES, RunStarted, RunState
 from repertory.summarizer import Strategy, SummarizerActor
 from repertory.summarizer.strategies import check_strategy
 

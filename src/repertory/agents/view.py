@@ -41,8 +41,8 @@ from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, Usage, server_of
 from repertory.llm.profiles import cost_at_most, cost_of
-from repertory.memory import Snapshot
-from repertory.memory.records import DecisionMade, ModelReplied
+from repertory.record import Snapshot
+from repertory.record.records import DecisionMade, ModelReplied
 from repertory.summarizer import ProviderStrategy, Summarize, SummaryFailed, SummaryReady
 from repertory.tools import Tool
 

@@ -14,7 +14,7 @@ from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, RunNotFound
 
 if TYPE_CHECKING:
-    from repertory.memory import Journal, RunRow
+    from repertory.record import Journal, RunRow
 
 VARIABLE = "REPERTORY_DB"
 
@@ -130,7 +130,7 @@ def _is_alive(pid: int) -> bool:
 @asynccontextmanager
 async def open_to_read(path: Path) -> AsyncGenerator[Journal]:
     """Open a database beside whoever is writing to it."""
-    from repertory.memory import open_journal
+    from repertory.record import open_journal
 
     async with open_journal(path, readonly=True) as journal:
         yield journal

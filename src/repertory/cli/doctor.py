@@ -144,7 +144,7 @@ def _private(name: str, path: Path, fact: str) -> Finding:
 
 
 async def _database(db: Path | None, deep: bool) -> Finding:
-    from repertory.memory import SqliteJournal
+    from repertory.record import SqliteJournal
 
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)

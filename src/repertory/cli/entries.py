@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from repertory.cli.output import clean, one_line
 
 if TYPE_CHECKING:
-    from repertory.memory import Entry
+    from repertory.record import Entry
 
 _LINES = 8
 _CHARACTERS = 800

@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.agents.events import Alert, from_record
 from repertory.context import decode_decision
-from repertory.memory import Journal, ModelCallRow, RunRow, RunStatistics, ToolFinished
+from repertory.record import Journal, ModelCallRow, RunRow, RunStatistics, ToolFinished
 
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from repertory.context import Decision, Plan
     from repertory.llm.messages import Json
-    from repertory.memory import Entry, Journal, ModelCallRow, RunRow
+    from repertory.record import Entry, Journal, ModelCallRow, RunRow
 
 WIDE = 120  # columns from which the record and the view stand side by side
 _COLOURS = {

@@ -15,7 +15,7 @@ from repertory.cli.entries import preview, whole_entry
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from repertory.memory import ContentStored, Entry, RunRow
+    from repertory.record import ContentStored, Entry, RunRow
 
 _POLL = 0.5  # seconds between two looks at a record that is being written by another process
 
@@ -30,7 +30,7 @@ def show_ledger(run_id: str | None, *, full: bool, follow: bool, db: Path | None
 
 
 async def _show_ledger(run_id: str | None, full: bool, follow: bool, db: Path | None, as_json: bool) -> None:
-    from repertory.memory import FINAL_STATES
+    from repertory.record import FINAL_STATES
 
     async with open_run(run_id, db) as (path, journal, found):
         run_id, row = found.started.run_id, found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repertory.cli.progress import Progress
     from repertory.llm import Model
     from repertory.llm.messages import Json
-    from repertory.memory import RunStatistics
+    from repertory.record import RunStatistics
 
 RESEARCH = "repertory.agents:research_team"
 
@@ -299,7 +299,7 @@ def execute(
 
 
 async def _outcome(supervisor: Supervisor, run: Run, path: Path, signal_number: int, seconds: float) -> Outcome:
-    from repertory.memory import FINAL_STATES
+    from repertory.record import FINAL_STATES
 
     answer, error = None, None
     if run.state in FINAL_STATES:

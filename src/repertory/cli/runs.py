@@ -17,7 +17,7 @@ from repertory.cli.tree import in_tree
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.memory import Journal, RunRow, RunStatistics
+    from repertory.record import Journal, RunRow, RunStatistics
 
 COLOURS = {
     "running": "cyan",
@@ -60,7 +60,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 def state_of(row: RunRow, *, owned: bool) -> str:
     """A run's state as a person should read it."""
-    from repertory.memory import FINAL_STATES
+    from repertory.record import FINAL_STATES
 
     return row.state if owned or row.state in FINAL_STATES else "interrupted"
 
@@ -120,7 +120,7 @@ async def _read_lines(path: Path) -> tuple[list[RunLine], bool]:
 
 async def read_lines(journal: Journal, *, owned: bool) -> list[RunLine]:
     """Read the list: two questions to the database, however many runs it holds."""
-    from repertory.memory import RunStatistics
+    from repertory.record import RunStatistics
 
     rows, figures = await journal.read_runs(), await journal.read_statistics()
     return [run_line(row, figures.get(row.started.run_id, RunStatistics()), owned=owned) for row in rows]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from repertory.cli.figures import RunFigures
-    from repertory.memory import RunRow
+    from repertory.record import RunRow
 
 _DECISIONS = 12  # lines; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts

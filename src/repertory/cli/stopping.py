@@ -9,7 +9,7 @@ import anyio
 
 from repertory.cli.output import Interrupted
 from repertory.cli.signals import leave, told_to
-from repertory.memory.waiting import new_waiter
+from repertory.record.waiting import new_waiter
 
 _BEAT = 0.25  # seconds; a signal that comes just as the loop goes to sleep is seen when it wakes
 

@@ -15,8 +15,8 @@ from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.agents.start import Backend
-    from repertory.memory import Snapshot
-    from repertory.memory.stress import AppendsReport, Progress
+    from repertory.record import Snapshot
+    from repertory.torture.appends import AppendsReport, Progress
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
@@ -31,7 +31,7 @@ def stress_appends(
         ConfigurationError: There would be too many appends to remember.
         RepertoryError: Something that was acknowledged is not as it was promised.
     """
-    from repertory.memory.stress import run_appends
+    from repertory.torture.appends import run_appends
 
     if writers * appends > _MOST:
         raise ConfigurationError(f"{writers:,} writers with {appends:,} appends each are more than {_MOST:,} appends")

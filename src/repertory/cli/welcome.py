@@ -15,7 +15,7 @@ from repertory.cli.runs import state_of
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.memory import RunRow
+    from repertory.record import RunRow
 
 _LISTED = 3  # runs that did not finish
 _BEGIN = (

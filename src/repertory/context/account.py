@@ -12,7 +12,7 @@ import msgspec
 
 from repertory.context.plan import Plan
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 MARGIN = 1.15
 """Estimates are not bills: by so much savings must exceed what they are to pay for."""

@@ -29,7 +29,7 @@ from repertory.context.vocabulary import (
     values_of,
 )
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 OWN = ("digest", "merged")
 """Strategies of the covers that are made here."""

@@ -15,8 +15,8 @@ from repertory.context.stubs import removal_of, stub_of, superseded_stub
 from repertory.context.tokens import shown_tokens, text_tokens
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, text_of
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 _STUB_HEAD = 45  # tokens of a stub's first line and of the block around it
 _LEAST_SAVED = 40  # tokens; a stub that saves less is not made

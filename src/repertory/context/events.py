@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.context.decisions import CoverRange, Decision, ExpandEntry, RemoveResult, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _SUPERSEDED = "[superseded: "  # how the stub begins of a result whose call was made again
 

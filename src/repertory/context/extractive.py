@@ -13,7 +13,7 @@ from repertory.context.cutting import first_chars
 from repertory.context.names import TROUBLE, best_names, clip, names_in, trouble_lines
 from repertory.context.shaping import own_words
 from repertory.llm.messages import Json, Text, ToolUse, canonical_json, text_of
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _CHARS_PER_TOKEN = 4
 _SAID_CHARS = 240

@@ -13,8 +13,8 @@ from repertory.context.stubs import whole_of
 from repertory.context.tokens import Calibration, text_tokens
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import text_of
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 _HEADROOM = 0.8  # of the limit, so that the next prompts fit too
 _FEW = 3  # results that a recovery keeps

@@ -10,7 +10,7 @@ from repertory.context.extractive import digest_head
 from repertory.context.live import Live, is_spoken
 from repertory.context.tokens import text_tokens
 from repertory.llm.messages import Text
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 
 def fold_edits(ageing: Ageing, live: Live, snapshot: Sequence[Entry], first: int, upto: int) -> list[CoverRange]:

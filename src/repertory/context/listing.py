@@ -10,7 +10,7 @@ from repertory.context.names import clip
 from repertory.context.plan import Expanded, Plan, Removed, Representation, Stub
 from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import ToolUse, text_of
-from repertory.memory.entries import Entry, EntryKind
+from repertory.record.entries import Entry, EntryKind
 
 _HINT_CHARS = 160
 

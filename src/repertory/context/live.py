@@ -9,7 +9,7 @@ from repertory.context.plan import Expanded, Plan, Stub
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_as, most_aggressive
 from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 
 def is_spoken(entry: Entry, policy: ContextPolicy) -> bool:

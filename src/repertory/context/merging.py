@@ -10,7 +10,7 @@ from repertory.context.folding import digest_content
 from repertory.context.plan import Cover, Plan
 from repertory.context.tokens import text_tokens
 from repertory.context.vocabulary import Standing
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _SHARE = 0.5  # of the digests' tokens that is left
 _LEAST = 18_000  # tokens of digests that are merged

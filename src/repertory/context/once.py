@@ -21,7 +21,7 @@ from repertory.context.tokens import text_tokens
 from repertory.context.vocabulary import LEAST_WORTH, names_of
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, ToolUse
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _WORTH = 3 * LEAST_WORTH  # of a name, or nothing is saved
 _BULKY = 800  # tokens of a result that may be shown only once

@@ -28,7 +28,7 @@ from repertory.context.decisions import (
 )
 from repertory.errors import ContextError
 from repertory.llm.messages import Block, Json
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 Representation: TypeAlias = Literal["verbatim", "shaped", "stub", "covered", "removed", "expanded"]
 

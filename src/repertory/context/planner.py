@@ -26,8 +26,8 @@ from repertory.context.thrift import Moment, Thrift
 from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 _NO_GISTS: Mapping[int, str] = MappingProxyType({})
 _BELOW = 0.98  # of a length above which every token costs more

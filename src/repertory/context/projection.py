@@ -35,7 +35,7 @@ from repertory.llm.messages import (
 )
 from repertory.llm.model import Breakpoint, CacheTtl, ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile, canonical_name
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _THINKING = (Thinking, RedactedThinking)

@@ -12,8 +12,8 @@ from repertory.context.projection import View
 from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
-from repertory.memory.records import ModelCalled
+from repertory.record.entries import Entry
+from repertory.record.records import ModelCalled
 
 BREAKPOINTS = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
 

@@ -14,7 +14,7 @@ from repertory.context.tokens import Calibration, covered_tokens, measure, shown
 from repertory.errors import ContextError
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 
 def expand(

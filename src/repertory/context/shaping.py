@@ -14,7 +14,7 @@ from repertory.context.cutting import cut, first_chars, kind_of_text
 from repertory.context.names import clip
 from repertory.context.policy import ResultRules
 from repertory.llm.messages import Image, RawBlock, Text, canonical_json, text_of
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""

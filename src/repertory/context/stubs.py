@@ -12,7 +12,7 @@ from repertory.context.names import best_names, trouble_lines
 from repertory.context.policy import ResultRules
 from repertory.context.shaping import facts_line, how_to_get, own_words
 from repertory.llm.messages import Image, ToolResult, text_of
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 
 def stub_of(entry: Entry, rules: ResultRules, *, used: Iterable[str] = (), summary: str = "") -> str:

@@ -10,8 +10,8 @@ from repertory.context.policy import ContextPolicy
 from repertory.context.pricing import Prospect, price_of
 from repertory.context.tokens import Calibration, measure
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 
 def swap_in(

@@ -24,8 +24,8 @@ from repertory.context.once import Once
 from repertory.context.plan import Cover, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
-from repertory.memory.records import SummaryStored
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
 
 _LEAST_CLEARED = 1_000  # tokens; less is not worth a fold
 _LEAST_SHARE = 0.04  # of the prompt, where folding costs nothing

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from repertory.context.plan import Plan
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 _LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
 _LEAST_FIRST, _MOST_FIRST = 0.8, 1.25  # beyond these a first prompt holds what no estimate sees

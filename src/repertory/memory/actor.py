@@ -17,7 +17,6 @@ from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import ConfigurationError, JournalError, MemoryStoreError, QuotaExceeded
 from repertory.memory.items import Item, ItemInfo, item_info, matches, shape_item
-from repertory.memory.journal import Journal
 from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
@@ -32,8 +31,9 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
-from repertory.memory.records import ItemWritten, ScopeOpened
 from repertory.memory.scopes import MergeReport, ScopeTree
+from repertory.record.journal import Journal
+from repertory.record.records import ItemWritten, ScopeOpened
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ import msgspec
 from repertory._ids import new_id
 from repertory.errors import ContentNotFound
 from repertory.llm.messages import Json, text_of
-from repertory.memory.excerpts import EXCERPT, Excerpt, Lines, cut_end, excerpts_around, find_words, locate_beginning
-from repertory.memory.journal import Journal
 from repertory.memory.patterns import SEARCH_TIMEOUT, find_pattern
-from repertory.memory.records import ContentStored
+from repertory.record.excerpts import EXCERPT, Excerpt, Lines, cut_end, excerpts_around, find_words, locate_beginning
+from repertory.record.journal import Journal
+from repertory.record.records import ContentStored
 
 RETENTION: Final = 3600.0  # seconds after the end of the run
 

@@ -12,8 +12,8 @@ import msgspec
 from repertory._choices import check_choice
 from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
-from repertory.memory.excerpts import EXCERPT, cut_end, find_words, fold, words_of
-from repertory.memory.records import ItemWritten
+from repertory.record.excerpts import EXCERPT, cut_end, find_words, fold, words_of
+from repertory.record.records import ItemWritten
 
 ItemType: TypeAlias = str
 """``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word."""

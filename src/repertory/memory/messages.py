@@ -10,9 +10,9 @@ from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
-from repertory.memory.journal import Ticket
-from repertory.memory.records import ScopeMode, ScopeOpened
 from repertory.memory.scopes import MergeReport, Prefer
+from repertory.record.journal import Ticket
+from repertory.record.records import ScopeMode, ScopeOpened
 
 T = TypeVar("T")
 

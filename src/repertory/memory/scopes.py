@@ -14,7 +14,7 @@ import msgspec
 
 from repertory.errors import ItemNotFound, ScopeNotFound
 from repertory.memory.items import ItemLog
-from repertory.memory.records import ItemWritten, ScopeOpened
+from repertory.record.records import ItemWritten, ScopeOpened
 
 Prefer: TypeAlias = Literal["neither", "child", "parent"]
 

@@ -16,7 +16,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.replay.billing import Biller, Position, plain_requests
 from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
 from repertory.replay.recall import Need, Recall, needs_of

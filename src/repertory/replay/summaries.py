@@ -6,7 +6,7 @@ from repertory.context import digest, names_used
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import RawBlock
 from repertory.llm.model import ModelRequest
-from repertory.memory import Entry
+from repertory.record import Entry
 from repertory.replay.billing import Position, is_summary, seal, words_of
 
 _TOKENS = 1_500  # about what a model writes for a long conversation

@@ -13,8 +13,8 @@ import msgspec
 
 from repertory.agents import Supervisor
 from repertory.llm.messages import Json
-from repertory.memory.journal import Journal
-from repertory.memory.records import EventLogged
+from repertory.record.journal import Journal
+from repertory.record.records import EventLogged
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives

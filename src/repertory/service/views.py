@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.memory.journal import Journal, RunRow
-from repertory.memory.records import FINAL_STATES
-from repertory.memory.statistics import RunStatistics
+from repertory.record.journal import Journal, RunRow
+from repertory.record.records import FINAL_STATES
+from repertory.record.statistics import RunStatistics
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request
 from repertory.llm.profiles import ModelProfile, cost_at_most, cost_of
-from repertory.memory import Journal, request_digest
-from repertory.memory.records import EventLogged, ModelCalled, ModelReplied, SummaryStored
+from repertory.record import Journal, request_digest
+from repertory.record.records import EventLogged, ModelCalled, ModelReplied, SummaryStored
 from repertory.summarizer.messages import (
     GetStatistics,
     GetSummary,

@@ -8,8 +8,8 @@ import msgspec
 
 from repertory.actors import ActorRef, Request
 from repertory.llm.model import ModelRequest
-from repertory.memory import Snapshot
-from repertory.memory.records import SummaryStored
+from repertory.record import Snapshot
+from repertory.record.records import SummaryStored
 from repertory.summarizer.strategies import Strategy
 
 

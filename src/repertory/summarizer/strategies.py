@@ -12,7 +12,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.llm.profiles import ModelProfile
-from repertory.memory.entries import Entry
+from repertory.record.entries import Entry
 
 if TYPE_CHECKING:
     from repertory.summarizer.results import ResultTask

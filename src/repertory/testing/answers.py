@@ -39,8 +39,8 @@ from repertory.llm.messages import (
 )
 from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, ToolSchema, Usage, encode_request
 from repertory.llm.profiles import OFFLINE, ModelProfile, profile_for
-from repertory.memory import Entry
-from repertory.memory.rows import decode_json, encode_json
+from repertory.record import Entry
+from repertory.record.rows import decode_json, encode_json
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 from repertory.tools import ToolContext, tool

@@ -22,7 +22,7 @@ import anyio
 import msgspec
 
 from repertory.errors import RepertoryError
-from repertory.memory import open_journal
+from repertory.record import open_journal
 from repertory.testing.screen import Screen
 
 WIDTH, HEIGHT = 80, 24

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from repertory.errors import JournalWriteFailed
-from repertory.memory.journal import Ticket
-from repertory.memory.memory_journal import MemoryJournal
-from repertory.memory.records import Record
-from repertory.memory.rows import Table
-from repertory.memory.waiting import Latch, wake_all
+from repertory.record.journal import Ticket
+from repertory.record.memory_journal import MemoryJournal
+from repertory.record.records import Record
+from repertory.record.rows import Table
+from repertory.record.waiting import Latch, wake_all
 
 
 class FailingJournal(MemoryJournal):

@@ -24,9 +24,9 @@ from repertory.errors import RunFailed, RunNotFound
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, with_prices
-from repertory.memory import open_journal
-from repertory.memory.journal import Journal
-from repertory.memory.records import FINAL_STATES
+from repertory.record import open_journal
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES
 from repertory.testing.models import FunctionModel, call
 
 _TOGETHER = 16  # calls that are made, and cancelled, side by side

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from repertory.errors import ConfigurationError
-from repertory.memory.entries import Entry
-from repertory.memory.journal import SearchHit
-from repertory.memory.records import ContentStored, Record
+from repertory.record.entries import Entry
+from repertory.record.journal import SearchHit
+from repertory.record.records import ContentStored, Record
 from repertory.tools.threads import current_time
 
 if TYPE_CHECKING:

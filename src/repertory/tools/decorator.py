@@ -12,7 +12,7 @@ import msgspec
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
-from repertory.memory.records import Effect
+from repertory.record.records import Effect
 from repertory.tools.schema import Definition, read_definition
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
-from repertory.memory.records import EntryAppended, OutcomeStatus, RunStarted
+from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool

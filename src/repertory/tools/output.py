@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
-from repertory.memory.entries import Retrieved
-from repertory.memory.records import OutcomeStatus, Record
-from repertory.memory.rows import MAX_TEXT
+from repertory.record.entries import Retrieved
+from repertory.record.records import OutcomeStatus, Record
+from repertory.record.rows import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

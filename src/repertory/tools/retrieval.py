@@ -12,10 +12,10 @@ import msgspec
 from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, ToolUse
-from repertory.memory.entries import Entry, Part, Retrieved
-from repertory.memory.excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.memory.patterns import find_pattern
-from repertory.memory.records import ContentStored
+from repertory.record.entries import Entry, Part, Retrieved
+from repertory.record.excerpts import Excerpt, Lines, excerpts_around, find_words
+from repertory.record.records import ContentStored
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput

@@ -10,7 +10,7 @@ from typing import Final
 
 from repertory.errors import ToolFailed
 from repertory.llm.messages import ToolUse
-from repertory.memory.entries import Part
+from repertory.record.entries import Part
 from repertory.tools.context import ToolContext
 from repertory.tools.repeats import arguments_digest
 

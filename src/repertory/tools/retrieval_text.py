@@ -10,7 +10,7 @@ import msgspec
 from repertory.context import compact
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, ToolUse, text_of
-from repertory.memory.entries import Entry, Part
+from repertory.record.entries import Entry, Part
 from repertory.tools.context import ContentReader
 
 _HINT_CHARS: Final = 200

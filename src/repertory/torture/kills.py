@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from repertory.memory.records import Effect
+from repertory.record.records import Effect
 from repertory.torture.children import Child, server
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from repertory.agents import Agent, Limits
 from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
-from repertory.memory.records import Effect, EventLogged
+from repertory.record.records import Effect, EventLogged
 from repertory.testing import FunctionModel, call
 from repertory.testing.models import Answer
 from repertory.tools import ToolContext, tool

@@ -18,8 +18,8 @@ import msgspec
 from repertory.agents import Run, Supervisor, open_supervisor, research_team
 from repertory.errors import JournalError, RepertoryError, RunNotFound
 from repertory.llm.messages import Text
-from repertory.memory import Draft, Durability, Ledger, open_journal
-from repertory.memory.records import Effect
+from repertory.record import Draft, Durability, Ledger, open_journal
+from repertory.record.records import Effect
 from repertory.torture import shim
 from repertory.torture.team import RUN_ID, TASK, effects_team
 

@@ -1,0 +1,366 @@
+"""What can be written to the journal: one closed family of records.
+
+Every durable fact of repertory is one of these. A batch of records is one transaction: all of it is on disk or
+none of it is. Records are append-only, except that the state of a run and the end of a call complete the row
+that their beginning wrote. New fields get defaults and types never change, so that old files stay readable.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from repertory._frozen import freeze_fields
+from repertory.llm.messages import Block, Json
+from repertory.llm.model import Usage
+from repertory.record.entries import Entry
+
+RunState: TypeAlias = Literal["running", "waiting", "paused", "done", "failed", "stopped"]
+Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
+OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
+ScopeMode: TypeAlias = Literal["root", "shared", "snapshot", "isolated"]
+
+FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
+
+
+class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A run exists.
+
+    Attributes:
+        run_id: Its id.
+        agent: The name of its agent.
+        task: What it was asked to do.
+        model: The model's name.
+        agent_digest: Hash of the agent's definition, so that a changed definition is noticed at resume.
+        agent_ref: ``module:name`` under which a new process finds the agent again; "" where it cannot.
+        parent_id: The run that delegated to it; None for a root.
+        parent_call_id: The parent's tool call that it answers.
+        depth: 0 for a root.
+        scope_id: Its memory scope.
+        options: What the caller set for this run.
+        results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
+        at: Seconds since 1970.
+    """
+
+    run_id: str
+    agent: str
+    task: str
+    at: float
+    model: str = ""
+    agent_digest: str = ""
+    agent_ref: str = ""
+    parent_id: str | None = None
+    parent_call_id: str | None = None
+    depth: int = 0
+    scope_id: str = ""
+    options: Json = msgspec.field(default_factory=dict)
+    results: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "options", "results")
+
+
+class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A run went into another state.
+
+    Attributes:
+        iteration: How many iterations it had made.
+        result: The answer, once ``done``.
+        error: Why it failed, once ``failed``.
+    """
+
+    run_id: str
+    state: RunState
+    at: float
+    iteration: int = 0
+    result: str | None = None
+    error: str | None = None
+
+
+class EntryAppended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """The ledger of a run grew by one entry."""
+
+    run_id: str
+    entry: Entry
+
+
+class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """The plan of a run changed.
+
+    Attributes:
+        iteration: The iteration whose request shows it first.
+        kind: Which kind of edit, as ``repertory.context`` names it.
+        covers: How many summaries it swaps in.
+        body: The edits with their reason and arithmetic; written and read by ``repertory.context``.
+    """
+
+    run_id: str
+    iteration: int
+    kind: str
+    body: Json
+    at: float
+    covers: int = 0
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "body")
+
+
+class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A tool is about to run. Durable before its body starts.
+
+    Attributes:
+        arguments_digest: Hash of the tool's name and its arguments, whatever the order of their keys.
+        idempotency_key: Stable over restarts; handed to the tool.
+    """
+
+    run_id: str
+    call_id: str
+    tool: str
+    effect: Effect
+    arguments: Json
+    arguments_digest: str
+    idempotency_key: str
+    iteration: int
+    at: float
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
+
+
+class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A tool has run, or is known never to finish.
+
+    Attributes:
+        tool: The tool's name.
+        status: ``interrupted`` where nobody knows what it did.
+        duration: Seconds that the body took; 0.0 where unknown.
+        deduplicated_from: The call whose result was given instead of running the tool again.
+        retrieval: Whether it brought back something that was no longer in view.
+        covered: Whether a summary stood for something of that.
+        characters: Length of the whole result.
+        shown: Length of what the model is first shown of it.
+        error: The traceback of what the tool raised, its end where it is long; "" where it raised nothing, or only
+            what a tool raises to say something to the model.
+    """
+
+    run_id: str
+    call_id: str
+    status: OutcomeStatus
+    at: float
+    tool: str = ""
+    duration: float = 0.0
+    deduplicated_from: str | None = None
+    retrieval: bool = False
+    covered: bool = False
+    characters: int = 0
+    shown: int = 0
+    error: str = ""
+
+
+class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A request is about to be sent.
+
+    The request is kept whole without writing it whole each time: it repeats the first ``shared_messages`` messages of
+    call ``base_call`` of the same run, and of the next one the first ``shared_blocks`` blocks; ``body`` holds the rest.
+
+    Attributes:
+        call: Number of the model call within the run, from 1.
+        server: The address of the model's server; "" where it has none, or does not say.
+        purpose: ``agent`` for the loop's own calls, ``summary`` for the summarizer's, ``compact`` for one
+            message's.
+        position: The length of the ledger that the request was projected from.
+        digest: BLAKE2b-128 of the request's canonical JSON.
+        base_call: An earlier call of this run; None where ``body`` is the whole request.
+        shared_messages: How many leading messages are the same as in ``base_call``.
+        shared_blocks: How many leading blocks of the message after them are; ``body`` begins with the rest of it.
+        body: The request as JSON, without what is shared. Written at once and held by nobody, so it is not frozen:
+            that took longer than all other records of an iteration together.
+        prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
+        expected_tokens: The same, corrected by what earlier prompts were billed for.
+        cost_at_most: US dollars that the call can cost; a limit on money counts it where the reply never came.
+    """
+
+    run_id: str
+    call: int
+    iteration: int
+    model: str
+    position: int
+    digest: str
+    body: Json
+    at: float
+    base_call: int | None = None
+    shared_messages: int = 0
+    shared_blocks: int = 0
+    prompt_estimate: int = 0
+    expected_tokens: int = 0
+    cost_at_most: float = 0.0
+    purpose: str = "agent"
+    server: str = ""
+
+
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A model call ended.
+
+    Attributes:
+        content: The answer, as the ledger holds it where it is a turn of the run.
+        raw: What the model answered where ``content`` says something else, as JSON that may be cut short; "" where it
+            is the same.
+        cost: US dollars by the profile's prices; 0.0 where they are unknown.
+        error: Why there is no answer; None where there is one.
+        duration: Seconds.
+        purpose: As in its ``ModelCalled``.
+        plain_tokens: Prompt tokens that a plain loop would have sent in its place; 0 for other purposes than ``agent``.
+        plain_cost: US dollars that this would have cost.
+    """
+
+    run_id: str
+    call: int
+    at: float
+    purpose: str = "agent"
+    plain_tokens: int = 0
+    plain_cost: float = 0.0
+    content: tuple[Block, ...] = ()
+    usage: Usage = Usage()
+    cost: float = 0.0
+    stop_reason: str = ""
+    error: str | None = None
+    duration: float = 0.0
+    raw: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("content",))
+
+
+class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """The content store took in one whole result.
+
+    Attributes:
+        content_id: The citation id.
+        source_type: ``web``, ``database``, ``file``, ``search``, ``tool``, …
+        source: The tool or other origin.
+        url: Where it came from; "" where it has no address.
+        format: ``text``, ``markdown``, ``json``, ``code``, …
+        body: The whole, untouched; "" in listings, and once it was cleaned up.
+        length: Characters of the whole; follows from ``body`` where that is there.
+        expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
+        retention: Seconds that it is kept after the end of its run; None keeps it for good.
+    """
+
+    content_id: str
+    run_id: str
+    source_type: str
+    source: str
+    body: str
+    at: float
+    url: str = ""
+    format: str = "text"
+    length: int = 0
+    expires_at: float | None = None
+    retention: float | None = None
+    metadata: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata")
+        if self.body:
+            msgspec.structs.force_setattr(self, "length", len(self.body))
+
+
+class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A summary of a run's entries ``first`` to ``last``, both included.
+
+    Attributes:
+        strategy: Who wrote it: ``extractive``, ``model``, ``provider``.
+        content: What stands for the entries: text, or the provider's signed block.
+        tokens: Estimate of its cost in a prompt.
+        replaced_tokens: Estimate of what the covered entries cost.
+    """
+
+    run_id: str
+    summary_id: str
+    first: int
+    last: int
+    strategy: str
+    content: tuple[Block, ...]
+    tokens: int
+    at: float
+    replaced_tokens: int = 0
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("content",))
+
+
+class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """A memory scope exists.
+
+    Attributes:
+        owner: The run it was opened for.
+        parent_id: The scope it sees (``snapshot``) or is (``shared``); None for a root or isolated scope.
+        position: For ``snapshot``: how much of the item log it sees of its parent.
+    """
+
+    scope_id: str
+    owner: str
+    mode: ScopeMode
+    at: float
+    parent_id: str | None = None
+    position: int = 0
+
+
+class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """One version of a memory item; ``deleted`` ends it.
+
+    Attributes:
+        position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
+            such a position.
+    """
+
+    scope_id: str
+    item_id: str
+    position: int
+    type: str
+    content: str
+    at: float
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    related_to: tuple[str, ...] = ()
+    metadata: Json = msgspec.field(default_factory=dict)
+    deleted: bool = False
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
+
+
+class EventLogged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+    """Something that a person watching the run would want to know.
+
+    Attributes:
+        type: The event's type, as ``repertory.agents`` names it.
+    """
+
+    run_id: str
+    type: str
+    body: Json
+    at: float
+    iteration: int = 0
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "body")
+
+
+Record: TypeAlias = (
+    RunStarted
+    | RunStateChanged
+    | EntryAppended
+    | DecisionMade
+    | ToolIntended
+    | ToolFinished
+    | ModelCalled
+    | ModelReplied
+    | ContentStored
+    | SummaryStored
+    | ScopeOpened
+    | ItemWritten
+    | EventLogged
+)

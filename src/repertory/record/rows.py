@@ -1,0 +1,438 @@
+"""Records as rows: the one mapping that every journal stores by.
+
+A row holds nothing that SQLite could refuse later: what cannot be kept exactly is refused here, in the caller's
+own call, so that one bad value never stops the journal for everybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from inspect import get_annotations
+from operator import attrgetter
+from typing import Any, Final, cast
+
+import msgspec
+
+from repertory.errors import JournalDamaged, RecordRefused
+from repertory.llm.messages import decode_block, encode_block
+from repertory.llm.model import Usage
+from repertory.record.entries import Entry, Retrieved
+from repertory.record.records import (
+    ContentStored,
+    DecisionMade,
+    EntryAppended,
+    EventLogged,
+    ItemWritten,
+    ModelCalled,
+    ModelReplied,
+    Record,
+    RunStarted,
+    RunStateChanged,
+    ScopeOpened,
+    SummaryStored,
+    ToolFinished,
+    ToolIntended,
+)
+
+Value = str | bytes | int | float | None
+Row = tuple[Value, ...]
+EncodedRow = tuple[str, Row, int]  # table, values, and their checksum, to which the writer adds the row's number
+EncodedRecord = tuple[EncodedRow, ...]  # a record's row, then that of its side table
+
+MAX_TEXT: Final = 225_000_000  # characters of a row; SQLite's own limit is a thousand million bytes
+_INT64: Final = 2**63
+_SHORT: Final = 1_000_000
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any) -> str:
+    """Write a value as JSON text that ``decode_json`` restores exactly, lone surrogates included.
+
+    Raises:
+        ValueError: It holds a number that JSON does not have.
+        TypeError: It holds something that is no JSON at all.
+    """
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        # A lone surrogate, say from a tool that decoded bytes with surrogateescape: escaped it is plain ASCII.
+        return json.dumps(msgspec.to_builtins(value), allow_nan=False, separators=(",", ":"))
+    if "null" in text:  # which is also what msgspec writes for the numbers that JSON lacks
+        _check_finite(value)
+    return text
+
+
+def _check_finite(value: Any) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a JSON number")
+    elif isinstance(value, dict | list | tuple):
+        inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
+        for each in inner:
+            _check_finite(each)
+
+
+def decode_json(text: Value) -> Any:
+    """Read what ``encode_json`` wrote."""
+    assert isinstance(text, str)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)  # the standard library's reader takes escaped lone surrogates
+
+
+def _encode_text(text: str) -> Value:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")  # kept as a blob, which tells it from text when read
+    return text
+
+
+def encode_plain(value: object) -> Value:
+    """Write one plain column."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _encode_text(str(value))
+    if isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise ValueError(f"the number {value} has more than 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("nan is not a number that can be kept")
+        return float(value)
+    raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
+
+
+def _encode_column(value: object, kind: type[Any]) -> Value:
+    """Write one plain column as the kind that SQLite keeps there, so that it is read as it was written."""
+    if kind is float and isinstance(value, int | float):
+        number = float(value)
+        return encode_plain(number) if number else 0.0  # the file knows no negative zero
+    plain = encode_plain(value)
+    if isinstance(plain, str | bytes) if kind is str else isinstance(plain, kind):
+        return plain
+    raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+
+
+def _encode_blocks(content: Any) -> str:
+    return encode_json([encode_block(block) for block in content])
+
+
+def _decode_blocks(text: Value) -> Any:
+    return tuple(decode_block(raw) for raw in decode_json(text))
+
+
+def _decode_retrieved(text: Value) -> Retrieved | None:
+    return None if text is None else msgspec.convert(decode_json(text), Retrieved)
+
+
+_Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
+_CODECS: Final[dict[str, _Codec]] = {
+    "json": (encode_json, decode_json),
+    "blocks": (_encode_blocks, _decode_blocks),
+    "strings": (encode_json, lambda text: tuple(decode_json(text))),
+    "bool": (int, bool),
+    "retrieved": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
+}
+
+
+# --- checksums ---------------------------------------------------------------------------------------------
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+# What reading something that is not as it was written may raise.
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
+    """The checksum that a row with this number has in the file, or None for what was never written so."""
+    try:
+        return zlib.crc32(_pack(row), seed) ^ number if isinstance(number, int) else None
+    except UnicodeEncodeError:
+        return None
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+class Table:
+    """How one type of record is kept.
+
+    Attributes:
+        name: The table's name.
+        columns: Its columns after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
+            have no column of their own, so that a new field is kept from the day it exists. Behind it stands only
+            ``checksum``.
+        kinds: What each of them holds: text, whole numbers or fractions; the side column's comes before the last.
+        side: A second table for the one large field that must not swell this one's rows; None for most.
+        side_expires: Its rows may be deleted once their time is over; the field then reads as "".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        record: type[Any],
+        fields: str,
+        *,
+        side: str | None = None,
+        side_expires: bool = False,
+        **nested: type[Any],
+    ) -> None:
+        self.name = name
+        self.side = side
+        self.side_expires = side_expires
+        # The table counts in a checksum too, so that no row passes for one of another table.
+        self._seed, self._side_seed = zlib.crc32(name.encode()), zlib.crc32((side or "").encode())
+        specs = [spec.partition(":") for spec in fields.split()]
+        paths = [path for path, _, _ in specs]
+        self._get = attrgetter(*paths)
+        self._encoders = [(index, _CODECS[kind][0]) for index, (_, _, kind) in enumerate(specs) if kind]
+        self._decoders = [(index, _CODECS[kind][1]) for index, (_, _, kind) in enumerate(specs) if kind]
+        self._record = record
+        self._nested = nested
+        self._places: dict[str, list[tuple[str, int]]] = {outer: [] for outer in ("", *nested)}
+        for index, path in enumerate(paths):
+            outer, _, name = path.rpartition(".")
+            self._places[outer].append((name, index))
+        self._more = [path for path in self._all_paths() if path not in paths]
+        names = [path.rpartition(".")[2] for path in paths]
+        self.kinds: list[type[Any]] = [*(self._kind(path, kind) for path, _, kind in specs), str]
+        # The side table's column comes last in every row, and is not one of this table's own.
+        self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
+        self.side_column = names[-1] if side else ""
+
+    def _all_paths(self) -> list[str]:
+        paths: list[str] = []
+        for name in self._record.__struct_fields__:
+            inner = self._nested.get(name)
+            paths += [name] if inner is None else [f"{name}.{field}" for field in inner.__struct_fields__]
+        return paths
+
+    def _kind(self, path: str, codec: str) -> type[Any]:
+        if codec:
+            return int if codec == "bool" else str
+        outer, _, name = path.rpartition(".")
+        owner = self._nested[outer] if outer else self._record
+        annotation = str(next(found[name] for base in owner.__mro__ if name in (found := get_annotations(base))))
+        return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
+
+    def encode(self, record: Record) -> EncodedRecord:
+        """Turn a record into its row, and the row of its side table."""
+        values: list[Any] = list(self._get(record))
+        for index, encode in self._encoders:
+            values[index] = encode(values[index])
+        long = 0
+        for index, (value, kind) in enumerate(zip(values, self.kinds, strict=False)):
+            # What needs no care is recognized here: this loop runs for every column of every record.
+            if value is None:
+                continue
+            if type(value) is kind:
+                if kind is str:
+                    if len(value) < _SHORT:
+                        if value.isascii():
+                            continue
+                    else:
+                        long += len(value)
+                elif kind is int:
+                    if -_INT64 <= value < _INT64:
+                        continue
+                elif value and not math.isnan(value):
+                    continue
+            values[index] = _encode_column(value, kind)
+        if long > MAX_TEXT:
+            raise ValueError(f"texts of {long} characters are longer than {MAX_TEXT}")
+        more = encode_json({path: attrgetter(path)(record) for path in self._more}) if self._more else None
+        if self.side is None:
+            row = (*values, more)
+            return ((self.name, row, zlib.crc32(_pack(row), self._seed)),)
+        row, body = (*values[:-1], more), (values[-1],)
+        return (
+            (self.name, row, zlib.crc32(_pack(row), self._seed)),
+            (self.side, body, zlib.crc32(_pack(body), self._side_seed)),
+        )
+
+    def select(self, alias: str, side: str = "") -> str:
+        """The columns that ``read`` wants, as SQL; ``side`` is the alias of the side table, "" to leave it out."""
+        columns = [f"{alias}.{column}" for column in ("seq", *self.columns, "checksum")]
+        return ", ".join([*columns, f"{side}.{self.side_column}", f"{side}.checksum"] if side else columns)
+
+    def read(self, row: Sequence[Value]) -> tuple[int, Any]:
+        """Turn a row of ``select`` back into the number and the record that were written.
+
+        A side column that was not selected, or has expired, reads as "".
+
+        Raises:
+            JournalDamaged: They are not what was written.
+        """
+        width = len(self.columns) + 1
+        own, found, side = row[1:width], row[width], row[width + 1 :]
+        if self.side_expires and side and side[0] is side[1] is None:
+            side = ()
+        if found != _checksum(own, self._seed, row[0]) or (
+            side and side[1] != _checksum(side[:1], self._side_seed, row[0])
+        ):
+            raise self._damaged(row, "is not what was written: its checksum is wrong")
+        try:
+            return int(row[0] or 0), self.decode((*own, *(side[:1] or ("",))) if self.side else own)
+        except (*UNREADABLE, AssertionError) as error:  # written so, by another repertory
+            raise self._damaged(row, f"cannot be read: {error}") from error
+
+    def _damaged(self, row: Sequence[Value], fact: str) -> JournalDamaged:
+        names = {"run_id", "scope_id", "position", "iteration", "call", "call_id", "content_id"}
+        where = ", ".join(
+            f"{name} {value!r:.60}" for name, value in zip(self.columns, row[1:], strict=False) if name in names
+        )
+        return JournalDamaged(
+            f"record {row[0]!r} in {self.name} ({where}) {fact}; restore the journal from a backup, and see "
+            "repertory doctor --deep for all that is damaged"
+        )
+
+    def decode(self, row: Sequence[Value]) -> Any:
+        """Turn a row (``columns``, then the side column) back into its record."""
+        values: list[Any] = list(row)
+        more = values.pop() if self.side is None else values.pop(-2)
+        for index, value in enumerate(values):
+            if type(value) is bytes:
+                values[index] = value.decode("utf-8", "surrogatepass")
+        for index, decode in self._decoders:
+            values[index] = decode(values[index])
+        found = {outer: {name: values[index] for name, index in places} for outer, places in self._places.items()}
+        if more is not None:
+            for path, value in decode_json(more).items():
+                outer, _, name = path.rpartition(".")
+                found[outer][name] = value
+        fields = found[""]
+        for name, struct in self._nested.items():
+            fields[name] = struct(**found[name])
+        return self._record(**fields)
+
+
+RUNS: Final = Table(
+    "runs",
+    RunStarted,
+    "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id at options:json",
+)
+RUN_STATES: Final = Table("run_states", RunStateChanged, "run_id state at iteration result error")
+ENTRIES: Final = Table(
+    "entries",
+    EntryAppended,
+    "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id entry.content_id "
+    "entry.original_length entry.url entry.step_id entry.stop_reason entry.message_id entry.deduplicated_from "
+    "entry.retrieved:retrieved entry.covered:bool entry.created_at entry.tokens entry.facts:json entry.metadata:json "
+    "entry.content:blocks",
+    entry=Entry,
+)
+DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at covers body:json")
+TOOL_INTENTS: Final = Table(
+    "tool_intents",
+    ToolIntended,
+    "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments:json",
+)
+TOOL_OUTCOMES: Final = Table(
+    "tool_outcomes",
+    ToolFinished,
+    "run_id call_id tool status at duration deduplicated_from retrieval:bool covered:bool characters shown",
+)
+MODEL_CALLS: Final = Table(
+    "model_calls",
+    ModelCalled,
+    "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate "
+    "expected_tokens at body:json",
+    side="request_bodies",
+)
+MODEL_REPLIES: Final = Table(
+    "model_replies",
+    ModelReplied,
+    "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens usage.cache_write_tokens "
+    "usage.cache_write_1h_tokens cost plain_tokens plain_cost stop_reason error duration content:blocks",
+    usage=Usage,
+)
+CONTENTS: Final = Table(
+    "contents",
+    ContentStored,
+    "content_id run_id source_type source url format length at expires_at retention metadata:json body",
+    side="content_bodies",
+    side_expires=True,
+)
+SUMMARIES: Final = Table(
+    "summaries",
+    SummaryStored,
+    "run_id summary_id first last strategy model tokens replaced_tokens at content:blocks",
+)
+SCOPES: Final = Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position")
+ITEMS: Final = Table(
+    "items",
+    ItemWritten,
+    "scope_id item_id position type source at deleted:bool tags:strings related_to:strings metadata:json content",
+)
+EVENTS: Final = Table("events", EventLogged, "run_id type iteration at body:json")
+
+TABLES: Final[dict[type[Any], Table]] = {
+    RunStarted: RUNS,
+    RunStateChanged: RUN_STATES,
+    EntryAppended: ENTRIES,
+    DecisionMade: DECISIONS,
+    ToolIntended: TOOL_INTENTS,
+    ToolFinished: TOOL_OUTCOMES,
+    ModelCalled: MODEL_CALLS,
+    ModelReplied: MODEL_REPLIES,
+    ContentStored: CONTENTS,
+    SummaryStored: SUMMARIES,
+    ScopeOpened: SCOPES,
+    ItemWritten: ITEMS,
+    EventLogged: EVENTS,
+}
+
+
+_COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
+
+AFTER_REFUSED: Final = "a batch that it builds on was refused"
+
+# Which columns must be one of a kind, and what to ask where they are not.
+UNIQUE: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    RUNS.name: (("run_id",), "is there a run of this id already?"),
+    ENTRIES.name: (("run_id", "position"), "are there two ledgers for one run?"),
+}
+
+
+def refuse_batch(rows: Sequence[EncodedRecord], fact: object) -> RecordRefused:
+    """The error of a batch that contradicts what is kept already; ``fact`` says in what."""
+    runs = dict.fromkeys(
+        str(row[columns.index("run_id")])
+        for record in rows
+        for table, row, _ in record[:1]
+        if "run_id" in (columns := _COLUMNS[table])
+    )
+    hint = "".join(f"; {hint}" for table, (_, hint) in UNIQUE.items() if f" {table}." in str(fact))
+    return RecordRefused(
+        f"nothing of a batch of {', '.join(map(repr, runs)) or 'no run'} was written, and the journal goes on without "
+        f"it: {fact}{hint}"
+    )
+
+
+def encode_records(records: Sequence[Record]) -> list[EncodedRecord]:
+    """Turn a batch into rows.
+
+    Raises:
+        RecordRefused: A record cannot be kept exactly. Nothing of the batch may be written then.
+    """
+    out: list[EncodedRecord] = []
+    for record in records:
+        try:
+            out.append(TABLES[type(record)].encode(record))
+        except KeyError:
+            raise RecordRefused(f"cannot keep a {type(record).__name__}: it is not a record") from None
+        except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
+            raise RecordRefused(f"cannot keep this {type(record).__name__}: {error}; nothing was written") from error
+    return out

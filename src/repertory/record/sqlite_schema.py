@@ -1,0 +1,224 @@
+"""The journal's tables, and how a file comes to have them.
+
+Migrations are only ever added to the end. Each runs in one transaction with its own record, so a file is always
+at exactly one version, whenever the process died.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Final
+
+import msgspec
+
+from repertory._version import __version__
+from repertory.errors import JournalSchemaTooNew, JournalUnreadable
+from repertory.record.search import CREATE_INDEX
+from repertory.record.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
+
+APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of the schema; its version is its place in ``MIGRATIONS``, from 1.
+
+    Attributes:
+        for_users: It only makes views for users, so a file without it can be read all the same.
+    """
+
+    name: str
+    statements: tuple[str, ...]
+    for_users: bool = False
+
+
+# Of the newest call of a run's loop; calls are numbered, so this is one look into an index.
+LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r.run_id AND purpose = 'agent'
+                                   ORDER BY call DESC, seq DESC LIMIT 1)"""
+
+# Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
+# edge of a table, which measures three times faster than keys scattered by run. Large bodies stand in tables of
+# their own, so that listing calls and contents never reads them.
+_FIRST = Migration(
+    "records",
+    (
+        "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT, at REAL, repertory TEXT)",
+        """CREATE TABLE runs (seq INTEGER PRIMARY KEY, run_id TEXT, agent TEXT, task TEXT, model TEXT,
+           agent_digest TEXT, agent_ref TEXT, parent_id TEXT, parent_call_id TEXT, depth INTEGER, scope_id TEXT,
+           at REAL, options TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
+        """CREATE TABLE run_states (seq INTEGER PRIMARY KEY, run_id TEXT, state TEXT, at REAL, iteration INTEGER,
+           result TEXT, error TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX run_states_by_run ON run_states (run_id)",
+        """CREATE TABLE entries (seq INTEGER PRIMARY KEY, run_id TEXT, position INTEGER, iteration INTEGER,
+           role TEXT, kind TEXT, tool TEXT, tool_call_id TEXT, content_id TEXT, original_length INTEGER,
+           url TEXT, step_id TEXT, stop_reason TEXT, message_id TEXT, deduplicated_from TEXT, retrieved TEXT,
+           covered INTEGER, created_at REAL, tokens INTEGER, facts TEXT, metadata TEXT, content TEXT, more TEXT,
+           checksum INTEGER)""",
+        # Unique, so that two ledgers of one run can never both be believed.
+        "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
+        """CREATE TABLE decisions (seq INTEGER PRIMARY KEY, run_id TEXT, iteration INTEGER, kind TEXT, at REAL,
+           covers INTEGER, body TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX decisions_by_run ON decisions (run_id)",
+        """CREATE TABLE tool_intents (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT, effect TEXT,
+           arguments_digest TEXT, idempotency_key TEXT, iteration INTEGER, at REAL, arguments TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
+        """CREATE TABLE tool_outcomes (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT,
+           status TEXT, at REAL, duration REAL, deduplicated_from TEXT, retrieval INTEGER, covered INTEGER,
+           characters INTEGER, shown INTEGER, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
+        """CREATE TABLE model_calls (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, iteration INTEGER,
+           model TEXT, purpose TEXT, position INTEGER, digest TEXT, base_call INTEGER, shared_messages INTEGER,
+           prompt_estimate INTEGER, expected_tokens INTEGER, at REAL, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
+        "CREATE TABLE request_bodies (seq INTEGER PRIMARY KEY, body TEXT, checksum INTEGER)",
+        """CREATE TABLE model_replies (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, at REAL, purpose TEXT,
+           input_tokens INTEGER, output_tokens INTEGER, cache_read_tokens INTEGER, cache_write_tokens INTEGER,
+           cache_write_1h_tokens INTEGER, cost REAL, plain_tokens INTEGER, plain_cost REAL, stop_reason TEXT,
+           error TEXT, duration REAL, content TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
+        """CREATE TABLE contents (seq INTEGER PRIMARY KEY, content_id TEXT, run_id TEXT, source_type TEXT,
+           source TEXT, url TEXT, format TEXT, length INTEGER, at REAL, expires_at REAL, retention REAL,
+           metadata TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX contents_by_id ON contents (content_id)",
+        "CREATE INDEX contents_by_run ON contents (run_id)",
+        "CREATE TABLE content_bodies (seq INTEGER PRIMARY KEY, body TEXT, checksum INTEGER)",
+        """CREATE TABLE summaries (seq INTEGER PRIMARY KEY, run_id TEXT, summary_id TEXT, first INTEGER,
+           last INTEGER, strategy TEXT, model TEXT, tokens INTEGER, replaced_tokens INTEGER, at REAL, content TEXT,
+           more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX summaries_by_run ON summaries (run_id)",
+        """CREATE TABLE scopes (seq INTEGER PRIMARY KEY, scope_id TEXT, owner TEXT, mode TEXT, at REAL,
+           parent_id TEXT, position INTEGER, more TEXT,
+           checksum INTEGER)""",
+        """CREATE TABLE items (seq INTEGER PRIMARY KEY, scope_id TEXT, item_id TEXT, position INTEGER, type TEXT,
+           source TEXT, at REAL, deleted INTEGER, tags TEXT, related_to TEXT, metadata TEXT, content TEXT,
+           more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX items_by_scope ON items (scope_id, position)",
+        """CREATE TABLE events (seq INTEGER PRIMARY KEY, run_id TEXT, type TEXT, iteration INTEGER, at REAL,
+           body TEXT, more TEXT,
+           checksum INTEGER)""",
+        "CREATE INDEX events_by_run ON events (run_id)",
+        f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
+        # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
+        # is brought up to date, in slices, when somebody searches; this row says how far it is.
+        CREATE_INDEX,
+        "CREATE TABLE search_progress (indexed INTEGER)",
+        "INSERT INTO search_progress VALUES (0)",
+        f"""CREATE VIEW run_status AS
+           SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
+                  coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
+                  max(coalesce(s.iteration, 0), coalesce({LATEST_ITERATION}, 0)) AS iteration, s.result, s.error
+           FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)""",
+        """CREATE VIEW tool_calls AS
+           SELECT i.run_id, i.iteration, i.call_id, i.tool, i.effect, i.arguments, i.at AS intended_at, o.status,
+                  o.at AS finished_at, o.duration, o.deduplicated_from
+           FROM tool_intents i LEFT JOIN tool_outcomes o ON o.seq = (
+               SELECT max(seq) FROM tool_outcomes WHERE run_id = i.run_id AND call_id = i.call_id)""",
+        """CREATE VIEW context_growth AS
+           SELECT c.run_id, c.iteration, c.call, c.purpose, c.model, c.position AS entries, c.prompt_estimate,
+                  c.expected_tokens,
+                  r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens
+                      AS prompt_tokens,
+                  r.input_tokens, r.cache_read_tokens,
+                  r.cache_write_tokens + r.cache_write_1h_tokens AS cache_write_tokens,
+                  r.output_tokens, r.cost, r.plain_tokens, r.plain_cost, r.duration, r.stop_reason, r.error, c.at
+           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call
+           ORDER BY c.seq""",
+        f"""CREATE VIEW run_statistics AS
+           SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
+    ),
+)
+
+# Views alone: the rows stay as they are, so an older file can be read without them.
+_VIEWS = Migration(
+    "views for accounting",
+    (
+        # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
+        """CREATE VIEW tokens_by_iteration AS
+           SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,
+                  max(iif(call = newest, expected_tokens, 0)) AS expected_tokens, sum(plain_tokens) AS plain_tokens,
+                  sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,
+                  sum(output_tokens) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
+           FROM (SELECT *, max(call) OVER (PARTITION BY run_id, iteration) AS newest
+                 FROM context_growth WHERE purpose = 'agent')
+           GROUP BY run_id, iteration""",
+        """CREATE VIEW tool_usage AS
+           SELECT run_id, tool, count(*) AS calls, sum(status = 'error') AS errors,
+                  sum(status = 'interrupted') AS interrupted, sum(retrieval) AS retrievals,
+                  sum(deduplicated_from IS NOT NULL) AS deduplicated, sum(duration) AS duration,
+                  sum(characters) AS characters, sum(shown) AS shown
+           FROM tool_outcomes GROUP BY run_id, tool""",
+        """CREATE VIEW decision_log AS
+           SELECT seq, run_id, iteration, at, kind, json_extract(body, '$.reason') AS reason,
+                  json_extract(body, '$.arithmetic.prompt_before') AS tokens_before,
+                  json_extract(body, '$.arithmetic.prompt_after') AS tokens_after,
+                  json_extract(body, '$.arithmetic.cleared_tokens') AS tokens_saved,
+                  json_extract(body, '$.arithmetic.cost_now') AS cost_now,
+                  json_extract(body, '$.arithmetic.saving_per_call') AS saving_per_call,
+                  json_array_length(body, '$.edits') AS edits
+           FROM decisions""",
+        """CREATE VIEW cost_by_purpose AS
+           SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+                  coalesce(sum(output_tokens), 0) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
+           FROM context_growth GROUP BY run_id, purpose""",
+    ),
+    for_users=True,
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _VIEWS)
+OLDEST_READABLE: Final = max(version for version, step in enumerate(MIGRATIONS, 1) if not step.for_users)
+
+
+def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = len(MIGRATIONS)) -> int:
+    """Read which version a file is at; 0 for an empty one.
+
+    Raises:
+        JournalUnreadable: It is an SQLite file of somebody else.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == 0 and version == 0 and tables == 0:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise JournalUnreadable(f"{path} is an SQLite database but not a journal; choose another file")
+    if version > latest:
+        raise JournalSchemaTooNew(
+            f"{path} has schema {version} and repertory {__version__} reads up to {latest}; "
+            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
+        )
+    return int(version)
+
+
+def migrate(
+    connection: sqlite3.Connection, path: str, *, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> tuple[int, int]:
+    """Bring a file to the latest schema; returns its version before and after."""
+    before = schema_version(connection, path, latest=len(migrations))
+    for version, migration in enumerate(migrations[before:], before + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO migrations VALUES (?, ?, ?, ?)", (version, migration.name, time.time(), __version__)
+            )
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return before, len(migrations)

@@ -1,0 +1,282 @@
+"""Damaged files: every read gives what was written or a typed error, and the deep check finds what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import journal_kit as kit
+from backends import RunAsync
+from repertory.errors import JournalDamaged, JournalError, JournalUnreadable, RunNotFound
+from repertory.record import Journal, ModelCallRow, RunRow, SearchHit, SqliteJournal, ToolCallRow, open_journal
+from repertory.record.rows import TABLES, Table
+from repertory.record.sqlite_check import find_damage
+
+RUNS = ("run-1", "run-2")
+SIDES = [(table.side, table.side_column) for table in TABLES.values() if table.side]
+COLUMNS = [(table.name, column) for table in TABLES.values() for column in (*table.columns, "checksum")] + [
+    (side, column) for side, body in SIDES for column in (body, "checksum")
+]
+
+Read = Callable[[Journal], Awaitable[Any]]
+READS: dict[str, Read] = {
+    "runs": lambda journal: journal.read_runs(),
+    "scopes": lambda journal: journal.read_scopes(),
+    "items": lambda journal: journal.read_items(["s"]),
+    "content": lambda journal: journal.read_content("c-1"),
+    "newest content": lambda journal: journal.read_content("c-run-2-4"),
+    "events": lambda journal: journal.read_events(None),
+}
+for _run in RUNS:
+    READS |= {
+        f"{name} {_run}": lambda journal, name=name, run=_run: getattr(journal, name)(run)  # type: ignore[misc]
+        for name in (
+            "read_run",
+            "read_entries",
+            "read_decisions",
+            "read_tool_calls",
+            "read_model_calls",
+            "read_summaries",
+            "read_contents",
+            "read_events",
+        )
+    }
+    READS[f"read_request {_run}"] = lambda journal, run=_run: journal.read_request(run, 1)  # type: ignore[misc]
+    READS[f"search {_run}"] = lambda journal, run=_run: journal.search_entries(run, "hello")  # type: ignore[misc]
+
+
+def make(path: Path) -> dict[str, Any]:
+    """A journal of two runs, and what every read of it gives."""
+
+    async def main() -> dict[str, Any]:
+        async with open_journal(path) as journal:
+            for run in RUNS:
+                await journal.write(kit.one_of_each(run))
+                await journal.write([kit.appended(run, n, f"hello {n} " + "words " * 300) for n in range(2, 12)])
+                await journal.write([kit.content(f"c-{run}-{n}", run, "body " * 2000) for n in range(5)])
+            assert isinstance(journal, SqliteJournal)
+            assert await journal.check(deep=True) == []
+            return {name: await read(journal) for name, read in READS.items()}
+
+    return anyio.run(main)
+
+
+def pieces(found: Any) -> list[Any]:
+    """The records that an answer is made of. Figures that SQL adds up have no checksum."""
+    if isinstance(found, list):
+        return [piece for each in found for piece in pieces(each)]
+    if isinstance(found, RunRow):
+        return [found.started]
+    if isinstance(found, ToolCallRow):
+        return [found.intended, found.finished]
+    if isinstance(found, ModelCallRow):
+        return [found.called, found.replied]
+    if isinstance(found, SearchHit):
+        return [(found.run_id, found.position, found.excerpt)]
+    return [found]
+
+
+def within(found: Any, written: Any) -> bool:
+    """Whether nothing was read that was not written; something may be missing."""
+    known = [*pieces(written), None]
+    return all(piece in known for piece in pieces(found))
+
+
+async def look(path: Path, written: dict[str, Any]) -> tuple[list[str], int, list[str]]:
+    """Read everything: the errors' words, how many reads missed something, and what the deep check says."""
+    errors: list[str] = []
+    short = 0
+    try:
+        async with open_journal(path, readonly=True) as journal:
+            assert isinstance(journal, SqliteJournal)
+            for name, read in READS.items():
+                try:
+                    found = await read(journal)
+                except (JournalUnreadable, RunNotFound) as error:
+                    errors.append(str(error))
+                else:
+                    assert within(found, written[name]), (name, found)
+                    short += found != written[name]
+            with contextlib.suppress(JournalUnreadable):  # sums of what the journal holds: see the deep check
+                await journal.read_statistics()
+            return errors, short, await journal.check(deep=True)
+    except JournalError as error:
+        return [str(error)], 0, [str(error)]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One sound journal for all tests."""
+    path = tmp_path_factory.mktemp("sound") / "journal.db"
+    return path, make(path)
+
+
+def copy(sound: Path, folder: Path) -> Path:
+    """A copy to be damaged."""
+    path = folder / f"{len(list(folder.iterdir()))}.db"
+    shutil.copy(sound, path)
+    return path
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{table}.{column}" for table, column in COLUMNS])
+def test_no_column_can_be_changed_unnoticed(
+    table: str, column: str, sound: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Whatever stands in it instead: the deep check names the record, reading it is a typed error, others are read."""
+    original, written = sound
+    for garbage in ("NULL", "12345", "'x'", "x'ff00'", "CAST(x'ff41' AS TEXT)", "'{\"a\": ['", "-0.5"):
+        path = copy(original, tmp_path)
+        with sqlite3.connect(path) as database:
+            ((seq, before),) = database.execute(f"SELECT max(seq), {column} FROM {table}").fetchall()
+            ((same,),) = database.execute(f"SELECT {garbage} IS ?", (before,)).fetchall()
+            try:
+                database.execute(f"UPDATE {table} SET {column} = {garbage} WHERE seq = ?", (seq,))
+            except sqlite3.IntegrityError:  # a place that is taken
+                same = True
+        database.close()
+        if same:
+            continue
+        found = find_damage(str(path), deep=True)
+        assert any(f"record {seq} in " in each for each in found), (garbage, found)
+        if garbage == "12345" and column in ("content", "at", "checksum", "body", "position", "run_id"):
+            errors, short, _ = anyio.run(look, path, written)
+            assert errors or short
+            assert len(errors) < len(READS)
+
+
+def test_a_damaged_record_is_named_with_its_run_and_position(
+    sound: tuple[Path, dict[str, Any]], tmp_path: Path, run_async: RunAsync
+) -> None:
+    """So that a person knows what is lost; nothing else is refused."""
+    path = copy(sound[0], tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE entries SET content = replace(content, 'hello 7', 'hello 8') WHERE position = 7")
+        database.execute("UPDATE request_bodies SET body = replace(body, 'hi', 'ho')")
+        database.execute("DELETE FROM content_bodies")
+    database.close()
+
+    async def main() -> None:
+        async with open_journal(path, readonly=True) as journal:
+            with pytest.raises(JournalDamaged, match=r"record \d+ in entries \(run_id 'run-1', position 7, .*checksum"):
+                await journal.read_entries("run-1")
+            assert len(await journal.read_entries("run-1", stop=7)) == 7
+            with pytest.raises(JournalDamaged, match=r"record \d+ in model_calls \(run_id 'run-2', call 1"):
+                await journal.read_request("run-2", 1)
+            stored = await journal.read_content("c-1")  # which is how a content ends whose time is over
+            assert stored is not None
+            assert stored.body == ""
+            assert isinstance(journal, SqliteJournal)
+            found = await journal.check(deep=True)
+            assert [each.split(" in ")[1].split(" ")[0] for each in found] == ["entries"] * 2 + ["model_calls"] * 2
+
+    run_async(main)
+
+
+def test_a_record_that_is_gone_is_missed(sound: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Numbers are dense over all tables, so the deep check finds that one is not there."""
+    path = copy(sound[0], tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("DELETE FROM decisions WHERE run_id = 'run-1'")
+    database.close()
+    _, short, found = anyio.run(look, path, sound[1])
+    assert short == 1
+    assert [each for each in found if "records were written" in each]
+
+
+def test_a_search_goes_on_beside_a_damaged_entry(
+    sound: tuple[Path, dict[str, Any]], tmp_path: Path, run_async: RunAsync
+) -> None:
+    """What cannot be read is not indexed; who owns the file can search everything else."""
+    path = copy(sound[0], tmp_path)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE entries SET content = CAST(x'ff' AS TEXT) WHERE run_id = 'run-1' AND position = 5")
+        database.execute("UPDATE search_progress SET indexed = 0")
+        database.execute("INSERT INTO entry_search (entry_search) VALUES ('delete-all')")
+    database.close()
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            assert {hit.position for hit in await journal.search_entries("run-2", "words")} == set(range(2, 12))
+            with pytest.raises(JournalDamaged, match="'run-1', position 5"):
+                await journal.read_entries("run-1")
+
+    run_async(main)
+
+
+def damaged(path: Path, chance: random.Random) -> str:
+    """Damage some place of the file's bytes."""
+    size, page = path.stat().st_size, 4096
+    with path.open("r+b") as file:
+        kind = chance.choice(["bit", "byte", "zeros", "noise", "swap", "cut"])
+        at = chance.randrange(size)
+        start = at // page * page
+        if kind == "cut":
+            file.truncate(at)
+        elif kind in ("bit", "byte"):
+            file.seek(at)
+            (old,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([old ^ (1 << chance.randrange(8) if kind == "bit" else chance.randrange(1, 256))]))
+        elif kind == "swap":
+            other = chance.randrange(size // page) * page
+            file.seek(other)
+            content = file.read(page)
+            file.seek(start)
+            file.write(content)
+        else:
+            file.seek(start)
+            file.write(bytes(page) if kind == "zeros" else chance.randbytes(page))
+    return f"{kind} at {at}"
+
+
+def fuzz(sound: tuple[Path, dict[str, Any]], folder: Path, seed: int, rounds: int) -> int:
+    """Damage copies and read them; returns how often that was noticed."""
+    chance, noticed = random.Random(seed), 0
+    for _ in range(rounds):
+        path = copy(sound[0], folder)
+        what = damaged(path, chance)
+        errors, short, found = anyio.run(look, path, sound[1])
+        noticed += bool(errors or found)
+        assert not short or errors or found, f"seed {seed}, {what}: something is missing and nobody says so"
+        path.unlink()
+        (folder / path.name).touch()
+    return noticed
+
+
+def test_bytes_that_rot_are_never_taken_for_what_was_written(
+    sound: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Bits, bytes and pages anywhere in the file: typed errors, or what was written, or less and the check says so."""
+    assert fuzz(sound, tmp_path, seed=1, rounds=40) > 10
+
+
+@pytest.mark.nightly
+def test_bytes_that_rot_a_thousand_times(sound: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """The same with more places."""
+    assert fuzz(sound, tmp_path, seed=2, rounds=1000) > 300
+
+
+def test_the_columns_are_of_the_kinds_that_the_file_knows(sound: tuple[Path, dict[str, Any]]) -> None:
+    """A checksum is over what is read, so nothing may be converted on the way: each kind has its column type."""
+    names = {str: "TEXT", int: "INTEGER", float: "REAL"}
+    with sqlite3.connect(sound[0]) as database:
+        for table in TABLES.values():
+            declared = {name: kind for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table.name})")}
+            assert list(declared) == ["seq", *table.columns, "checksum"]
+            assert [declared[name] for name in own_columns(table)] == [
+                names[kind] for kind in table.kinds[: len(own_columns(table))]
+            ]
+    database.close()
+
+
+def own_columns(table: Table) -> tuple[str, ...]:
+    """The columns without ``more``."""
+    return table.columns[:-1]

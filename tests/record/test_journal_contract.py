@@ -1,0 +1,696 @@
+"""What every journal promises: one suite over both kinds and both backends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+import pytest
+
+import journal_kit as kit
+from backends import RunAsync
+from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
+from repertory.llm import Text, ToolUse
+from repertory.record import (
+    DecisionMade,
+    EventLogged,
+    Journal,
+    ModelReplied,
+    RunStateChanged,
+    SummaryStored,
+    ToolCallRow,
+    ToolFinished,
+    ToolIntended,
+    request_digest,
+)
+
+Body = Callable[[Journal], Awaitable[None]]
+Check = Callable[[Body], None]
+
+
+@pytest.fixture(params=kit.KINDS)
+def check(request: pytest.FixtureRequest, run_async: RunAsync, tmp_path: Path) -> Check:
+    """Run a test's body with an open journal."""
+
+    async def main(body: Body) -> None:
+        async with kit.opened(request.param, tmp_path) as journal:
+            await body(journal)
+
+    return lambda body: run_async(main, body)
+
+
+def test_every_record_can_be_read_again(check: Check) -> None:
+    """One record of each kind, written in one batch, comes back through the reads made for it."""
+
+    async def body(journal: Journal) -> None:
+        records = {type(record).__name__: record for record in kit.one_of_each()}
+        await journal.write(kit.one_of_each())
+        row = await journal.read_run("run-1")
+        assert row.started == records["RunStarted"]
+        assert (row.state, row.updated_at, row.iteration, row.result, row.error) == ("failed", 9.0, 4, "r", "e")
+        entries = await journal.read_entries("run-1")
+        assert [entry.position for entry in entries] == [0, 1]
+        assert entries[1] == records["EntryAppended"].entry  # type: ignore[union-attr]
+        assert await journal.read_decisions("run-1") == [records["DecisionMade"]]
+        assert await journal.read_tool_calls("run-1") == [
+            ToolCallRow(intended=records["ToolIntended"], finished=records["ToolFinished"])  # type: ignore[arg-type]
+        ]
+        (model_call,) = await journal.read_model_calls("run-1")
+        assert (model_call.called, model_call.replied) == (records["ModelCalled"], records["ModelReplied"])
+        assert await journal.read_summaries("run-1") == [records["SummaryStored"]]
+        stored = records["ContentStored"]
+        assert await journal.read_content("c-1") == stored
+        assert await journal.read_contents("run-1") == [msgspec.structs.replace(stored, body="")]
+        assert await journal.read_scopes() == [records["ScopeOpened"]]
+        assert await journal.read_items(["s"]) == [records["ItemWritten"]]
+        ((sequence, event),) = await journal.read_events("run-1")
+        assert event == records["EventLogged"]
+        assert sequence == len(kit.one_of_each())
+
+    check(body)
+
+
+def test_an_unknown_run_has_nothing(check: Check) -> None:
+    """Reads of what is not there are empty; only a run itself is missed."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write(kit.one_of_each("other"))
+        for read in (
+            journal.read_entries,
+            journal.read_decisions,
+            journal.read_tool_calls,
+            journal.read_model_calls,
+            journal.read_summaries,
+            journal.read_contents,
+            journal.read_events,
+        ):
+            assert await read("run-1") == []
+        assert await journal.search_entries("run-1", "hello") == []
+        assert await journal.read_items([]) == []
+        assert await journal.read_content("nope") is None
+        for name in ("run-1", "", "otherwise"):
+            with pytest.raises(RunNotFound, match="no run has the id"):
+                await journal.read_run(name)
+
+    check(body)
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(check: Check) -> None:
+    """As far as the beginning fits one run only; a whole id wins over longer ones, and % and _ are just characters."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("run-a"), kit.started("run-ab"), kit.started("run-b%_")])
+        assert (await journal.read_run("run-a")).started.run_id == "run-a"
+        assert (await journal.read_run("run-ab")).started.run_id == "run-ab"
+        assert (await journal.read_run("run-b%")).started.run_id == "run-b%_"
+        with pytest.raises(RunNotFound, match="fits 3 runs"):
+            await journal.read_run("run")
+        with pytest.raises(RunNotFound, match="no run has the id 'run%'"):
+            await journal.read_run("run%")
+
+    check(body)
+
+
+def test_a_run_is_in_the_iteration_of_its_newest_model_call(check: Check) -> None:
+    """Also where no change of state says so: while it runs, and after it was killed. Summaries are no iterations."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r-1", 5.0), kit.started("r-2", 6.0), kit.started("r-3", 7.0)])
+        await journal.write([RunStateChanged(run_id="r-1", state="paused", at=8.0, iteration=2)])
+        await journal.write([RunStateChanged(run_id="r-3", state="done", at=8.0, iteration=7)])
+        await journal.write(
+            [
+                kit.called(1, {}, "r-1", iteration=3, purpose="agent"),
+                kit.called(1, {}, "r-2", iteration=1, purpose="agent"),
+                kit.called(2, {}, "r-2", iteration=2, purpose="agent"),
+                kit.called(3, {}, "r-2", iteration=9, purpose="summary"),
+                kit.called(1, {}, "r-3", iteration=7, purpose="agent"),
+                kit.called(1, {}, "r-1", iteration=4, purpose="agent"),  # begun again under its number
+            ]
+        )
+        rows = await journal.read_runs()
+        assert [(row.started.run_id, row.iteration) for row in rows] == [("r-1", 4), ("r-2", 2), ("r-3", 7)]
+        assert (await journal.read_run("r-2")).iteration == 2
+
+    check(body)
+
+
+def test_runs_are_listed_in_order_and_by_state(check: Check) -> None:
+    """The latest change of state counts; a run without any is running; a change of an unknown run is no run."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r-2", 5.0), kit.started("r-1", 6.0), kit.started("r-3", 7.0)])
+        await journal.write([RunStateChanged(run_id="r-1", state="paused", at=8.0)])
+        await journal.write([RunStateChanged(run_id="r-1", state="done", at=9.0, result="yes", iteration=2)])
+        await journal.write([RunStateChanged(run_id="ghost", state="done", at=9.0)])
+        rows = await journal.read_runs()
+        assert [(row.started.run_id, row.state, row.updated_at) for row in rows] == [
+            ("r-2", "running", 5.0),
+            ("r-1", "done", 9.0),
+            ("r-3", "running", 7.0),
+        ]
+        assert [row.started.run_id for row in await journal.read_runs(states=["running"])] == ["r-2", "r-3"]
+        assert [row.result for row in await journal.read_runs(states=["done", "paused"])] == ["yes"]
+        assert await journal.read_runs(states=[]) == []
+
+    check(body)
+
+
+def test_entries_are_read_by_position(check: Check) -> None:
+    """In order of position, whatever the order of writing, and any part of them."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.appended("r", 1), kit.appended("other", 0)])
+        await journal.write([kit.appended("r", 0), kit.appended("r", 2)])
+        for start, stop, expected in (
+            (0, None, [0, 1, 2]),
+            (1, None, [1, 2]),
+            (0, 2, [0, 1]),
+            (2, 1, []),
+            (9, None, []),
+        ):
+            found = await journal.read_entries("r", start=start, stop=stop)
+            assert [entry.position for entry in found] == expected
+
+    check(body)
+
+
+def test_batches_become_durable_in_the_order_of_their_submits(check: Check) -> None:
+    """The hooks run in that order, before any waiter wakes, and what is acknowledged can be read."""
+
+    async def body(journal: Journal) -> None:
+        order: list[int] = []
+        tickets = [
+            journal.submit([kit.appended("r", number)], on_commit=lambda number=number: order.append(number))  # type: ignore[misc]
+            for number in range(100)
+        ]
+        await tickets[-1].wait()
+        assert order == list(range(100))
+        assert len(await journal.read_entries("r")) == 100
+        await tickets[0].wait()  # a wait for what is done returns at once
+        tickets[0].wait_sync()
+        await journal.write(())  # an empty batch is a barrier
+
+    check(body)
+
+
+def test_a_batch_larger_than_a_group_is_not_split(check: Check) -> None:
+    """Nobody sees a part of it."""
+
+    async def body(journal: Journal) -> None:
+        whole = 1300
+        ticket = journal.submit([kit.appended("r", number) for number in range(whole)])
+        while (seen := len(await journal.read_entries("r"))) == 0:
+            await anyio.lowlevel.checkpoint()
+        assert seen == whole
+        await ticket.wait()
+
+    check(body)
+
+
+def test_many_tasks_may_wait_for_one_batch_and_some_may_give_up(check: Check) -> None:
+    """Every waiter wakes; a cancelled one takes nothing back."""
+
+    async def body(journal: Journal) -> None:
+        ticket = journal.submit([kit.appended("r", 0)])
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(ticket.wait)
+        ticket = journal.submit([kit.appended("r", 1)])
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await ticket.wait()
+        assert scope.cancelled_caught
+        await ticket.wait()
+        assert len(await journal.read_entries("r")) == 2
+
+    check(body)
+
+
+def test_plain_threads_submit_and_wait(check: Check) -> None:
+    """The journal is written from OS threads while tasks write too."""
+
+    async def body(journal: Journal) -> None:
+        def write(run_id: str) -> None:
+            for position in range(20):
+                journal.submit([kit.appended(run_id, position)]).wait_sync()
+
+        threads = [threading.Thread(target=write, args=(f"r-{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for position in range(20):
+            await journal.write([kit.appended("task", position)])
+        await anyio.to_thread.run_sync(lambda: [thread.join() for thread in threads])
+        for run_id in ("task", *(f"r-{number}" for number in range(4))):
+            assert len(await journal.read_entries(run_id)) == 20
+
+    check(body)
+
+
+def test_a_read_shows_everything_that_was_submitted_before_it(check: Check) -> None:
+    """Also what nobody waits for: a restarted actor must not decide again what its predecessor has decided."""
+
+    async def body(journal: Journal) -> None:
+        for number in range(1, 200):
+            made = DecisionMade(run_id="r", iteration=number, kind="stub", body={}, at=1.0)
+            journal.submit([made, kit.called(number, {}, "r"), kit.appended("r", number - 1)])
+            counts = [
+                len(await journal.read_decisions("r")),
+                len(await journal.read_model_calls("r")),
+                len(await journal.read_entries("r")),
+            ]
+            assert counts == [number] * 3
+
+    check(body)
+
+
+def test_what_is_refused_stops_nothing(check: Check) -> None:
+    """A batch with a bad record is refused whole; the journal goes on."""
+
+    async def body(journal: Journal) -> None:
+        hooks: list[str] = []
+        with pytest.raises(RecordRefused):
+            journal.submit(
+                [kit.appended("r", 0), kit.appended("r", 1, metadata={"x": float("inf")})],
+                on_commit=lambda: hooks.append("refused"),
+            )
+        await journal.write([kit.appended("r", 0)])
+        assert (len(await journal.read_entries("r")), hooks) == (1, [])
+
+    check(body)
+
+
+def test_what_was_given_may_change_afterwards(check: Check) -> None:
+    """The journal keeps what a record said when it was submitted."""
+
+    async def body(journal: Journal) -> None:
+        options = {"a": 1}
+        ticket = journal.submit([kit.started("r", options=options)])
+        options["a"] = 2
+        await ticket.wait()
+        assert (await journal.read_run("r")).started.options == {"a": 1}
+
+    check(body)
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800 alone", "nul \0 inside", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u2028", "e\u0301"]
+)
+def test_strange_text_survives_everywhere(check: Check, text: str) -> None:
+    """In names, bodies and JSON alike, and it can be searched around."""
+
+    async def body(journal: Journal) -> None:
+        run_id = f"run {text}"
+        await journal.write(
+            [
+                kit.started(run_id, task=text, options={text: [text]}),
+                kit.appended(run_id, 0, f"findable {text}"),
+                kit.content(f"c {text}", run_id, text),
+                EventLogged(run_id=run_id, type=text, body={text: text}, at=1.0),
+            ]
+        )
+        assert (await journal.read_run(run_id)).started == kit.started(run_id, task=text, options={text: [text]})
+        assert (await journal.read_entries(run_id))[0].content == (Text(f"findable {text}"),)
+        stored = await journal.read_content(f"c {text}")
+        assert stored is not None
+        assert stored.body == text
+        ((_, event),) = await journal.read_events(run_id)
+        assert event.body == {text: text}
+        (hit,) = await journal.search_entries(run_id, f"findable {text}")
+        hit.excerpt.encode()
+
+    check(body)
+
+
+def test_positions_cannot_be_written_twice(check: Check) -> None:
+    """A second truth for one position is refused, and its whole batch; what was kept is kept."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.appended("r", 0, "first")])
+        with pytest.raises(RecordRefused, match=r"batch of 'r' .* entries.position; are there two ledgers for one run"):
+            await journal.write([kit.appended("r", 1), kit.appended("r", 0, "second")])
+        assert [entry.content for entry in await journal.read_entries("r")] == [(Text("first"),)]
+
+    check(body)
+
+
+def test_a_position_twice_in_one_batch_is_noticed_too(check: Check) -> None:
+    """The same for a batch that contradicts itself."""
+
+    async def body(journal: Journal) -> None:
+        with pytest.raises(RecordRefused):
+            await journal.write([kit.appended("r", 0), kit.appended("r", 0)])
+        assert await journal.read_entries("r") == []
+
+    check(body)
+
+
+def test_only_the_batch_that_contradicts_what_is_kept_is_refused(check: Check) -> None:
+    """A reused id of a run takes nobody with it: what is queued around it is written, in order, without a gap."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r")])
+        told: list[int] = []
+        event = EventLogged(run_id="q", type="t", body={}, at=1.0)
+        tickets = []
+        for number in range(60):
+            also = [kit.started("r", 2.0)] if number % 3 == 0 else []
+            tickets.append(journal.submit([event, *also], on_commit=lambda number=number: told.append(number)))  # type: ignore[misc]
+        for number, ticket in enumerate(tickets):
+            if number % 3 == 0:
+                with pytest.raises(RecordRefused, match=r"batch of 'q', 'r' .* is there a run of this id already"):
+                    ticket.wait_sync()
+            else:
+                ticket.wait_sync()
+        assert told == [number for number in range(60) if number % 3]
+        assert [sequence for sequence, _ in await journal.read_events("q")] == list(range(2, 42))
+        assert [row.started.at for row in await journal.read_runs()] == [1.0]
+
+    check(body)
+
+
+def test_what_builds_on_a_refused_batch_is_refused_with_it(check: Check) -> None:
+    """However long the chain, and whether or not the first of it has been refused already."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r")])
+        ticket = journal.submit([kit.started("r")])
+        chain = [ticket]
+        for position in range(3):
+            chain.append(journal.submit([kit.appended("r", position)], after=chain[-1]))
+        other = journal.submit([kit.appended("q", 0)])
+        for each in chain:
+            with pytest.raises(RecordRefused):
+                await each.wait()
+        await other.wait()
+        with pytest.raises(RecordRefused, match="builds on was refused"):
+            await journal.submit([], after=chain[-1]).wait()
+        assert await journal.read_entries("r") == []
+        await journal.submit([kit.appended("r", 0)], after=other).wait()
+
+    check(body)
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
+
+def intent(call_id: str, key: str = "k") -> ToolIntended:
+    """The record of an intent."""
+    return ToolIntended(
+        run_id="run-1",
+        call_id=call_id,
+        tool="t",
+        effect="unsafe",
+        arguments={},
+        arguments_digest="d",
+        idempotency_key=key,
+        iteration=1,
+        at=1.0,
+    )
+
+
+def test_tool_calls_are_paired_with_their_outcomes(check: Check) -> None:
+    """In the order of intent; what never ended has no outcome; a call tried again has a row for each try."""
+
+    async def body(journal: Journal) -> None:
+        outcomes = {n: ToolFinished(run_id="run-1", call_id=n, status="ok", at=2.0) for n in ("a", "b", "ghost")}
+        await journal.write([intent("a"), intent("b"), outcomes["b"], outcomes["ghost"], intent("c")])
+        await journal.write([intent("a", "again"), outcomes["a"]])
+        rows = await journal.read_tool_calls("run-1")
+        assert [(row.intended.call_id, row.intended.idempotency_key, row.finished) for row in rows] == [
+            ("a", "k", None),
+            ("b", "k", outcomes["b"]),
+            ("c", "k", None),
+            ("a", "again", outcomes["a"]),
+        ]
+
+    check(body)
+
+
+def conversation(length: int, first: int = 0) -> dict[str, object]:
+    """A request that grows by a message at a time, or the end of it."""
+    return {"model": "m", "system": "s", "messages": [said(f"m{n}") for n in range(first, length)]}
+
+
+def said(*texts: str) -> dict[str, object]:
+    """A message of so many blocks."""
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def test_requests_are_put_together_from_their_tails(check: Check) -> None:
+    """Each call stores what its base does not hold, an edit of the past included, and reads back whole."""
+    edited = conversation(9)
+    edited["messages"][4] = said("stub \ud800")  # type: ignore[index]
+    longer = {"model": "m", "messages": [said("m0"), said("m1", "more"), said("end")]}
+    longest = {"model": "m", "messages": [said("m0"), said("m1", "more", "still more"), said("end"), said("new")]}
+    recorded: list[tuple[dict[str, object], dict[str, object], int | None, int, int]] = [
+        # the request, what is stored of it, its base, messages and blocks that it takes from there
+        (conversation(3), conversation(3), None, 0, 0),
+        (conversation(5), conversation(5, 3), 1, 3, 0),
+        (conversation(9), conversation(9, 5), 2, 5, 0),
+        (edited, {**edited, "messages": edited["messages"][4:]}, 3, 4, 0),  # type: ignore[index]
+        (conversation(4), conversation(0), 4, 4, 0),
+        (longer, {"model": "m", "messages": [said("more"), said("end")]}, 5, 1, 1),
+        (longest, {"model": "m", "messages": [said("still more"), said("end"), said("new")]}, 6, 1, 2),
+        ({"model": "x"}, {"model": "x"}, None, 0, 0),
+    ]
+
+    async def body(journal: Journal) -> None:
+        for number, (request, tail, base, messages, blocks) in enumerate(recorded, 1):
+            digest = request_digest(request)
+            call = kit.called(
+                number, tail, digest=digest, base_call=base, shared_messages=messages, shared_blocks=blocks
+            )
+            await journal.write([call])
+        for number, (request, *_) in enumerate(recorded, 1):
+            assert await journal.read_request("run-1", number) == request
+
+    check(body)
+
+
+def test_a_request_that_does_not_give_its_digest_is_refused(check: Check) -> None:
+    """A wrong digest, a missing base, a base that is no earlier call and an unknown call are all told apart."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write(
+            [
+                kit.called(1, conversation(2), digest="wrong"),
+                kit.called(2, conversation(2), base_call=9, shared_messages=1),
+                kit.called(3, conversation(2), base_call=3, shared_messages=1),
+            ]
+        )
+        for call, reason in ((1, "where wrong was recorded"), (2, "call 9"), (3, "call 3"), (4, "no model call 4")):
+            with pytest.raises(JournalUnreadable, match=reason):
+                await journal.read_request("run-1", call)
+
+    check(body)
+
+
+def test_model_calls_are_paired_with_their_replies(check: Check) -> None:
+    """A reply belongs to its number; one without a call is nobody's."""
+
+    async def body(journal: Journal) -> None:
+        reply = ModelReplied(run_id="run-1", call=2, at=5.0, cost=0.25)
+        await journal.write([kit.called(1, {}), kit.called(2, {}), reply, ModelReplied(run_id="run-1", call=7, at=5.0)])
+        rows = await journal.read_model_calls("run-1")
+        assert [(row.called.call, row.replied) for row in rows] == [(1, None), (2, reply)]
+
+    check(body)
+
+
+# --- search -----------------------------------------------------------------------------------------------
+
+
+def test_search_finds_the_best_first(check: Check) -> None:
+    """By BM25: more of the words, and rarer ones, in shorter entries; other forms of a word count."""
+
+    async def body(journal: Journal) -> None:
+        # BM25 weighs rare words, so there must be entries without them.
+        await journal.write([kit.appended("filler", number, f"filler {number}") for number in range(20)])
+        await journal.write(
+            [
+                kit.appended("r", 0, "nothing of interest here"),
+                kit.appended("r", 1, "the deadlines were moved " + "and so on " * 50),
+                kit.appended("r", 2, "the budget and the deadline"),
+                kit.appended("q", 0, "the deadline of another run"),
+                kit.appended("r", 3, content=(ToolUse("id", "fetch_budget", {"path": "café"}),)),
+            ]
+        )
+        hits = await journal.search_entries("r", "deadline budget")
+        assert [hit.position for hit in hits] == [2, 3, 1]
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        assert [hit.position for hit in await journal.search_entries("r", "CAFE")] == [3]
+        assert [hit.position for hit in await journal.search_entries("r", '"budget and the deadline"')] == [2]
+        assert [hit.position for hit in await journal.search_entries("r", "deadline budget", limit=1)] == [2]
+        assert await journal.search_entries("r", "deadline", limit=0) == []
+        await journal.write([kit.appended("r", 4, "later: deadline")])
+        assert 4 in [hit.position for hit in await journal.search_entries("r", "deadline")]
+
+    check(body)
+
+
+@pytest.mark.parametrize(
+    "query", ['"', "AND", "NEAR(a b)", "a*", "-x", "col:word", "(", "';--", "*", "\0", "\ud800", "", " "]
+)
+def test_no_query_is_a_syntax_error(check: Check, query: str) -> None:
+    """Words are words, whatever FTS5 would make of them."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.appended("r", 0, "a word AND more near col x")])
+        for hit in await journal.search_entries("r", query):
+            assert hit.position == 0
+
+    check(body)
+
+
+def test_an_excerpt_shows_the_words(check: Check) -> None:
+    """At most 500 characters around the place where they stand together."""
+
+    async def body(journal: Journal) -> None:
+        text = "padding words " * 200 + "the needle was found in this haystack " + "more padding " * 200
+        await journal.write([kit.appended("r", 0, text)])
+        (hit,) = await journal.search_entries("r", "needles haystacks")
+        assert "needle was found in this haystack" in hit.excerpt
+        assert len(hit.excerpt) <= 500
+
+    check(body)
+
+
+# --- contents, items, events ------------------------------------------------------------------------------
+
+
+def test_contents_expire_after_their_date_or_their_run(check: Check) -> None:
+    """Bodies go, citations stay listed; a content without a limit, or of a living run, is kept."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write(
+            [
+                kit.started("ended"),
+                kit.started("alive"),
+                RunStateChanged(run_id="ended", state="done", at=100.0),
+                kit.content("dated", "alive", expires_at=50.0),
+                kit.content("dated-later", "alive", expires_at=500.0),
+                kit.content("kept", "ended"),
+                kit.content("retained", "ended", retention=3600.0),
+                kit.content("of-the-living", "alive", retention=1.0),
+            ]
+        )
+        assert await journal.delete_expired_contents(49.9) == 0
+        assert await journal.delete_expired_contents(50.0) == 1
+        assert await journal.delete_expired_contents(3699.9) == 1
+        assert await journal.delete_expired_contents(3700.0) == 1
+        assert await journal.delete_expired_contents(3700.0) == 0
+        left = [
+            name
+            for name in ("dated", "dated-later", "kept", "retained", "of-the-living")
+            if (stored := await journal.read_content(name)) is not None and stored.body
+        ]
+        assert left == ["kept", "of-the-living"]
+        assert [c.content_id for c in await journal.read_contents("ended")] == ["kept", "retained"]
+        assert [c.length for c in await journal.read_contents("ended")] == [5, 5]
+
+    check(body)
+
+
+def test_the_latest_content_of_an_id_counts(check: Check) -> None:
+    """A deleted later one does not let an earlier one shine through."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.content("c", body="old"), kit.content("c", body="new", expires_at=5.0)])
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert stored.body == "new"
+        assert await journal.delete_expired_contents(5.0) == 1
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert (stored.body, stored.length) == ("", 3)
+
+    check(body)
+
+
+def test_items_are_read_by_scope_and_position(check: Check) -> None:
+    """All versions of the scopes asked for, in the order of the log."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.item(1, "a"), kit.item(2, "b"), kit.item(3, "a", text="y"), kit.item(4, "c")])
+        assert [i.position for i in await journal.read_items(["a", "b"])] == [1, 2, 3]
+        assert [i.position for i in await journal.read_items(["a"], upto=2)] == [1]
+
+    check(body)
+
+
+def test_events_have_sequence_numbers_to_go_on_from(check: Check) -> None:
+    """Ascending over the whole journal; ``after`` goes on where a watcher stopped, for one run or for all."""
+
+    async def body(journal: Journal) -> None:
+        def event(run_id: str, name: str) -> EventLogged:
+            return EventLogged(run_id=run_id, type=name, body={}, at=1.0)
+
+        assert await journal.last_event() == 0
+        await journal.write([event("r", "one"), event("q", "else"), event("r", "two")])
+        (first, _), (second, two) = await journal.read_events("r")
+        assert first < second
+        assert await journal.read_events("r", after=first) == [(second, two)]
+        everything = await journal.read_events(None)
+        assert [e.type for _, e in everything] == ["one", "else", "two"]
+        assert await journal.read_events(None, after=first, limit=1) == everything[1:2]
+        assert await journal.read_events("r", limit=0) == []
+        assert await journal.last_event() == second
+
+    check(body)
+
+
+def test_decisions_and_summaries_keep_their_order(check: Check) -> None:
+    """The order of writing."""
+
+    async def body(journal: Journal) -> None:
+        for number in range(3):
+            await journal.write(
+                [
+                    DecisionMade(run_id="r", iteration=9 - number, kind=str(number), body={}, at=9.0 - number),
+                    SummaryStored(
+                        run_id="r", summary_id=str(number), first=0, last=0, strategy="s", content=(), tokens=0, at=0.0
+                    ),
+                ]
+            )
+        assert [decision.kind for decision in await journal.read_decisions("r")] == ["0", "1", "2"]
+        assert [summary.summary_id for summary in await journal.read_summaries("r")] == ["0", "1", "2"]
+
+    check(body)
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def test_closing_writes_what_is_queued_and_ends_all_use(check: Check) -> None:
+    """Everything submitted before is acknowledged; everything after is refused; closing twice is fine."""
+
+    async def body(journal: Journal) -> None:
+        await journal.search_entries("r", "opens what reading needs")
+        tickets = [journal.submit([kit.appended("r", number)]) for number in range(50)]
+        await journal.aclose()
+        for ticket in tickets:
+            await ticket.wait()
+        with pytest.raises(JournalClosed):
+            journal.submit([kit.appended("r", 50)])
+        with pytest.raises(JournalClosed):
+            await journal.read_entries("r")
+        await journal.aclose()
+
+    check(body)
+
+
+def test_a_journal_that_was_never_read_is_closed_too(check: Check) -> None:
+    """Readers open lazily, so there may be none to close."""
+
+    async def body(journal: Journal) -> None:
+        await journal.aclose()
+        with pytest.raises(JournalClosed):
+            await journal.read_runs()
+
+    check(body)

@@ -1,0 +1,120 @@
+"""Records as rows: what can be kept comes back exactly, and what cannot is refused in time."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import journal_kit as kit
+from repertory.errors import RecordRefused
+from repertory.llm import Text, ToolResult, ToolUse
+from repertory.record import Record
+from repertory.record.rows import MAX_TEXT, TABLES, Table, Value, decode_json, encode_json, encode_records
+
+
+def there_and_back(record: Record) -> Record:
+    """Send a record through its row, and the row through SQLite itself."""
+    (encoded,) = encode_records([record])
+    flat: list[Value] = [7]
+    for _, row, checksum in encoded:
+        flat += [*row, checksum ^ 7]
+    with sqlite3.connect(":memory:") as database:
+        marks = ", ".join("?" * len(flat))
+        restored = database.execute(f"SELECT {marks}", flat).fetchone()
+    database.close()
+    number, decoded = TABLES[type(record)].read(restored)
+    assert number == 7
+    found: Record = decoded
+    return found
+
+
+@pytest.mark.parametrize("record", kit.one_of_each(), ids=lambda record: type(record).__name__)
+def test_every_kind_of_record_survives(record: Record) -> None:
+    """A row holds every field of its record."""
+    assert there_and_back(record) == record
+
+
+def test_every_kind_of_record_has_a_table() -> None:
+    """The sample used by the tests, the union of records and the tables agree."""
+    assert {type(record) for record in kit.one_of_each()} == set(TABLES)
+
+
+@given(kit.texts, kit.json_objects, kit.texts, kit.floats, kit.int64)
+def test_any_text_and_any_json_survive_exactly(
+    text: str, metadata: dict[str, Any], step: str, at: float, tokens: int
+) -> None:
+    """Lone surrogates, NUL, every float and every 64-bit number come back as they were."""
+    record = kit.appended(
+        "run-\udcff",
+        0,
+        content=(Text(text), ToolUse("id", "name", metadata), ToolResult("id", text)),
+        metadata=metadata,
+        step_id=step,
+        created_at=at,
+        tokens=tokens,
+    )
+    back = there_and_back(record)
+    assert back == record
+    # But for the sign of zero, which SQLite's columns do not keep.
+    assert math.copysign(1, back.entry.created_at) == math.copysign(1, at or 0.0)  # type: ignore[union-attr]
+
+
+@given(st.one_of(kit.json_values, kit.texts))
+def test_json_comes_back_as_it_was(value: object) -> None:
+    """What encode_json writes, decode_json restores, and any other JSON reader can read it too."""
+    text = encode_json(value)
+    text.encode()  # proper text
+    assert decode_json(text) == value == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (kit.appended("r", 0, metadata={"x": float("nan")}), "nan"),
+        (kit.appended("r", 0, metadata={"x": [{"y": (1, float("inf"))}]}), "inf"),
+        (kit.appended("r", 0, metadata={"x": float("nan"), "s": "\ud800"}), "Out of range|not JSON"),
+        (kit.appended("r", 0, created_at=float("nan")), "nan"),
+        (kit.appended("r", 2**63), "64 bits"),
+        (kit.appended("r", 0, metadata={"x": object()}), "unsupported"),
+        (kit.appended("r", 0, step_id=b"bytes"), "bytes"),
+        (kit.appended("r", 0, content=None), "None"),
+        ("no record", "not a record"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_the_reason(record: Any, reason: str) -> None:
+    """The caller hears of it in the call itself; SQLite never sees it."""
+    with pytest.raises(RecordRefused, match=reason):
+        encode_records([record])
+
+
+def test_a_text_too_long_for_sqlite_is_refused() -> None:
+    """A quarter of a gigabyte in one field is an error of the caller, not the end of the journal."""
+    with pytest.raises(RecordRefused, match=f"longer than {MAX_TEXT}"):
+        encode_records([kit.appended("r", 0, step_id="x" * (MAX_TEXT + 1))])
+
+
+def test_a_field_without_a_column_is_kept_all_the_same() -> None:
+    """A record that has grown a field since the table was made loses nothing."""
+
+    class Inner(msgspec.Struct, frozen=True):
+        known: int = 0
+        new: str = ""
+
+    class Grown(msgspec.Struct, frozen=True):
+        run_id: str
+        inner: Inner = Inner()
+        later: tuple[int, ...] = ()
+
+    table = Table("grown", Grown, "run_id inner.known", inner=Inner)
+    record = Grown("r", Inner(1, "x"), (1, 2))
+    ((_, row, _),) = table.encode(record)  # type: ignore[arg-type]
+    assert row[-1] == '{"inner.new":"x","later":[1,2]}'
+    back = table.decode(row)
+    assert (back.inner, list(back.later)) == (record.inner, [1, 2])

@@ -1,0 +1,435 @@
+"""The journal's file: who may open it, what is refused, and what SQLite is told."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import journal_kit as kit
+from backends import RunAsync
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    JournalLocked,
+    JournalReadOnly,
+    JournalSchemaTooNew,
+    JournalUnreadable,
+    JournalWriteFailed,
+)
+from repertory.record import (
+    Durability,
+    MemoryJournal,
+    ModelReplied,
+    RunStateChanged,
+    SqliteJournal,
+    ToolFinished,
+    ToolIntended,
+    open_journal,
+)
+from repertory.record.ownership import FileLock
+from repertory.record.sqlite_file import explain, open_to_write
+from repertory.record.sqlite_schema import APPLICATION_ID, MIGRATIONS, Migration, migrate, schema_version
+
+
+async def make(path: Path) -> None:
+    """Make a journal with something in it."""
+    async with open_journal(path) as journal:
+        await journal.write(kit.one_of_each())
+
+
+def query(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """Ask the file with nothing but the standard library."""
+    with sqlite3.connect(path) as database:
+        rows = database.execute(sql).fetchall()
+    database.close()
+    return rows
+
+
+def mode(path: Path) -> int:
+    """Permission bits."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [None, ":memory:"])
+def test_without_a_path_the_journal_is_in_memory(path: str | None, run_async: RunAsync) -> None:
+    """No file, no thread."""
+
+    async def main() -> None:
+        threads = threading.active_count()
+        async with open_journal(path) as journal:
+            assert isinstance(journal, MemoryJournal)
+            assert journal.durability == "memory"
+            assert threading.active_count() == threads
+
+    run_async(main)
+
+
+def test_a_new_file_is_for_its_owner_alone(tmp_path: Path, run_async: RunAsync) -> None:
+    """File, log and lock 0600, a folder that had to be made 0700, whatever the umask."""
+    path = tmp_path / "new" / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write(kit.one_of_each())
+            assert mode(path.parent) == 0o700
+            for name in ("journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"):
+                assert mode(path.parent / name) == 0o600
+
+    before = os.umask(0)
+    try:
+        run_async(main)
+    finally:
+        os.umask(before)
+
+
+def test_after_closing_the_file_is_one_file(tmp_path: Path, run_async: RunAsync) -> None:
+    """The log is emptied and removed, no thread is left, and the next one may open."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        for _ in range(2):
+            async with open_journal(path) as journal:
+                await journal.read_runs()
+            assert {p.name for p in tmp_path.iterdir()} == {"journal.db", "journal.db.lock"}
+        with anyio.CancelScope() as scope:  # closing is shielded
+            async with open_journal(path) as journal:
+                ticket = journal.submit([kit.appended("r", 0)])
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+        await ticket.wait()
+        # anyio keeps idle worker threads for a while; ours have names.
+        names = {thread.name for thread in threading.enumerate()}
+        assert not {name for name in names if "repertory" in name}
+
+    run_async(main)
+    assert query(path, "SELECT run_id FROM entries") == [("r",)]
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1), ("memory", 0)])
+def test_durability_is_what_sqlite_is_told(durability: Durability, synchronous: int, tmp_path: Path) -> None:
+    """FULL, NORMAL, OFF, always with a write-ahead log that shrinks again."""
+    connection = open_to_write(str(tmp_path / "journal.db"), durability)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA journal_size_limit").fetchone()[0] > 0
+    connection.close()
+
+
+def test_the_level_is_told_to_callers(tmp_path: Path, run_async: RunAsync) -> None:
+    """The default is the strongest."""
+
+    async def main() -> None:
+        async with open_journal(tmp_path / "a.db") as journal:
+            assert journal.durability == "power"
+        async with open_journal(tmp_path / "b.db", durability="process") as journal:
+            assert journal.durability == "process"
+
+    run_async(main)
+
+
+async def test_a_durability_that_there_is_none_of_is_refused_with_the_choices(tmp_path: Path) -> None:
+    """Before anything is made or locked, and for a journal in memory too."""
+    for path in (tmp_path / "a.db", None):
+        with pytest.raises(ConfigurationError, match="durability is 'fast'; expected 'memory' or 'process' or 'power'"):
+            async with open_journal(path, durability="fast"):  # type: ignore[arg-type]
+                pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_has_one_owner_in_one_process_too(tmp_path: Path, run_async: RunAsync) -> None:
+    """Also under another name of the file, and until it is closed."""
+    path = tmp_path / "journal.db"
+    (tmp_path / "link.db").symlink_to(path)
+
+    async def main() -> None:
+        async with open_journal(path):
+            for name in (path, tmp_path / "link.db", tmp_path / "." / "journal.db"):
+                with pytest.raises(JournalLocked, match="is owned by this process"):
+                    async with open_journal(name):
+                        raise AssertionError("opened a file that is owned")
+        async with open_journal(tmp_path / "link.db"):
+            assert not (tmp_path / "link.db.lock").exists()
+
+    run_async(main)
+
+
+def test_a_lock_is_given_up_once(tmp_path: Path) -> None:
+    """Releasing twice is fine, and a failed opening releases."""
+    path = str(tmp_path / "journal.db")
+    lock = FileLock(path)
+    lock.release()
+    lock.release()
+    Path(path).write_bytes(b"x" * 4096)
+    for _ in range(2):
+        with pytest.raises(JournalUnreadable):
+            anyio.run(make, Path(path))
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def newer(path: Path) -> None:
+    """Make a journal of the future."""
+    anyio.run(make, path)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 999")
+    database.close()
+
+
+def foreign(path: Path) -> None:
+    """Make somebody else's database."""
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE theirs (x)")
+    database.close()
+
+
+def truncated(path: Path) -> None:
+    """Make a journal and cut it in half."""
+    anyio.run(make, path)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def folder(path: Path) -> None:
+    """Make a folder of that name."""
+    path.mkdir()
+
+
+BAD = [
+    (newer, JournalSchemaTooNew, r"has schema 999 .* reads up to \d+; open it with the repertory that wrote it"),
+    (foreign, JournalUnreadable, "is an SQLite database but not a journal"),
+    (lambda path: path.write_bytes(b"no database at all, but long enough" * 100), JournalUnreadable, "not a database"),
+    (truncated, JournalUnreadable, "damaged: restore it from a backup"),
+    (folder, JournalUnreadable, "is a folder; name a file in its place"),
+]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize(("spoil", "error", "message"), BAD, ids=["newer", "foreign", "garbage", "truncated", "folder"])
+def test_a_file_that_is_no_journal_of_ours_is_refused_and_untouched(
+    spoil: object, error: type[JournalError], message: str, readonly: bool, tmp_path: Path, run_async: RunAsync
+) -> None:
+    """With the reason and what to do; the file stays as it is, byte for byte."""
+    path = tmp_path / "journal.db"
+    spoil(path)  # type: ignore[operator]
+    before = path.read_bytes() if path.is_file() else None
+
+    async def main() -> None:
+        with pytest.raises(error, match=message):
+            async with open_journal(path, readonly=readonly):
+                raise AssertionError("opened what is no journal")
+
+    run_async(main)
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, run_async: RunAsync) -> None:
+    """Neither the lock nor the file can be made there."""
+    (tmp_path / "file").write_text("in the way")
+
+    async def main() -> None:
+        with pytest.raises(JournalUnreadable, match=r"cannot make the folder"):
+            async with open_journal(tmp_path / "file" / "journal.db"):
+                raise AssertionError("opened a journal below a file")
+        (tmp_path / "journal.db.lock").mkdir()
+        with pytest.raises(JournalUnreadable, match="cannot lock"):
+            async with open_journal(tmp_path / "journal.db"):
+                raise AssertionError("opened a journal without a lock")
+        with pytest.raises(JournalUnreadable, match="cannot make"):
+            open_to_write(str(tmp_path / "nowhere" / "journal.db"), "power")
+
+    run_async(main)
+
+
+def test_a_lock_that_cannot_be_written_is_told_and_given_up(tmp_path: Path, run_async: RunAsync) -> None:
+    """A full disk has no room for the owner's number: one typed error, and who comes next may own the file."""
+    lock = tmp_path / "journal.db.lock"
+    lock.symlink_to("/dev/full")
+
+    async def main() -> None:
+        for _ in range(2):  # not "is owned by this process"
+            with pytest.raises(JournalUnreadable, match=r"cannot lock .*journal\.db: "):
+                async with open_journal(tmp_path / "journal.db"):
+                    raise AssertionError("opened a journal without a lock")
+        lock.unlink()
+        async with open_journal(tmp_path / "journal.db"):
+            pass
+
+    run_async(main)
+
+
+def test_a_foreign_program_that_holds_the_file_is_named_as_the_cause(tmp_path: Path) -> None:
+    """The error of a busy file, and of everything else that SQLite may say."""
+    path = tmp_path / "busy.db"
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    other = sqlite3.connect(path, timeout=0)
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        other.execute("SELECT * FROM t")
+    assert isinstance(explain(caught.value, "p", "read"), JournalLocked)
+    holder.close()
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        other.execute("SELECT * FROM nothing")
+    assert type(explain(caught.value, "p", "read")) is JournalUnreadable
+    other.execute("PRAGMA max_page_count = 2")
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        other.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert isinstance(explain(caught.value, "p", "write"), JournalWriteFailed)
+    other.close()
+
+
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+def test_looking_changes_nothing(tmp_path: Path, run_async: RunAsync) -> None:
+    """A read-only journal reads and searches, beside a writer or alone, and refuses every write."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as owner:
+            await owner.write(kit.one_of_each())
+            async with open_journal(path, readonly=True) as journal:
+                assert await journal.read_entries("run-1") == await owner.read_entries("run-1")
+                await owner.write([kit.appended("run-1", 2, "a later word")])
+                assert len(await journal.read_entries("run-1")) == 3
+                assert [hit.position for hit in await journal.search_entries("run-1", "later")] == [2]
+        before = path.read_bytes()
+        async with open_journal(path, readonly=True) as journal, open_journal(path, readonly=True):
+            assert isinstance(journal, SqliteJournal)
+            assert journal.statistics() is None
+            assert [hit.position for hit in await journal.search_entries("run-1", "later")] == [2]
+            for write in (
+                lambda: journal.write([]),
+                lambda: journal.delete_expired_contents(0.0),
+            ):
+                with pytest.raises(JournalReadOnly, match="readonly=True"):
+                    await write()
+        assert path.read_bytes() == before
+
+    run_async(main)
+
+
+def test_looking_at_nothing_is_told(tmp_path: Path, run_async: RunAsync) -> None:
+    """No file, and none is made; an empty file; one of an older schema."""
+
+    async def main() -> None:
+        with pytest.raises(JournalUnreadable, match="there is no journal at"):
+            async with open_journal(tmp_path / "none.db", readonly=True):
+                raise AssertionError("opened nothing")
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "empty.db").touch()
+        with pytest.raises(JournalUnreadable, match="has schema none and 1 is expected"):
+            async with open_journal(tmp_path / "empty.db", readonly=True):
+                raise AssertionError("opened an empty file")
+
+    run_async(main)
+
+
+# --- the schema -------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_creation_is_finished(tmp_path: Path, run_async: RunAsync) -> None:
+    """An empty file is what a process leaves that dies between making and filling it."""
+    path = tmp_path / "journal.db"
+    path.touch()
+    run_async(make, path)
+    assert query(path, "SELECT version, name FROM migrations") == [(1, "records"), (2, "views for accounting")]
+    assert query(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
+
+
+def test_each_migration_is_whole_or_not_there(tmp_path: Path) -> None:
+    """A statement that fails takes its whole migration back and no other; the next try goes on from there."""
+    connection = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    good = Migration("good", ("CREATE TABLE good (x)",))
+    bad = Migration("bad", ("CREATE TABLE half (x)", "CREATE TABLE good (x)"))
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        migrate(connection, "p", migrations=(*MIGRATIONS, good, bad))
+    assert schema_version(connection, "p", latest=9) == 3
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    assert "good" in names
+    assert "half" not in names
+    assert migrate(connection, "p", migrations=(*MIGRATIONS, good, Migration("better", ()))) == (3, 4)
+    assert connection.execute("SELECT name FROM migrations").fetchall() == [
+        ("records",),
+        ("views for accounting",),
+        ("good",),
+        ("better",),
+    ]
+    connection.close()
+
+
+def test_the_views_answer_what_users_ask(tmp_path: Path, run_async: RunAsync) -> None:
+    """Context growth, cost, state and tool calls, with plain SQL."""
+    path = tmp_path / "journal.db"
+
+    async def main() -> None:
+        async with open_journal(path) as journal:
+            await journal.write(kit.one_of_each())
+            await journal.write([kit.called(2, {}), kit.started("run-2"), kit.called(3, {}, purpose="summary")])
+            await journal.write([ModelReplied(run_id="run-1", call=3, at=9.0, cost=0.5)])
+            await journal.write([RunStateChanged(run_id="run-1", state="done", at=10.0, result="yes")])
+            intent = ToolIntended(
+                run_id="run-1", call_id="call-2", tool="t", effect="pure", arguments={}, arguments_digest="",
+                idempotency_key="", iteration=1, at=1.0,
+            )  # fmt: skip
+            done = ToolFinished(run_id="run-1", call_id="call-2", status="error", at=2.0)
+            await journal.write([intent, done, kit.appended("run-1", 9)])
+
+    run_async(main)
+    growth = query(
+        path,
+        "SELECT call, iteration, purpose, prompt_tokens, cache_read_tokens, cache_write_tokens, cost "
+        "FROM context_growth",
+    )
+    assert growth == [
+        (1, 1, "agent", 13, 3, 9, 0.1 + 0.2),
+        (2, 2, "agent", None, None, None, None),
+        (3, 3, "summary", 0, 0, 0, 0.5),
+    ]
+    costs = query(
+        path,
+        "SELECT run_id, agent, model_calls, tokens_seen, output_tokens, largest_prompt, cost_seen FROM run_statistics",
+    )
+    assert costs == [("run-1", "a", 3, 0, 0, 0, 0.1 + 0.2 + 0.5), ("run-2", "a", 0, 0, 0, 0, 0.0)]
+    assert query(path, "SELECT run_id, state, result FROM run_status") == [
+        ("run-1", "done", "yes"),
+        ("run-2", "running", None),
+    ]
+    assert query(path, "SELECT call_id, status FROM tool_calls ORDER BY call_id") == [
+        ("call-1", "ok"),
+        ("call-2", "error"),
+    ]
+
+
+def test_a_check_finds_damage(tmp_path: Path, run_async: RunAsync) -> None:
+    """Nothing in a sound file; something in one whose pages were overwritten, or an error that says so."""
+    path = tmp_path / "journal.db"
+
+    async def fill() -> None:
+        async with open_journal(path) as journal:
+            assert isinstance(journal, SqliteJournal)
+            await journal.write([kit.appended("r", n, "text " * 100) for n in range(500)])
+            assert await journal.check() == []
+            assert await journal.check(deep=True) == []
+
+    async def look() -> None:
+        async with open_journal(path, readonly=True) as journal:
+            assert isinstance(journal, SqliteJournal)
+            assert await journal.check(deep=True) != []
+
+    run_async(fill)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(b"\xff" * 4096)
+    run_async(look)
