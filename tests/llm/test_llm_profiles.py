@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from repertory.llm import Usage, cost_of, prices_at, profile_for, with_prices
 from repertory.llm._catalog import CATALOG
-from repertory.llm.profiles import OFFLINE, Prices
+from repertory.llm.profiles import FREE_OF_CHARGE, OFFLINE, ModelProfile, Prices, cost_at_most
 
 tokens = st.integers(0, 2_000_000)
 usages = st.builds(Usage, tokens, tokens, tokens, tokens, tokens)
@@ -40,7 +40,7 @@ def test_a_model_is_found_under_the_names_that_providers_give_it(spelling: str, 
     """Prefixes, dates and versions around a name do not hide the model; the asked-for name is kept."""
     found = profile_for(spelling)
     assert found.known
-    assert found == msgspec.structs.replace(CATALOG[name], name=spelling)
+    assert found == msgspec.structs.replace(CATALOG[name], name=spelling, summary_model=found.summary_model)
 
 
 @pytest.mark.parametrize("name", ["claude-opus-5-6", "claude-sonnet-55", "claude-opus-4-51"])
@@ -51,6 +51,48 @@ def test_a_new_model_is_not_taken_for_an_old_one(name: str) -> None:
     # Append-only is legal for every model, and editing the past is not for the newest: so the cautious target.
     assert profile.target == "binding"
     assert profile.context_window == 200_000
+
+
+@pytest.mark.parametrize("name", ["claude-opus-6", "claude-haiku-5-7-20270101", "anthropic/claude-muse-1"])
+def test_a_new_claude_model_has_the_providers_cache_and_no_known_cost(name: str) -> None:
+    """It is planned for as the newest ones are, with reads as cheap as any, and marked as a guess."""
+    profile = profile_for(name)
+    assert (profile.name, profile.known, profile.as_of) == (name, False, "")
+    assert (profile.cache, profile.compacts) == (CATALOG["claude-fable-5-2"].cache, True)
+    guessed = profile.prices[0]
+    proportions = (guessed.cache_read / guessed.input, guessed.cache_write / guessed.input)
+    rows = [prices for row in CATALOG.values() if row.cache.breakpoints for prices in row.prices]
+    assert proportions == (min(row.cache_read / row.input for row in rows), 1.25)
+    assert cost_of(profile, Usage(10**6, 10**6, 10**6)) == 0.0
+    assert cost_at_most(profile, prompt=10**6, output=10**6) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("claude-opus-5-5", 100_000), ("claude-haiku-4-5", 100_000), ("qwen3", 16_384)]
+)
+def test_comfort_ends_long_before_a_large_window_does(name: str, tokens: int) -> None:
+    """A hundred thousand tokens, or half of what a smaller window holds; nothing where nobody says."""
+    assert profile_for(name).comfort_tokens == tokens
+    bare = ModelProfile(name="x", context_window=8_000, max_output=1_000, prices=(FREE_OF_CHARGE,))
+    assert bare.comfort_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [
+        ("claude-opus-5-5", "claude-haiku-5-5"),
+        ("claude-sonnet-4-5-20250929", "claude-haiku-5-5"),
+        ("claude-opus-7", "claude-haiku-5-5"),
+        ("anthropic/claude-opus-4.6", ""),  # how this gateway spells the small one nobody knows
+        ("us.anthropic.claude-haiku-4-5-20251001-v1:0", ""),
+        ("qwen3", ""),
+        ("offline", ""),
+    ],
+)
+def test_a_small_model_is_named_where_the_same_server_has_one(name: str, small: str) -> None:
+    """What writes summaries by default must be there under that name."""
+    assert profile_for(name).summary_model == small
+    assert not small or profile_for(small).known
 
 
 @pytest.mark.parametrize("name", ["qwen3:30b", "llama-3.3-70b", "my-finetune", ""])

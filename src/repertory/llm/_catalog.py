@@ -8,7 +8,7 @@ Characters per token are our own rough guesses: models from Opus 4.7 on make abo
 
 from __future__ import annotations
 
-from repertory.llm.profiles import OFFLINE, CacheRules, ModelProfile, Prices, Target
+from repertory.llm.profiles import OFFLINE, SMALL_CLAUDE, CacheRules, ModelProfile, Prices, Target, comfort_in
 
 _MILLION = 1_000_000
 _WITHOUT_COMPACTION = frozenset({"claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"})
@@ -45,6 +45,8 @@ def _model(
         prices=prices,
         cache=CacheRules(minimum_tokens=minimum),
         chars_per_token=chars_per_token,
+        comfort_tokens=comfort_in(window),
+        summary_model=SMALL_CLAUDE,
         as_of=checked,
     )
 

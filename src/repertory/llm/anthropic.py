@@ -67,7 +67,7 @@ class AnthropicModel:
         api_key: The key; None for ``ANTHROPIC_API_KEY``, or what the SDK finds by itself.
         auth_token: A bearer token instead of a key; None for ``ANTHROPIC_AUTH_TOKEN``.
         base_url: The server, without ``/v1``; None for ``ANTHROPIC_BASE_URL``, or Anthropic's own.
-        profile: What the planner is told; None looks the name up.
+        profile: What the planner is told, here under ``name``; None looks the name up.
         retry: When failed calls are made again.
         content_idle_timeout: Seconds without content after which an attempt is given up (and made again). Pings,
             events of unknown kinds and empty pieces do not count as content. A model may think for minutes before it
@@ -103,7 +103,8 @@ class AnthropicModel:
         self._api_key = api_key
         self._auth_token = auth_token
         self._base_url = base_url
-        self._profile = profile or profile_for(name)
+        # Requests carry the profile's name: so it is the one that was asked for, whatever model it describes.
+        self._profile = msgspec.structs.replace(profile, name=name) if profile else profile_for(name)
         self._retry = retry
         self._content_idle_timeout = content_idle_timeout
         self._request_timeout = request_timeout

@@ -62,7 +62,10 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         chars_per_token: First guess for the token estimate; usage figures calibrate it later.
         as_of: ISO date on which these figures held.
         compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
-        known: False for the fallback that stands in for a model nobody has described.
+        comfort_tokens: The longest prompt in which the model still attends well to all of it; 0 where nobody has said,
+            which leaves the window as the only bound.
+        summary_model: A small model of the same provider, to write summaries with; "" where none is known.
+        known: False where the profile is a guess about a model that nobody has described; it then costs $0.
     """
 
     name: str
@@ -74,11 +77,32 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     chars_per_token: float = 4.0
     as_of: str = ""
     compacts: bool = False
+    comfort_tokens: int = 0
+    summary_model: str = ""
     known: bool = True
+
+
+# Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context Rot,
+# July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167). The provider
+# says the same of its own (platform.claude.com/docs, Context windows), and its context editing begins by default to
+# clear tool results at 100,000 tokens, half of the window that its models then had.
+_COMFORT = 100_000
+
+# The provider's smallest model (platform.claude.com/docs, Models overview of 2026-10-07).
+SMALL_CLAUDE = "claude-haiku-5-5"
+
+
+def comfort_in(window: int) -> int:
+    """The ``comfort_tokens`` of a model of which only the window is known: half of it, at most 100,000."""
+    return min(_COMFORT, window // 2)
 
 
 NO_CACHE = CacheRules(breakpoints=0, minimum_tokens=0, lookback_blocks=0, ttl=0.0)
 FREE_OF_CHARGE = Prices(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0, cache_write_1h=0.0)
+# What a Claude model that is not in the table may cost, for the planner's sums: only the proportions mean something.
+# Writes cost 1.25 and 2 times input on every model so far, and reads 0.1 to 0.025 times (Prompt caching, 2026-11). At
+# the lowest an edit of the past pays latest, so it still pays wherever reads turn out to be dearer.
+_GUESSED_PRICES = Prices(input=1.0, output=5.0, cache_read=0.025, cache_write=1.25, cache_write_1h=2.0)
 
 OFFLINE = ModelProfile(
     name="offline",
@@ -88,6 +112,7 @@ OFFLINE = ModelProfile(
     # shows what its shape would cost; there is no prompt cache, so a read or a write costs what input costs.
     prices=(Prices(input=1.0, output=5.0, cache_read=1.0, cache_write=1.0, cache_write_1h=1.0),),
     cache=NO_CACHE,
+    comfort_tokens=comfort_in(200_000),
     as_of="2026-11-21",
 )
 
@@ -99,46 +124,58 @@ _SUFFIXES = re.compile(r"(\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+(:\d+)?|:[\w.-]+
 def profile_for(name: str) -> ModelProfile:
     """Look a model up by name; provider prefixes, dates and version suffixes do not matter.
 
-    A name that is not in the table gets a cautious stand-in with ``known=False`` and no prices (every cost is 0):
+    A name that is not in the table gets a cautious guess with ``known=False``, under which every cost is 0:
 
-    - ``claude-…``: 200,000 tokens, the least that any current Claude model has, and the binding target, because
-      the newest ones refuse edits of the past while append-only is legal everywhere.
+    - ``claude-…`` is taken for a model newer than the table: 200,000 tokens, the least that any current Claude model
+      has, the provider's prompt cache, and the binding target with its signed summaries, because the newest models
+      refuse edits of the past while append-only is legal everywhere.
     - Anything else is taken for a local server: no prompt cache, and 32,768 tokens. Some local servers cut a
       longer prompt at its head without a word, which is worse than shortening a little early; where the
-      server was started with a larger window, say so with ``msgspec.structs.replace``.
+      server was started with a larger window, say so with ``msgspec.structs.replace``, and give ``comfort_tokens``
+      with it.
 
     Args:
         name: The model's name as requests carry it.
 
     Returns:
-        The profile, under the name that was asked for.
+        The profile, under the name that was asked for. Its ``summary_model`` is "" where the name is spelled as a cloud
+        or a gateway does: how that spells the small model's name nobody knows.
     """
     from repertory.llm._catalog import CATALOG
 
     key = canonical_name(name)
     found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
-    if found is not None:
-        return msgspec.structs.replace(found, name=name)
-    if key.startswith("claude-"):
-        return ModelProfile(
-            name=name,
-            target="binding",
-            context_window=200_000,
-            max_output=64_000,
-            prices=(FREE_OF_CHARGE,),
-            cache=NO_CACHE,
-            chars_per_token=2.8,
-            known=False,
-        )
-    return ModelProfile(
-        name=name,
-        context_window=32_768,
-        max_output=8_192,
-        prices=(FREE_OF_CHARGE,),
-        cache=NO_CACHE,
-        chars_per_token=3.5,
-        known=False,
-    )
+    if found is None:
+        found = _CLAUDE if key.startswith("claude-") else _LOCAL
+    plain = re.sub(r"-20\d{6}$", "", name) == key
+    return msgspec.structs.replace(found, name=name, summary_model=found.summary_model if plain else "")
+
+
+_CLAUDE = ModelProfile(
+    name="claude",
+    target="binding",
+    context_window=200_000,
+    max_output=64_000,
+    prices=(_GUESSED_PRICES,),
+    # Four markers, 5 minutes and 20 positions hold for every model; of the minimum prefix, 512 to 4,096 tokens, most
+    # have 1,024 or less (Prompt caching). A marker below the minimum is ignored and costs nothing.
+    cache=CacheRules(breakpoints=4, minimum_tokens=1024, lookback_blocks=20, ttl=300.0),
+    chars_per_token=2.8,
+    compacts=True,
+    comfort_tokens=comfort_in(200_000),
+    summary_model=SMALL_CLAUDE,
+    known=False,
+)
+_LOCAL = ModelProfile(
+    name="local",
+    context_window=32_768,
+    max_output=8_192,
+    prices=(FREE_OF_CHARGE,),
+    cache=NO_CACHE,
+    chars_per_token=3.5,
+    comfort_tokens=comfort_in(32_768),
+    known=False,
+)
 
 
 def canonical_name(name: str) -> str:
@@ -201,10 +238,12 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
     """What one call costs, in US dollars.
 
     Args:
-        profile: The model's profile; where it has no prices (``known=False``) the cost is 0.
+        profile: The model's profile; where nobody knows its prices (``known=False``) the cost is 0.
         usage: The tokens of ONE call. A price that depends on the prompt's length depends on each request's
             own, so add up costs, not usages.
     """
+    if not profile.known:
+        return 0.0
     prices = prices_at(profile, usage.prompt_tokens)
     return (
         usage.input_tokens * prices.input
@@ -222,6 +261,11 @@ def cost_at_most(profile: ModelProfile, *, prompt: int, output: int) -> float:
         profile: The model.
         prompt: Tokens that its prompt is expected to have.
         output: Tokens that its answer may have.
+
+    Returns:
+        0 where nobody knows its prices (``known=False``).
     """
+    if not profile.known:
+        return 0.0
     prices = prices_at(profile, prompt)
     return (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000
