@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -76,3 +77,38 @@ async def test_metadata_changes_nothing_that_a_model_is_shown(context: rp.Contex
     )
     assert all(entry.metadata == ADVERSARIAL for entry in kept if entry.tool == "read_log")
     assert not any(entry.metadata for entry in bare)
+
+
+async def test_a_tool_can_ask_to_keep_one_result_in_view() -> None:
+    """It says so in a field of its own, which the record keeps with this one result, and with a repetition of it."""
+
+    @rp.tool(effect="pure")
+    def read_rule(number: int) -> rp.ToolOutput:
+        """Read a rule."""
+        return rp.ToolOutput(f"Rule {number}.", pin=number == 1)
+
+    steps = [call("read_rule", number=1), call("read_rule", number=2), call("read_rule", number=1), "Done."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_rule]), "Read.")
+        await run.wait_result()
+        entries = await supervisor.journal.read_entries(run.id)
+    assert [entry.pinned for entry in entries if entry.tool] == [True, False, True]
+    assert not any(entry.pinned for entry in entries if not entry.tool)
+
+
+async def test_a_result_that_its_tool_pinned_stays_as_it_is() -> None:
+    """In the strictest rhythm, when everything around it is shortened or covered."""
+
+    @rp.tool(effect="pure")
+    def read_log(day: int) -> rp.ToolOutput:
+        """Read the log of a day."""
+        return rp.ToolOutput(log_of(day, 10), pin=day == 2)
+
+    model = ScriptedModel([*(call("read_log", day=day) for day in range(1, 13)), "Done."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_log], context=STRICT), "Read.")
+        await run.wait_result()
+    last = canonical_json(encode_request(model.requests[-1])).decode()
+    lines = {day: json.dumps(log_of(day, 10))[1:-1] for day in (1, 2)}
+    assert lines[2] in last
+    assert lines[1] not in last

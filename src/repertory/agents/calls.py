@@ -174,6 +174,7 @@ class Caller:
                 facts=entry.facts,
                 retrieved=entry.retrieved,
                 covered=entry.covered,
+                pinned=entry.pinned,
                 metadata=entry.metadata,
             )
         draft = msgspec.structs.replace(draft, deduplicated_from=earlier.call_id)
@@ -243,6 +244,7 @@ class Caller:
             facts=output.facts,
             retrieved=output.retrieved,
             covered=self._brings_back_covered(output.retrieved),
+            pinned=output.pin,
             metadata=output.metadata,
         )
         crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""

@@ -194,9 +194,12 @@ class PlanEdits:
             return []
         live, made = self._live, list[DecisionMade]()
         brought = [entry for entry in snapshot[self._looked :] if _brings_back(entry)]
+        asked = [e.position for e in snapshot[self._looked :] if e.pinned and e.position not in live.plan.pins]
         self._looked = len(snapshot)
         if brought:
             live.tell(retrieved(self._were_short(brought, snapshot), iteration))
+        if asked:
+            made.append(self._quietly("its tool asked for it", asked, iteration, on=True))
         fetched = [entry.position for entry in brought if entry.position not in live.plan.pins]
         if fetched:
             self._held.update((position, iteration + HOLD) for position in fetched)

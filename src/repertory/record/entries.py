@@ -67,6 +67,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         deduplicated_from: The call whose result it repeats or points at; "" for a result of its own.
         retrieved: What it brought back; None for everything but the results of retrievals.
         covered: Whether a summary stood for something of what it brought back.
+        pinned: Whether its tool asked to keep it in view, as ``Run.pin`` would.
         metadata: The application's own, kept and never read.
     """
 
@@ -87,6 +88,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     deduplicated_from: str = ""
     retrieved: Retrieved | None = None
     covered: bool = False
+    pinned: bool = False
     metadata: Json = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -55,6 +55,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
         paged: Whether it is one page of something longer: shown as it is, neither cut nor cited.
         retrieved: What it brought back of what was no longer in view; None where it is no retrieval. It is shown as it
             is, and stays in view for a while.
+        pin: Whether it is to be kept in view whatever happens around it, as ``Run.pin`` does.
         truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
             was not.
         error: Why it failed; None if it did not.
@@ -71,6 +72,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     records: tuple[Record, ...] = ()
     paged: bool = False
     retrieved: Retrieved | None = None
+    pin: bool = False
     truncated_from: int | None = None
     error: ErrorDetail | None = None
     duration: float = 0.0
