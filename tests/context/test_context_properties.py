@@ -38,7 +38,7 @@ from repertory.llm.messages import Text, ToolResult, canonical_json, encode_mess
 from repertory.llm.model import ModelRequest, encode_request
 from repertory.llm.profiles import ModelProfile, Target
 from repertory.record import Entry, Snapshot, SummaryStored, request_digest
-from repertory.record.pairing import whole_request
+from repertory.record.requests import RecordedRequest
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)
@@ -205,7 +205,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
         assert canonical_json(encode_request(kept)) == canonical_json(encode_request(request))
         record = projector.record(kept, run_id="r", call=call, iteration=1, position=len(snapshot), at=0.0)
         calls[call] = record
-        whole = whole_request(calls, call)
+        whole = RecordedRequest(calls, call).whole(snapshot)
         assert record.digest == request_digest(whole)
         assert whole["messages"] == [encode_message(message) for message in request.messages]
         before = outcome.plan

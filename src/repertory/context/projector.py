@@ -9,11 +9,12 @@ import msgspec
 
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.projection import View
-from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
+from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import ModelCalled
+from repertory.record.requests import EntryBlocks
 
 BREAKPOINTS = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
 
@@ -47,7 +48,9 @@ class Projector:
             betas=tuple(betas),
         )
         self._view: View | None = None
-        self._recorder = _Recorder(self._frame)
+        self._blocks = EntryBlocks()
+        self._known = 0  # entries whose blocks are in there
+        self._recorder = _Recorder(self._frame, self._blocks)
 
     def project(self, snapshot: Sequence[Entry], plan: Plan = EMPTY) -> ModelRequest:
         """Make the request that the plan shows of the snapshot; equal to ``project``'s, byte for byte.
@@ -63,6 +66,9 @@ class Projector:
             self._view = view
         if view.position < len(snapshot):
             view.add(snapshot, view.position)
+        if self._known < len(snapshot):
+            self._blocks.add(snapshot[self._known :])
+            self._known = len(snapshot)
         messages = view.messages()
         points = view.breakpoints(messages, self._profile, head=self._head)
         return msgspec.structs.replace(self._frame, messages=messages, breakpoints=points)
@@ -82,8 +88,8 @@ class Projector:
     ) -> ModelCalled:
         """Write a request that is about to be sent as a record, without repeating what the last one said.
 
-        The record's body is the request without cache markers in it; where they stood is listed under
-        ``prompt_cache``. ``sent_body`` puts them back.
+        The record's body names the blocks that the ledger holds. It has no cache markers in it; where they stood is
+        listed under ``prompt_cache``. ``sent_body`` puts them back.
 
         Args:
             request: One of this projector's requests.
@@ -119,7 +125,8 @@ class _Recorder:
     """Keeps the last recorded request, and a running hash after each of its blocks: an edit goes back to the last block
     that it left alone, in the record as in the hash."""
 
-    def __init__(self, frame: ModelRequest) -> None:
+    def __init__(self, frame: ModelRequest, blocks: EntryBlocks) -> None:
+        self._blocks = blocks
         outer: Json = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
         if frame.betas:
             outer["betas"] = list(frame.betas)
@@ -149,9 +156,10 @@ class _Recorder:
         after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
         whole = self._closed(messages, len(messages))
         whole.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
-        tail = [encode_message(message) for message in messages[shared:]]
-        if blocks:
-            tail[0]["content"] = tail[0]["content"][blocks:]
+        tail: list[Json] = []
+        for message in messages[shared:]:
+            content = message.content if tail else message.content[blocks:]
+            tail.append({"role": message.role, "content": self._blocks.encode(content)})
         body = {**self._outer, "messages": tail, BREAKPOINTS: points}
         found = _Shared(self._base if shared or blocks else None, shared, blocks)
         self._base, self._messages = call, messages

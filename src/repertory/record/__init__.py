@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from repertory.record.entries import Draft, Entry, EntryKind
 from repertory.record.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.record.ledger import Ledger, estimate_entry
-from repertory.record.pairing import request_digest
 from repertory.record.records import (
     FINAL_STATES,
     ContentStored,
@@ -29,6 +28,7 @@ from repertory.record.records import (
     ToolFinished,
     ToolIntended,
 )
+from repertory.record.requests import request_digest
 from repertory.record.snapshot import Snapshot
 from repertory.record.statistics import RunStatistics
 from repertory.record.tuning import favour_writers

@@ -22,7 +22,6 @@ from repertory.record.pairing import (
     pair_model_calls,
     pair_tool_calls,
     run_row,
-    whole_request,
 )
 from repertory.record.records import (
     FINAL_STATES,
@@ -37,6 +36,7 @@ from repertory.record.records import (
     ToolFinished,
 )
 from repertory.record.redaction import Redactor
+from repertory.record.requests import RecordedRequest
 from repertory.record.rows import (
     AFTER_REFUSED,
     CONTENTS,
@@ -240,7 +240,9 @@ class MemoryJournal:
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""
         calls = await self._read(MODEL_CALLS, "run_id", run_id)
-        return whole_request({record.call: record for _, record in calls}, call)
+        request = RecordedRequest({record.call: record for _, record in calls}, call)
+        entries = await self.read_entries(run_id)
+        return request.whole(entry for entry in entries if entry.position in request.positions)
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
         """Every summary of the run, in the order they were stored."""

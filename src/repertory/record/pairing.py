@@ -1,13 +1,11 @@
-"""Put beginnings and ends together: calls with their outcomes, requests with their bases."""
+"""Put beginnings and ends together: runs with their states, calls with their outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from repertory.errors import JournalUnreadable, RunNotFound
-from repertory.llm.messages import Json, canonical_json
+from repertory.errors import RunNotFound
 from repertory.record.journal import ModelCallRow, RunRow, ToolCallRow
 from repertory.record.records import (
     ContentStored,
@@ -91,63 +89,3 @@ def pair_model_calls(
             index = latest[record.call]
             rows[index] = ModelCallRow(called=rows[index].called, replied=record)
     return rows
-
-
-def request_digest(request: Json) -> str:
-    """BLAKE2b-128 of the request's canonical JSON, as ``ModelCalled.digest`` holds it."""
-    return blake2b(canonical_json(request), digest_size=16).hexdigest()
-
-
-def whole_request(calls: Mapping[int, ModelCalled], call: int) -> Json:
-    """Put a request together from its tail and its bases.
-
-    Args:
-        calls: The run's calls by number; those between ``call`` and its first base suffice.
-        call: Which request.
-
-    Raises:
-        JournalUnreadable: A part is missing, or the parts do not give the recorded digest.
-    """
-    wanted = calls.get(call)
-    if wanted is None:
-        raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
-    chain = [wanted]
-    while _own_from(chain[-1]):
-        base = calls.get(chain[-1].base_call or 0)
-        if base is None or base.call >= chain[-1].call:
-            raise JournalUnreadable(
-                f"model call {call} of {wanted.run_id} builds on call {chain[-1].base_call}, which is not recorded "
-                "before it"
-            )
-        chain.append(base)
-    messages: list[Json] = []
-    try:
-        for record in reversed(chain):
-            _build_on(messages, record)
-    except (LookupError, TypeError) as error:
-        raise JournalUnreadable(f"the parts of model call {call} of {wanted.run_id} do not fit: {error}") from error
-    body = dict(wanted.body)
-    if "messages" in body:
-        body["messages"] = messages
-    digest = request_digest(body)
-    if digest != wanted.digest:
-        raise JournalUnreadable(
-            f"model call {call} of {wanted.run_id} gives digest {digest} where {wanted.digest} was recorded"
-        )
-    return body
-
-
-def _own_from(record: ModelCalled) -> int:
-    """How many messages a request takes, whole or in part, from its base."""
-    return 0 if record.base_call is None else record.shared_messages + bool(record.shared_blocks)
-
-
-def _build_on(messages: list[Json], record: ModelCalled) -> None:
-    """Make the messages of a request out of those of its base."""
-    own: Sequence[Json] = record.body.get("messages", [])
-    shared = record.shared_messages if record.base_call is not None else 0
-    if record.base_call is not None and record.shared_blocks:
-        begun = [*messages[shared]["content"][: record.shared_blocks], *own[0]["content"]]
-        own = [{**own[0], "content": begun}, *own[1:]]
-    del messages[shared:]
-    messages.extend(own)

@@ -15,7 +15,7 @@ from repertory.record.entries import Entry
 from repertory.record.journal import Durability, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.record.observers import Observers
 from repertory.record.ownership import FileLock
-from repertory.record.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row, whole_request
+from repertory.record.pairing import choose_run, pair_model_calls, pair_tool_calls, run_row
 from repertory.record.records import (
     FINAL_STATES,
     ContentStored,
@@ -29,6 +29,7 @@ from repertory.record.records import (
     ToolFinished,
 )
 from repertory.record.redaction import Redactor
+from repertory.record.requests import RecordedRequest
 from repertory.record.rows import (
     CONTENTS,
     DECISIONS,
@@ -272,7 +273,17 @@ class SqliteJournal:
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call."""
         calls = await self._of_run(MODEL_CALLS, run_id, "ORDER BY t.seq")
-        return whole_request({record.call: record for _, record in calls if record.call <= call}, call)
+        request = RecordedRequest({record.call: record for _, record in calls if record.call <= call}, call)
+        if not request.positions:
+            return request.whole()
+        # Those alone: the request can be read whatever became of other entries.
+        named = await self._read(
+            ENTRIES,
+            "WHERE t.run_id = ? AND t.position IN (SELECT value FROM json_each(?))",
+            run_id,
+            encode_json(list(request.positions)),
+        )
+        return request.whole(record.entry for _, record in named)
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
         """Every summary of the run, in the order they were stored."""
