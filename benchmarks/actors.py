@@ -26,7 +26,7 @@ import trio
 from anyio.lowlevel import checkpoint
 
 from repertory.actors import ActorRef, ActorSystem, Request, handler, open_system
-from repertory.actors.backend import current_backend
+from repertory.actors.scheduler import current_scheduler
 
 BURST = 100
 
@@ -313,7 +313,7 @@ class Arena:
 
     async def naked_ping_pong(self, n: int) -> None:
         """A hand-made mailbox without any feature: deque, idle flag, native wake, and a slot for the answer."""
-        backend = current_backend()
+        backend = current_scheduler()
         box = Spot()
 
         async def server() -> None:

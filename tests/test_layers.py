@@ -34,6 +34,8 @@ NOT_EVEN = {
 }
 ALSO = {"torture": {"testing"}}  # its teams are played by scripted models
 ANYWHERE = {"_choices", "_frozen", "_ids", "_version", "__version__"}
+# Rooms whose modules can be read one after the other, none needing one that needs it. A room without circles joins.
+WITHOUT_CIRCLES = ["actors", "record", "memory", "context", "tools", "service", "replay", "torture", "cli"]
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room
 
 
@@ -67,6 +69,34 @@ def modules() -> list[tuple[str, Path]]:
     return found
 
 
+def circles(sources: dict[str, str]) -> set[str]:
+    """The modules that import each other in a circle, or stand between two circles; by dotted name.
+
+    An import counts wherever it stands: inside a function, or for type checkers only, it ties the readers of one
+    module to the other just the same.
+    """
+    edges = {name: set(_imported(source, set(sources))) for name, source in sources.items()}
+    while True:
+        imported = set[str]().union(*edges.values())
+        rest = {name for name, others in edges.items() if others and name in imported}
+        if len(rest) == len(edges):
+            return rest
+        edges = {name: edges[name] & rest for name in rest}
+
+
+def _imported(source: str, modules: set[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            names = [(f"{node.module}.{alias.name}", node.module or "") for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [(alias.name, "") for alias in node.names]
+        else:
+            continue
+        for module, package in names:
+            if module in modules or package in modules:
+                yield module if module in modules else package
+
+
 @pytest.mark.parametrize(
     ("room", "path"), modules(), ids=lambda value: value.stem if isinstance(value, Path) else value
 )
@@ -80,3 +110,25 @@ def test_the_rule_sees_an_import_that_points_the_wrong_way() -> None:
     assert violations("llm", "def f():\n    from repertory.agents import Agent\n") == ["agents"]
     assert violations("context", "import repertory.actors\n") == ["actors"]
     assert violations("agents", "from repertory import context\n") == []
+
+
+@pytest.mark.parametrize("room", WITHOUT_CIRCLES)
+def test_no_module_of_a_room_imports_another_in_a_circle(room: str) -> None:
+    """A file that needs one that needs it cannot be read alone, whatever hides the import."""
+    sources = {}
+    for path in (PACKAGE / room).rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        sources[name.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    assert circles(sources) == set()
+
+
+def test_a_hidden_circle_is_seen() -> None:
+    """Negative control: through a third module, for type checkers only, inside a function, through the package."""
+    first = "from r.second import B\n"
+    second = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from r import third\n"
+    third = "def f():\n    import r.first\n"
+    alone = {"r.top": "from r.first import A\n", "r.bottom": ""}
+    ring = {"r.first": first, "r.second": second, "r.third": third}
+    assert circles({**ring, **alone}) == set(ring)
+    assert circles({**ring, **alone, "r.third": "import r.bottom\n"}) == set()
+    assert circles({"r": "from r.part import A\n", "r.part": "from r import B\n"}) == {"r", "r.part"}

@@ -11,8 +11,7 @@ from actor_cast import Add, AddSlowly, Crash, Hooked, Note, Player, Stranger
 from trio.testing import MockClock
 
 from repertory.actors import ActorRef, DeadLetter, open_system
-from repertory.actors.backend import current_backend
-from repertory.actors.wheel import Wheel
+from repertory.actors.scheduler import TimingWheel, current_scheduler
 
 
 def test_statistics_add_up(run_async: Any) -> None:
@@ -111,7 +110,7 @@ class Alarm:
 
 async def test_the_wheel_rings_on_the_tick_after_the_deadline(autojump_clock: MockClock) -> None:
     """Never early, at most one tick late; what is discarded never rings; answered asks leave nothing behind."""
-    wheel = Wheel(current_backend(), 0.5)
+    wheel = TimingWheel(current_scheduler(), 0.5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wheel.run)
         await trio.sleep(0.25)

@@ -8,24 +8,17 @@ What is promised, and what is not, is in ``docs/semantics.md``.
 from __future__ import annotations
 
 from repertory.actors.context import ActorContext
-from repertory.actors.deadletters import DeadLetter, DeadLetters, DeadReason
-from repertory.actors.dispatch import handler
-from repertory.actors.lifecycle import (
-    Accepts,
-    Actor,
-    HasRestarting,
-    HasStarted,
-    HasStopped,
-    HasStopping,
-    HasTerminated,
+from repertory.actors.handlers import Accepts, Actor, handler
+from repertory.actors.observation import (
+    ActorStatistics,
+    ActorTree,
+    DeadLetter,
+    DeadLetters,
     StopReason,
+    SystemStatistics,
 )
-from repertory.actors.mailbox import Overflow
-from repertory.actors.messages import Askable, Request
-from repertory.actors.options import SpawnOptions
-from repertory.actors.refs import ActorRef
-from repertory.actors.statistics import ActorState, ActorStatistics, ActorTree, SystemStatistics
-from repertory.actors.supervision import Restart, Strategy, Supervision
+from repertory.actors.references import ActorRef, Request
+from repertory.actors.supervision import Overflow, Restart, SpawnOptions, Strategy, Supervision
 from repertory.actors.system import ActorSystem, open_system
 
 __all__ = [
@@ -33,19 +26,11 @@ __all__ = [
     "Actor",
     "ActorContext",
     "ActorRef",
-    "ActorState",
     "ActorStatistics",
     "ActorSystem",
     "ActorTree",
-    "Askable",
     "DeadLetter",
     "DeadLetters",
-    "DeadReason",
-    "HasRestarting",
-    "HasStarted",
-    "HasStopped",
-    "HasStopping",
-    "HasTerminated",
     "Overflow",
     "Request",
     "Restart",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from repertory.actors.lifecycle import Actor
-from repertory.actors.options import SpawnOptions
-from repertory.actors.refs import ActorRef, cell_of
+import anyio
 
-if TYPE_CHECKING:
-    from repertory.actors.cell import Cell
-    from repertory.actors.life import Life
-    from repertory.actors.system import ActorSystem
+from repertory.actors.handlers import Actor
+from repertory.actors.references import ActorRef, asking_mailbox, referent_of
+from repertory.actors.scheduler import Nursery
+from repertory.actors.supervision import SpawnOptions
+from repertory.actors.tree import ActorNode, Children
+from repertory.errors import ActorStopped, ConfigurationError
 
 MessageT = TypeVar("MessageT")
 ArgsT = TypeVarTuple("ArgsT")
@@ -24,55 +24,43 @@ class ActorContext:
     For this actor's own code, in the scheduler's thread.
     """
 
-    __slots__ = ("_cell", "_life")
+    __slots__ = ("_node",)
 
-    def __init__(self, cell: Cell, life: Life) -> None:
-        self._cell = cell
-        self._life = life
+    def __init__(self, node: ActorNode) -> None:
+        self._node = node
 
     @property
     def ref(self) -> ActorRef[Any]:
         """This actor's own reference."""
-        return self._cell.ref
+        return self._node.ref
 
     @property
     def parent(self) -> ActorRef[Any] | None:
         """The actor that spawned this one; None at the top of the tree."""
-        parent = self._cell.family.parent
+        parent = self._node.siblings.parent
         return None if parent is None else parent.ref
 
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return self._cell.name
+        return self._node.name
 
     @property
     def path(self) -> str:
         """The actor's place in the tree, such as ``/lead/researcher``."""
-        return self._cell.path
-
-    @property
-    def logger_name(self) -> str:
-        """A dotted name for loggers, such as ``repertory.actors.lead.researcher``."""
-        return "repertory.actors" + self._cell.path.replace("/", ".")
-
-    @property
-    def system(self) -> ActorSystem:
-        """The system this actor lives in."""
-        return self._cell.runtime.system
+        return self._node.mailbox.path
 
     @property
     def children(self) -> tuple[ActorRef[Any], ...]:
         """The living children in the order they were started."""
-        children = self._life.children
+        children = self._node.children if self._node.context is self else None
         return () if children is None else tuple(child.ref for child in children.members.values())
 
     @property
     def time_left(self) -> float:
         """Seconds until the asker gives up on the message being handled; infinite if it has no deadline."""
-        cell = self._cell
-        deadline = cell.inline_deadline if cell.call is None else cell.call.deadline
-        return deadline - cell.runtime.backend.now()
+        box = self._node.mailbox
+        return box.deadline - box.runtime.scheduler.now()
 
     @overload
     def spawn(
@@ -101,7 +89,18 @@ class ActorContext:
             ConfigurationError: The class has no handlers, the name is taken, or an option is wrong.
             ActorStopped: This actor is stopping or has stopped.
         """
-        return self._life.family().spawn(factory, name, options)
+        node = self._node
+        nursery = self._open_nursery()
+        if node.children is None:
+            node.children = Children(
+                node.mailbox.runtime,
+                node,
+                nursery,
+                node.siblings.run,
+                policy=node.mailbox.settings.supervision,
+                escalate=node.fail,
+            )
+        return node.children.spawn(factory, name, options)
 
     def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
         """Start a background task that this incarnation owns.
@@ -116,7 +115,13 @@ class ActorContext:
         Raises:
             ActorStopped: This incarnation has ended.
         """
-        self._life.start_task(function, args)
+        node = self._node
+        nursery = self._open_nursery()
+        scope = anyio.CancelScope()
+        if node.tasks is None:
+            node.tasks = set()
+        node.tasks.add(scope)
+        nursery.start_soon(_run_task, node, scope, function, args, name=f"{node.mailbox.path} task")
 
     def watch(self, ref: ActorRef[Any]) -> None:
         """Have ``terminated`` called once when ``ref`` has stopped for good, soon if it has already.
@@ -126,12 +131,46 @@ class ActorContext:
         Raises:
             ConfigurationError: This actor has no ``terminated`` hook.
         """
-        self._life.watch(cell_of(ref))
+        node = self._node
+        self._open_nursery()
+        if not node.has_hook("terminated"):
+            raise ConfigurationError(f"{self.path} cannot watch {ref.path}: it has no `terminated` hook")
+        if node.watching is None:
+            node.watching = set()
+        if ref not in node.watching:
+            node.watching.add(ref)
+            referent_of(ref).add_watcher(node)
 
     def unwatch(self, ref: ActorRef[Any]) -> None:
         """Undo ``watch``, also for a death that has not been told yet."""
-        self._life.unwatch(cell_of(ref))
+        node = self._node
+        if node.context is self and node.watching is not None:
+            node.watching.discard(ref)
+            referent_of(ref).discard_watcher(node)
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""
-        self._cell.stop(drain_timeout, by_itself=True)
+        self._node.stop(drain_timeout, by_itself=True)
+
+    def _open_nursery(self) -> Nursery:
+        """Where children and tasks are started, if this incarnation still lives."""
+        node = self._node
+        if node.context is not self or node.nursery is None:
+            raise ActorStopped(f"this incarnation of {node.mailbox.path} has ended")
+        return node.nursery
+
+
+async def _run_task(
+    node: ActorNode, scope: anyio.CancelScope, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]
+) -> None:
+    asking_mailbox.set(None)  # the mailbox is served meanwhile, so what it asks blocks no chain
+    try:
+        with scope:
+            await function(*args)
+    except Exception as error:  # noqa: BLE001 - the supervisor decides
+        node.fail(error)
+    finally:
+        if node.tasks is not None:
+            node.tasks.discard(scope)
+        box = node.mailbox
+        box.runtime.scheduler.unpark(box)  # a graceful stop waits for its tasks

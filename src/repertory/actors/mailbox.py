@@ -1,36 +1,83 @@
-"""The bounded queue in front of an actor."""
+"""The messages of one actor: those that wait, the one in hand, and what becomes of each.
+
+Nothing vanishes: a message that was accepted is handled, withdrawn (an ask that was given up before it began), or
+goes to dead letters, and every ask is answered. All of that is decided in this file.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import msgspec
 
-from repertory.actors.calls import ENDED, Call
-from repertory.errors import ActorStopped, MailboxFull
+from repertory.actors.handlers import HandlerMethod
+from repertory.actors.observation import DeadLetter, DeadReason, StopReason
+from repertory.actors.runtime import Runtime
+from repertory.actors.supervision import Settings
+from repertory.errors import ActorError, ActorFailed, ActorStopped, AskTimeout, MailboxFull, UnhandledMessage
 
-if TYPE_CHECKING:
-    from repertory.actors.cell import Cell
+NEVER = float("inf")
 
-Overflow: TypeAlias = Literal["fail", "drop-new", "drop-old", "wait"]
-"""What happens when a mailbox is full.
-
-============  ==================  =====================  ===================
-policy        ``tell``            ``await ask``          ``await send``
-============  ==================  =====================  ===================
-``fail``      ``MailboxFull``     ``MailboxFull``        waits for room
-``wait``      ``MailboxFull``     waits for room         waits for room
-``drop-new``  to dead letters     ``MailboxFull``        waits for room
-``drop-old``  the oldest message  the oldest message     waits for room
-              to dead letters     to dead letters
-============  ==================  =====================  ===================
-"""
+WAITING, BEGUN, ENDED = 0, 1, 2
 
 CLOSED = -1
 
+NOTHING = object()
+"""No message in hand; None could be one."""
 
-class Sender(msgspec.Struct, eq=False):
+NO_HANDLERS: dict[type, HandlerMethod] = {}
+"""Shared by all actors that can handle nothing now; never written to."""
+
+
+class Wakeable(Protocol):
+    """What a mailbox needs of its actor."""
+
+    def wake(self) -> None:
+        """Look at the mailbox, soon."""
+        ...
+
+
+class Ask(msgspec.Struct, eq=False):
+    """A request on its way, and the slot for its answer, in one object.
+
+    Attributes:
+        message: The request.
+        mailbox: That of the actor asked.
+        deadline: When the asker gives up, on the scheduler's clock; infinite for never.
+        state: ``WAITING`` in the mailbox, ``BEGUN``, or ``ENDED`` (answered, failed, or given up).
+        value: The answer.
+        error: What to raise in the asker instead.
+        parked: The sleeping asker.
+    """
+
+    message: Any
+    mailbox: Mailbox
+    deadline: float
+    state: int = WAITING
+    value: Any = None
+    error: BaseException | None = None
+    parked: Any = None
+
+    def answer(self, value: Any, error: BaseException | None = None) -> None:
+        """End with a value or an error, unless the asker has given up."""
+        if self.state != ENDED:
+            self.state = ENDED
+            self.value = value
+            self.error = error
+            self.mailbox.runtime.scheduler.unpark(self)
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        box = self.mailbox
+        box.runtime.asks_timed_out += 1
+        begun = "begun; it may have acted" if self.state == BEGUN else "not begun, and never will"
+        self.answer(None, AskTimeout(f"{box.path} did not answer {_kind(self.message)} in time: it had {begun}"))
+
+
+class _Sender(msgspec.Struct, eq=False):
     """A task that waits in ``send`` for room."""
 
     message: Any
@@ -38,66 +85,87 @@ class Sender(msgspec.Struct, eq=False):
     parked: Any = None
 
 
+@dataclass(slots=True, eq=False)
 class Mailbox:
-    """Messages in order, and those waiting for room behind them.
+    """The messages of one actor, over all its incarnations.
 
-    Asks are in the queue as ``Call``, told messages as they are: an envelope for each would double the cost of
+    An ask is in the queue as ``Ask``, a told message as it is: an envelope for each would double the cost of
     ``tell``. All methods but ``hand_over`` are for the scheduler's thread.
 
     Attributes:
-        queue: What is accepted and not yet begun, oldest first.
-        room: The length at which no more is accepted: the capacity, or ``CLOSED``.
-        idle: The actor sleeps on an empty mailbox: the next message must wake it, and may be handled inline.
+        owner: The actor, to be woken.
+        path: Its place in the tree.
         thread: The scheduler's thread.
+        room: The length at which no more is accepted: the capacity, or ``CLOSED``.
+        plain_handlers: By type of message, those that may run inline; empty while none may.
+        queue: What is accepted and not yet begun, oldest first.
+        senders: Those who wait for room, behind the queue.
+        idle: The actor sleeps on an empty mailbox: the next message must wake it, and may be handled inline.
+        parked: The sleeping actor.
+        in_hand: The message, or ``Ask``, being handled; inline ones are not noted here.
+        deadline: When the asker of the message in hand gives up.
+        asking: The asks that the message in hand waits for.
+        reason: Why the actor is gone; None until it is.
+        withdrawn: How many asks were given up before they began.
     """
 
-    __slots__ = ("capacity", "cell", "idle", "queue", "room", "senders", "thread")
+    owner: Wakeable
+    path: str
+    runtime: Runtime
+    settings: Settings
+    thread: int
+    room: int
+    plain_handlers: dict[type, HandlerMethod]
+    queue: deque[Any] = field(default_factory=deque[Any])
+    senders: deque[_Sender | Ask] | None = None
+    idle: bool = True
+    parked: Any = None
+    in_hand: Any = NOTHING
+    deadline: float = NEVER
+    asking: set[Ask] | None = None
+    reason: StopReason | None = None
+    handled: int = 0
+    handled_inline: int = 0
+    withdrawn: int = 0
+    dead_lettered: int = 0
+    _suspect: Any = None
+    _suspect_crashes: int = 0
 
-    def __init__(self, cell: Cell, capacity: int, thread: int) -> None:
-        self.cell = cell
-        self.capacity = self.room = capacity
-        self.queue: deque[Any] = deque()
-        self.senders: deque[Sender | Call] | None = None
-        self.idle = True
-        self.thread = thread
+    # --- coming in ------------------------------------------------------------------------------------
 
-    def put(self, message: Any) -> None:
-        """Append a told message, or do what the overflow policy says."""
-        if len(self.queue) >= self.room and not self._make_room(message):
+    def put(self, item: Any) -> None:
+        """Append a told message or an ask, or do what the overflow policy says."""
+        if len(self.queue) >= self.room and not self._make_room(item):
             return
-        self.queue.append(message)
+        self.queue.append(item)
         if self.idle:
-            self.cell.wake()
+            self.owner.wake()
 
-    def _make_room(self, message: Any) -> bool:
-        cell = self.cell
-        overflow = cell.settings.overflow
+    def _make_room(self, item: Any) -> bool:
+        """Whether the item may be appended although the mailbox is full. If not, it has been taken care of."""
+        asked = type(item) is Ask
+        overflow = self.settings.overflow
         if self.room == CLOSED:
-            cell.bury(message, "stopped")
+            if asked:
+                raise self.stopped_error(item.message)
+            self.bury(item, "stopped")
         elif overflow == "drop-old":
             self._drop_oldest()
             return True
-        elif overflow == "drop-new":
-            cell.bury(message, "dropped")
+        elif overflow == "wait" and asked:
+            self._line_up(item)
+        elif overflow == "drop-new" and not asked:
+            self.bury(item, "dropped")
         else:
-            raise self.full(message)
+            raise self._full(item.message if asked else item)
         return False
 
-    def put_call(self, call: Call) -> None:
-        """Append an ask, or do what the overflow policy says."""
-        if len(self.queue) >= self.room:
-            overflow = self.cell.settings.overflow
-            if self.room == CLOSED:
-                raise self.cell.stopped_error(call.message)
-            if overflow == "wait":
-                self._line_up(call)
-                return
-            if overflow != "drop-old":
-                raise self.full(call.message)
-            self._drop_oldest()
-        self.queue.append(call)
-        if self.idle:
-            self.cell.wake()
+    def _drop_oldest(self) -> None:
+        oldest = self.queue.popleft()
+        if isinstance(oldest, Ask) and oldest.state == ENDED:
+            self.withdrawn += 1
+        else:
+            self._end_unhandled(oldest, "dropped", self._full)
 
     async def send(self, message: Any) -> None:
         """Append a told message, waiting for room."""
@@ -105,69 +173,36 @@ class Mailbox:
             self.put(message)
             return
         if self.room == CLOSED:
-            raise self.cell.stopped_error(message)
-        sender = Sender(message)
+            raise self.stopped_error(message)
+        sender = _Sender(message)
         self._line_up(sender)
         try:
-            await self.cell.runtime.backend.park(sender)
+            await self.runtime.scheduler.park(sender)
         except BaseException:
             if self.senders is not None and sender in self.senders:
                 self.senders.remove(sender)
             raise
         if not sender.admitted:
-            raise self.cell.stopped_error(message)
+            raise self.stopped_error(message)
 
-    def _line_up(self, waiting: Sender | Call) -> None:
+    def _line_up(self, waiting: _Sender | Ask) -> None:
         if self.senders is None:
             self.senders = deque()
         self.senders.append(waiting)
 
     def admit(self) -> None:
         """Let in those who wait, first come first served, now that there is room."""
-        senders, backend = self.senders, self.cell.runtime.backend
+        senders, scheduler = self.senders, self.runtime.scheduler
         while senders and len(self.queue) < self.room:
             waiting = senders.popleft()
-            if not backend.is_parked(waiting):  # cancelled, or timed out
-                self.cell.withdrawn += isinstance(waiting, Call)
-            elif isinstance(waiting, Call):
+            if not scheduler.is_parked(waiting):  # cancelled, or timed out
+                self.withdrawn += isinstance(waiting, Ask)
+            elif isinstance(waiting, Ask):
                 self.queue.append(waiting)
             else:
                 waiting.admitted = True
                 self.queue.append(waiting.message)
-                backend.unpark(waiting)
-
-    def _drop_oldest(self) -> None:
-        oldest = self.queue.popleft()
-        if isinstance(oldest, Call):
-            if oldest.state == ENDED:
-                self.cell.withdrawn += 1
-                return
-            oldest.fail(self.full(oldest.message))
-            oldest = oldest.message
-        self.cell.bury(oldest, "dropped")
-
-    def full(self, message: Any) -> MailboxFull:
-        """The error of a sender that is not willing to wait."""
-        return MailboxFull(
-            f"the mailbox of {self.cell.path} is full ({self.capacity}); {type(message).__qualname__} was not "
-            "accepted: await send() to wait for room, or spawn with a larger capacity or another overflow policy"
-        )
-
-    def close(self) -> None:
-        """Accept no more. Those who wait for room get ``ActorStopped``; what is in the queue stays."""
-        self.room = CLOSED
-        senders, self.senders = self.senders, None
-        for waiting in senders or ():
-            if isinstance(waiting, Sender):
-                self.cell.runtime.backend.unpark(waiting)
-            elif waiting.state != ENDED:
-                waiting.fail(self.cell.stopped_error(waiting.message))
-            else:
-                self.cell.withdrawn += 1
-
-    def reopen(self) -> None:
-        """Accept again: a permanent actor has stopped itself and comes back."""
-        self.room = self.capacity
+                scheduler.unpark(waiting)
 
     def hand_over(self, message: Any) -> None:
         """Put a message from another OS thread, through the scheduler's thread.
@@ -176,19 +211,150 @@ class Mailbox:
             MailboxFull: The mailbox is full as seen from here; the policies that drop decide on arrival.
             ActorStopped: The scheduler's thread has ended.
         """
-        runtime = self.cell.runtime
-        raises = not self.cell.settings.overflow.startswith("drop")
+        capacity = self.settings.capacity
+        raises = not self.settings.overflow.startswith("drop")
         # Everything under way counts against this mailbox: a little too strict, and never unbounded.
-        if raises and self.room != CLOSED and len(self.queue) + len(runtime.foreign) >= self.capacity:
-            raise self.full(message)
+        if raises and self.room != CLOSED and len(self.queue) + len(self.runtime.foreign) >= capacity:
+            raise self._full(message)
         try:
-            runtime.hand_over(lambda: self.receive_foreign(message))
+            self.runtime.hand_over(lambda: self._receive_foreign(message))
         except RuntimeError as error:
-            raise ActorStopped(f"{self.cell.path} has stopped: its event loop has ended") from error
+            raise ActorStopped(f"{self.path} has stopped: its event loop has ended") from error
 
-    def receive_foreign(self, message: Any) -> None:
+    def _receive_foreign(self, message: Any) -> None:
         """Take in a message from another OS thread. Nobody is there to raise to, so what is too much is dead."""
         try:
             self.put(message)
         except MailboxFull:
-            self.cell.bury(message, "dropped")
+            self.bury(message, "dropped")
+
+    # --- closing --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Accept no more. Those who wait for room get ``ActorStopped``; what is in the queue stays."""
+        self.room = CLOSED
+        self.idle = False
+        senders, self.senders = self.senders, None
+        for waiting in senders or ():
+            if isinstance(waiting, _Sender):
+                self.runtime.scheduler.unpark(waiting)
+            elif waiting.state != ENDED:
+                waiting.answer(None, self.stopped_error(waiting.message))
+            else:
+                self.withdrawn += 1
+
+    def reopen(self) -> None:
+        """Accept again: a permanent actor has stopped itself and comes back."""
+        self.room = self.settings.capacity
+
+    def end(self, reason: StopReason) -> None:
+        """The actor is gone for good: account for all that still waits."""
+        self.reason = reason
+        self.close()
+        self._suspect = None
+        for item in self.queue:
+            if isinstance(item, Ask) and item.state == ENDED:
+                self.withdrawn += 1
+            else:
+                self._end_unhandled(item, "stopped", self.stopped_error)
+        self.queue.clear()
+
+    # --- what becomes of a message that was begun -----------------------------------------------------
+
+    def refuse(self, item: Any, error: Exception) -> None:
+        """Its handler raised an error it expects: an answer, if anyone is listening."""
+        if isinstance(item, Ask):
+            item.answer(None, error)
+        else:
+            self.bury(item, "refused", error)
+
+    def leave_unhandled(self, item: Any) -> None:
+        """There is no handler."""
+        if isinstance(item, Ask):
+            error = UnhandledMessage(f"{self.path} has no handler for {_kind(item.message)}")
+            item.answer(None, error)
+        else:
+            self.bury(item, "unhandled")
+
+    def crashed(self, error: Exception) -> None:
+        """The handler of the message in hand crashed: put it back for another attempt, or park it."""
+        item = self._let_go()
+        if item is not self._suspect:
+            self._suspect = item
+            self._suspect_crashes = 0
+        self._suspect_crashes += 1
+        if self._suspect_crashes < self.settings.attempts:
+            self._put_back(item)
+            return
+        self._suspect = None
+        self._end_unhandled(item, "failed", lambda message: self.failed_error(message, error, "crashed on"), error)
+
+    def interrupt(self, cause: BaseException | None) -> None:
+        """The incarnation ends, perhaps in the middle of a message that is not to blame.
+
+        Args:
+            cause: The crash, elsewhere, that ends it; None for a stop or a kill.
+        """
+        if self.in_hand is NOTHING:
+            return
+        item = self._let_go()
+        if cause is None:
+            self._end_unhandled(item, "interrupted", self.stopped_error)
+        elif self.settings.attempts > 1 and self.room != CLOSED:
+            self._put_back(item)
+        else:
+            what = "was interrupted while handling"
+            self._end_unhandled(item, "interrupted", lambda message: self.failed_error(message, cause, what), cause)
+
+    def _let_go(self) -> Any:
+        item, self.in_hand, self.deadline = self.in_hand, NOTHING, NEVER
+        return item
+
+    def _put_back(self, item: Any) -> None:
+        if isinstance(item, Ask) and item.state != ENDED:
+            item.state = WAITING
+        self.queue.appendleft(item)
+
+    def _end_unhandled(
+        self,
+        item: Any,
+        reason: DeadReason,
+        answer: Callable[[Any], ActorError],
+        error: BaseException | None = None,
+    ) -> None:
+        """Send an item to dead letters, and tell its asker what happened to the message."""
+        if isinstance(item, Ask):
+            item.answer(None, answer(item.message))
+            item = item.message
+        self.bury(item, reason, error)
+
+    def bury(self, message: Any, reason: DeadReason, error: BaseException | None = None) -> None:
+        """Send a message to dead letters."""
+        self.dead_lettered += 1
+        self.runtime.dead_letters.put(DeadLetter(message, self.path, reason, error))
+
+    # --- what senders are told ------------------------------------------------------------------------
+
+    def _full(self, message: Any) -> MailboxFull:
+        return MailboxFull(
+            f"the mailbox of {self.path} is full ({self.settings.capacity}); {_kind(message)} was not accepted: await "
+            "send() to wait for room, or spawn with a larger capacity or another overflow policy"
+        )
+
+    def stopped_error(self, message: Any) -> ActorStopped:
+        """For a message that came too late, or was not handled before the end."""
+        crash = None if self.reason is None else self.reason.error
+        end = "has stopped" if crash is None else "has failed for good"
+        error = ActorStopped(f"{self.path} {end}; {_kind(message)} was not answered")
+        error.__cause__ = crash
+        return error
+
+    def failed_error(self, message: Any, cause: BaseException, what: str) -> ActorFailed:
+        """For an ask whose handler did not come to an end."""
+        error = ActorFailed(f"{self.path} {what} {_kind(message)}: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+
+def _kind(message: object) -> str:
+    return type(message).__qualname__

@@ -1,16 +1,33 @@
-"""What a supervisor does about a crash: strategies, limits, back-off. The doing is in ``children.py``."""
+"""How an actor is spawned, and what its supervisor decides about a crash: options, strategies, limits, back-off."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 import msgspec
+
+from repertory.errors import ConfigurationError
 
 Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
 """Whether an actor comes back: always unless stopped from outside, after a crash, or never."""
 
 Strategy: TypeAlias = Literal["one-for-one", "one-for-all", "rest-for-one"]
 """Who is restarted with a crashed child: nobody, all its siblings, or those started after it."""
+
+
+Overflow: TypeAlias = Literal["fail", "drop-new", "drop-old", "wait"]
+"""What happens when a mailbox is full.
+
+============  ==================  =====================  ===================
+policy        ``tell``            ``await ask``          ``await send``
+============  ==================  =====================  ===================
+``fail``      ``MailboxFull``     ``MailboxFull``        waits for room
+``wait``      ``MailboxFull``     waits for room         waits for room
+``drop-new``  to dead letters     ``MailboxFull``        waits for room
+``drop-old``  the oldest message  the oldest message     waits for room
+              to dead letters     to dead letters
+============  ==================  =====================  ===================
+"""
 
 
 class Supervision(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +62,61 @@ class Supervision(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         # The exponent is capped so that a long-lived crash loop cannot overflow a float.
         return min(self.backoff_max, self.backoff_first * self.backoff_factor ** min(restart - 1, 64))
+
+
+class SpawnOptions(TypedDict, total=False):
+    """What ``spawn`` takes by keyword.
+
+    Attributes:
+        restart: When the actor comes back: ``"transient"`` (default) after a crash, ``"permanent"`` also after it
+            has stopped itself, ``"temporary"`` never.
+        supervision: How it treats its own children; None for the defaults of ``Supervision``.
+        capacity: How many messages may wait in its mailbox, at least 1. Default 10,000.
+        overflow: What happens beyond that. Default ``"wait"``.
+        attempts: How often a message may crash the actor before it is parked in dead letters, at least 1. With 1,
+            the default, a message is handled at most once. With more it is retried first thing after the restart,
+            also when its handler was interrupted: at least once, so the handler must bear repetition.
+        lazy: Make the actor on its first message; until then it is an object of about a kilobyte and no task.
+    """
+
+    restart: Restart
+    supervision: Supervision | None
+    capacity: int
+    overflow: Overflow
+    attempts: int
+    lazy: bool
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Spawn options with their defaults; one object is shared by all actors spawned without options."""
+
+    restart: Restart = "transient"
+    supervision: Supervision | None = None
+    capacity: int = 10_000
+    overflow: Overflow = "wait"
+    attempts: int = 1
+    lazy: bool = False
+
+
+_DEFAULT_SETTINGS = Settings()
+
+
+def settings_of(options: SpawnOptions) -> Settings:
+    """Check spawn options and fill in the defaults.
+
+    Raises:
+        ConfigurationError: One of them is unknown or has an impossible value.
+    """
+    if not options:
+        return _DEFAULT_SETTINGS
+    try:
+        settings = msgspec.convert(dict(options), Settings, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"cannot spawn: {error}") from error
+    for name in ("capacity", "attempts"):
+        if getattr(settings, name) < 1:
+            raise ConfigurationError(f"cannot spawn: {name} must be at least 1, not {getattr(settings, name)}")
+    return settings
 
 
 class Comeback(msgspec.Struct, frozen=True):

@@ -6,16 +6,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
-from repertory.actors.backend import current_backend
-from repertory.actors.children import Children
-from repertory.actors.deadletters import DeadLetter, DeadLetters
-from repertory.actors.lifecycle import Actor
-from repertory.actors.options import SpawnOptions
-from repertory.actors.refs import ActorRef
-from repertory.actors.runner import run
+from repertory.actors.actor_task import run_actor
+from repertory.actors.handlers import Actor
+from repertory.actors.observation import ActorTree, DeadLetter, DeadLetters, SystemStatistics
+from repertory.actors.references import ActorRef
 from repertory.actors.runtime import Runtime
-from repertory.actors.statistics import ActorTree, SystemStatistics
-from repertory.actors.supervision import Supervision
+from repertory.actors.scheduler import current_scheduler
+from repertory.actors.supervision import SpawnOptions, Supervision
+from repertory.actors.tree import Children
 
 MessageT = TypeVar("MessageT")
 
@@ -64,12 +62,12 @@ class ActorSystem:
 
     def tree(self) -> ActorTree:
         """The living actors for display; ``str()`` draws them."""
-        return ActorTree(self.name, None, tuple(cell.tree() for cell in self._top.members.values()))
+        return ActorTree(self.name, None, self._top.trees())
 
     async def wait_stopped(self) -> None:
         """Wait until no actor lives any more."""
         while self._top.members:
-            await next(iter(self._top.members.values())).until_gone()
+            await next(iter(self._top.members.values())).wait_stopped()
 
 
 @asynccontextmanager
@@ -103,21 +101,19 @@ async def open_system(
         ActorFailed: An actor at the top failed more often than ``supervision`` allows; ``__cause__`` has its error.
     """
     failure: BaseException | None = None
-    async with current_backend().open_nursery() as nursery:
+    async with current_scheduler().open_nursery() as nursery:
         runtime = Runtime(
             nursery,
-            run,
             drain_timeout=drain_timeout,
             cleanup_timeout=cleanup_timeout,
             timer_resolution=timer_resolution,
-            dead_letters=DeadLetters(observer=on_dead_letter),
+            dead_letters=DeadLetters(on_dead_letter),
         )
-        top = Children(runtime, None, nursery, supervision, runtime.fail)
-        runtime.system = ActorSystem(name, runtime, top)
+        top = Children(runtime, None, nursery, run_actor, policy=supervision, escalate=runtime.fail)
         nursery.start_soon(runtime.run_courier, name=f"{name} courier")
         nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
         try:
-            yield runtime.system
+            yield ActorSystem(name, runtime, top)
             runtime.run_errands()
             await top.stop_all()
         except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it

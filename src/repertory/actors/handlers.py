@@ -1,4 +1,27 @@
-"""From the type of a message to the method that handles it."""
+"""What makes an object an actor: methods that handle messages, and hooks that are called during its life.
+
+There is no base class. Each hook is found by its name, and may be a plain ``def`` or an ``async def``.
+
+=======================================  ===========================================  ================================
+hook                                     when                                         when it raises
+=======================================  ===========================================  ================================
+``started(self, ctx)``                   before the first message of every            a crash: the supervisor decides
+                                         incarnation
+``stopping(self, ctx)``                  graceful stop, after the last message;       logged; the stop goes on
+                                         children and background tasks still live;
+                                         bounded by the drain time
+``stopped(self, ctx)``                   the end of the last incarnation, on stop,    logged; the stop goes on
+                                         kill and final crash, when children and
+                                         tasks are gone; shielded from
+                                         cancellation, bounded by ``cleanup_timeout``
+``restarting(self, ctx, error)``         the end of any other incarnation, likewise;  logged; the restart goes on
+                                         ``error`` is the crash, its own or a
+                                         sibling's
+``terminated(self, ctx, ref, reason)``   a watched actor has stopped                  a crash: the supervisor decides
+=======================================  ===========================================  ================================
+
+Every incarnation whose ``started`` was called ends with exactly one of ``stopped`` and ``restarting``.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +30,13 @@ import types
 import typing
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from repertory.errors import ConfigurationError
 
+MessageT_contra = TypeVar("MessageT_contra", contravariant=True)
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 Expected: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
@@ -58,8 +82,25 @@ def handler(*types: Any, expected: Expected = ()) -> Any:
     return mark
 
 
-class Entry(NamedTuple):
-    """One handler as found on a class; a tuple because the actor's loop unpacks one per message.
+class Accepts(Generic[MessageT_contra]):
+    """Declares, in an actor's class body, the messages its reference takes: ``receives: Accepts[Store | Load]``.
+
+    It is an annotation and never a value. ``spawn`` then returns an ``ActorRef[Store | Load]``, and refuses the
+    actor if one of the types has no handler.
+    """
+
+
+class Actor(Protocol[MessageT_contra]):
+    """An object that declares what it receives."""
+
+    @property
+    def receives(self) -> Accepts[MessageT_contra]:
+        """The declared messages."""
+        ...
+
+
+class HandlerMethod(NamedTuple):
+    """What a class says about one of its handlers; a tuple because the actor's loop unpacks one per message.
 
     Attributes:
         function: The plain function: called with the actor, the message, and perhaps the context.
@@ -78,25 +119,29 @@ class Blueprint(msgspec.Struct):
     """What the runtime knows of a class of actors.
 
     Attributes:
-        table: Handlers by the exact type of the message. Subclasses found on the way are added to it.
+        handlers: By the exact type of the message. Subclasses found on the way are added.
+        plain: Those of them that are a plain ``def``.
         hooks: Lifecycle hooks by name.
     """
 
-    table: dict[type, Entry]
+    handlers: dict[type, HandlerMethod]
+    plain: dict[type, HandlerMethod]
     hooks: dict[str, Callable[..., Any]]
 
-    def find(self, kind: type) -> Entry | None:
+    def find(self, kind: type) -> HandlerMethod | None:
         """Find the handler of the nearest base class and remember it."""
         for base in kind.__mro__:
-            entry = self.table.get(base)
-            if entry is not None:
-                self.table[kind] = entry
-                return entry
+            found = self.handlers.get(base)
+            if found is not None:
+                self.handlers[kind] = found
+                if not found.is_async:
+                    self.plain[kind] = found
+                return found
         return None
 
 
 @lru_cache(maxsize=1024)
-def blueprint(cls: type) -> Blueprint:
+def blueprint_of(cls: type) -> Blueprint:
     """Read the handlers and hooks of a class.
 
     Args:
@@ -106,7 +151,7 @@ def blueprint(cls: type) -> Blueprint:
         ConfigurationError: There is no handler, two for one type, an annotation is missing or cannot be resolved,
             or a type declared in ``receives`` has no handler.
     """
-    table: dict[type, Entry] = {}
+    table: dict[type, HandlerMethod] = {}
     for name in dir(cls):
         method = inspect.getattr_static(cls, name)
         mark: _Mark | None = getattr(method, _MARK, None)
@@ -122,23 +167,18 @@ def blueprint(cls: type) -> Blueprint:
             if annotation is None:
                 raise ConfigurationError(f"{where} does not say what it handles: annotate its first parameter")
             kinds = _members(annotation, where)
-        entry = Entry(method, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
+        found = HandlerMethod(method, inspect.iscoroutinefunction(method), len(parameters) == 2, mark.expected)
         for kind in kinds:
             if kind in table:
                 raise ConfigurationError(f"{where} and {table[kind].function.__name__} both handle {kind.__qualname__}")
-            table[kind] = entry
+            table[kind] = found
     if not table:
         raise ConfigurationError(f"{cls.__qualname__} has no handlers: decorate its methods with @handler")
     _check_declared(cls, table)
     # Hooks are looked up on the class, so that an attribute such as ``self.stopped = False`` is not taken for one.
     hooks = {name: hook for name in _HOOKS if callable(hook := getattr(cls, name, None))}
-    return Blueprint(table, hooks)
-
-
-def blueprint_of(actor: object) -> Blueprint:
-    """Read the handlers and hooks of an actor's class."""
-    cls: type = type(actor)
-    return blueprint(cls)
+    plain = {kind: found for kind, found in table.items() if not found.is_async}
+    return Blueprint(table, plain, hooks)
 
 
 def _members(annotation: Any, where: str) -> tuple[type, ...]:
@@ -162,7 +202,7 @@ def _hints(owner: Any, where: str) -> dict[str, Any]:
         ) from error
 
 
-def _check_declared(cls: type, table: dict[type, Entry]) -> None:
+def _check_declared(cls: type, table: dict[type, HandlerMethod]) -> None:
     if not any("receives" in inspect.get_annotations(base) for base in cls.__mro__):
         return
     try:

@@ -1,0 +1,262 @@
+"""The task of one actor: its incarnations, and in each the loop that handles messages one by one."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from time import perf_counter
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from repertory.actors.context import ActorContext
+from repertory.actors.handlers import Blueprint, blueprint_of
+from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
+from repertory.actors.observation import StopReason
+from repertory.actors.references import Death, asking_mailbox
+from repertory.actors.supervision import Comeback
+from repertory.actors.tree import ActorNode
+from repertory.errors import ActorStopped
+
+logger = logging.getLogger("repertory.actors")
+
+QUOTA = 256
+"""Messages between two checkpoints of an actor that has always more to do."""
+
+SLICE = 0.001
+"""Seconds after which such an actor lets others run, whatever it has handled."""
+
+
+async def run_actor(node: ActorNode) -> None:
+    """Be the actor until it is gone for good."""
+    asking_mailbox.set(node.mailbox)
+    reason = StopReason("killed")
+    try:
+        while not node.killed:
+            verdict = await _incarnate(node)
+            if isinstance(verdict, StopReason):
+                reason = verdict
+                break
+            await _wait_for_comeback(node, verdict)
+            if node.closing:
+                reason = StopReason("killed" if node.killed else "stopped")
+                break
+            node.restarts += 1
+            node.mailbox.runtime.restarts += 1
+    finally:
+        node.finish(reason)
+
+
+async def _incarnate(node: ActorNode) -> StopReason | Comeback:
+    """Live once, and say what comes after."""
+    if node.halted:  # a sibling crashed before this task ran for the first time
+        return Comeback(node.halt_error, grouped=True)
+    try:
+        await _live(node)
+    except BaseException:
+        # Cancelled from above (or KeyboardInterrupt, or a bug of ours): no verdict, but a farewell.
+        await _say_farewell(node, "stopped")
+        raise
+    verdict = _judge(node)
+    if isinstance(verdict, StopReason):
+        await _say_farewell(node, "stopped")
+    else:
+        node.state = "restarting"
+        await _say_farewell(node, "restarting", verdict.error)
+    return verdict
+
+
+async def _live(node: ActorNode) -> None:
+    """From the factory to the moment when the last child and task are gone."""
+    box = node.mailbox
+    node.context = ActorContext(node)
+    node.cancelled = False
+    try:
+        async with box.runtime.scheduler.open_nursery() as nursery:
+            node.nursery = nursery
+            try:
+                if node.closing:
+                    nursery.cancel_scope.deadline = node.stop_deadline
+                node.actor = node.factory()
+                kind: type = type(node.actor)
+                blueprint = node.blueprint = blueprint_of(kind)
+                if "started" in blueprint.hooks:
+                    await _call_hook(node, "started")
+                node.become("stopping" if node.closing else "running")
+                if box.settings.attempts == 1:  # else a crash means waiting for the next attempt
+                    box.plain_handlers = blueprint.plain
+                await _serve(node, blueprint)
+                await _part(node)
+            except Exception as error:  # noqa: BLE001 - the supervisor decides
+                node.failure = node.failure or error
+            finally:
+                box.interrupt(node.failure or node.halt_error)
+            box.idle = False
+            if node.has_company():
+                nursery.cancel_scope.cancel()
+    finally:
+        node.end_incarnation()
+
+
+async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
+    """Handle messages until a graceful stop has emptied the mailbox."""
+    actor, context, table = node.actor, node.context, blueprint.handlers
+    box = node.mailbox
+    park, is_parked = box.runtime.scheduler.park, box.runtime.scheduler.is_parked
+    queue = box.queue
+    # One by one, never the whole queue at once: what is not begun must stay in the mailbox when this one crashes.
+    popleft = queue.popleft
+    quota, slice_end = QUOTA, perf_counter() + SLICE
+    while True:
+        if node.control or node.cancelled:
+            await _obey(node)
+            continue
+        if not queue:
+            if node.closing:
+                return
+            box.idle = True
+            try:
+                await park(box)
+            finally:
+                box.idle = False
+            quota, slice_end = QUOTA, perf_counter() + SLICE
+            continue
+        if not quota or perf_counter() > slice_end:
+            await checkpoint()
+            quota, slice_end = QUOTA, perf_counter() + SLICE
+            continue
+        quota -= 1
+        item: Any = popleft()
+        message: Any = item
+        if box.senders:
+            box.admit()
+        ask: Ask | None = None
+        if type(item) is Ask:
+            if item.state != WAITING or not is_parked(item):
+                box.withdrawn += 1
+                continue
+            item.state = BEGUN
+            ask = item
+            message = item.message
+        kind: type[Any] = type(message)  # pyright: ignore[reportUnknownVariableType]
+        found = table.get(kind) or blueprint.find(kind)
+        if found is None:
+            box.leave_unhandled(item)
+            continue
+        function, is_async, wants_context, expected = found
+        box.in_hand = item
+        if ask is not None:
+            box.deadline = ask.deadline
+        try:
+            value = function(actor, message, context) if wants_context else function(actor, message)
+            if is_async:
+                value = await value
+        except expected as error:
+            box.refuse(item, error)
+        except Exception as error:
+            box.crashed(error)
+            raise
+        else:
+            if ask is not None:
+                ask.answer(value)
+        box.in_hand = NOTHING
+        if ask is not None:
+            box.deadline = NEVER
+        box.handled += 1
+
+
+async def _obey(node: ActorNode) -> None:
+    """Work off the signals, and stay here while paused."""
+    while node.control or node.cancelled or (node.paused and not node.closing):
+        if node.cancelled or not node.control:
+            # asyncio delivers a cancellation one pass late, and no message is begun in between.
+            await node.mailbox.runtime.scheduler.park(node.mailbox)
+            continue
+        signal = node.control.pop(0)
+        if not isinstance(signal, Death):
+            node.paused = signal == "pause"
+        elif node.watching is not None and signal.ref in node.watching:
+            node.watching.discard(signal.ref)
+            await _call_hook(node, "terminated", signal.ref, signal.reason)
+
+
+async def _part(node: ActorNode) -> None:
+    """The orderly end of a graceful stop; bounded by the deadline of the incarnation's scope."""
+    node.state = "stopping"
+    if node.has_hook("stopping"):
+        try:
+            await _call_hook(node, "stopping")
+        except Exception:
+            logger.exception("actors.hook_failed", extra={"actor": node.mailbox.path, "hook": "stopping"})
+    while node.tasks:
+        for scope in node.tasks:
+            scope.cancel()
+        await node.mailbox.runtime.scheduler.park(node.mailbox)
+    if node.children is not None:
+        await node.children.stop_all(node.stop_deadline)
+
+
+def _judge(node: ActorNode) -> StopReason | Comeback:
+    """What comes after an incarnation."""
+    box, settings = node.mailbox, node.mailbox.settings
+    error, node.failure = node.failure, None
+    if error is not None:
+        node.crashes += 1
+        box.runtime.crashes += 1
+        logger.error("actors.crashed", exc_info=error, extra={"actor": box.path, "crashes": node.crashes})
+    if node.killed:
+        return StopReason("killed")
+    if node.halted:
+        return Comeback(node.halt_error, grouped=True)
+    if error is not None:
+        return StopReason("failed", error) if node.closing else node.siblings.decide(node, error)
+    if node.stopped_itself and settings.restart == "permanent":
+        node.closing = node.stopped_itself = False
+        node.stop_deadline = NEVER
+        box.reopen()
+        return node.siblings.decide(node, ActorStopped(f"{box.path} stopped itself, but is permanent"))
+    return StopReason("stopped")
+
+
+async def _wait_for_comeback(node: ActorNode, comeback: Comeback) -> None:
+    """Wait out the back-off, or the restart of the group; a stop or kill ends the wait."""
+    scheduler = node.mailbox.runtime.scheduler
+    if comeback.grouped:
+        node.awaits_group = True
+        node.become("restarting")
+        if not node.halted:
+            node.siblings.restart_group(node, comeback)
+        while node.awaits_group and not node.closing:
+            await scheduler.park(node.mailbox)
+        node.awaits_group = False
+    elif comeback.delay:
+        with anyio.move_on_after(comeback.delay):
+            while not node.closing:
+                await scheduler.park(node.mailbox)
+    node.state = "starting"
+
+
+async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
+    """Let the incarnation release what it holds: shielded, in bounded time, and whatever it raises."""
+    path, timeout = node.mailbox.path, node.mailbox.runtime.cleanup_timeout
+    try:
+        if not node.has_hook(hook):
+            return  # nothing to say, or the factory failed
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
+            try:
+                await _call_hook(node, hook, *args)
+            except Exception:
+                logger.exception("actors.hook_failed", extra={"actor": path, "hook": hook})
+        if scope.cancelled_caught:
+            logger.error("actors.hook_timed_out", extra={"actor": path, "hook": hook, "seconds": timeout})
+    finally:
+        node.actor = node.context = node.blueprint = None
+
+
+async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:
+    """Call one of the actor's hooks, which it has."""
+    assert node.blueprint is not None
+    result = node.blueprint.hooks[name](node.actor, node.context, *args)
+    if inspect.isawaitable(result):
+        await result

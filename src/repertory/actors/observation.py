@@ -1,0 +1,176 @@
+"""What can be seen of a running system: its tree, counts at one instant, why actors ended, and dead letters."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+logger = logging.getLogger("repertory.actors")
+
+ActorState: TypeAlias = Literal["new", "starting", "running", "paused", "stopping", "restarting", "stopped"]
+
+
+class StopReason(msgspec.Struct, frozen=True):
+    """Why an actor is gone.
+
+    Attributes:
+        kind: ``"stopped"`` by itself or by ``stop()``; ``"killed"`` by ``kill()`` or by cancellation of the tree
+            above it; ``"failed"`` by a crash that its supervisor did not repair.
+        error: The crash, for ``"failed"``; else None.
+    """
+
+    kind: Literal["stopped", "killed", "failed"]
+    error: BaseException | None = None
+
+
+DeadReason: TypeAlias = Literal["stopped", "dropped", "unhandled", "refused", "failed", "interrupted"]
+"""Why a message is dead:
+
+- ``stopped``: its receiver had stopped, or stopped before it came to it;
+- ``dropped``: the mailbox was full and its overflow policy chose this message;
+- ``unhandled``: the receiver has no handler for its type;
+- ``refused``: its handler raised an error it declares as expected, and nobody was waiting for the answer;
+- ``failed``: it crashed its receiver as often as allowed (a poison message); ``error`` holds the crash;
+- ``interrupted``: its handler had begun and was cancelled; it may have had a part of its effect.
+"""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """One message that was not handled.
+
+    Attributes:
+        message: The message itself.
+        recipient: The path of the actor it was for.
+        reason: Why it is here.
+        error: What its handler raised, for ``failed`` and ``refused``; else None.
+    """
+
+    message: Any
+    recipient: str
+    reason: DeadReason
+    error: BaseException | None = None
+
+
+class DeadLetters:
+    """Where messages go that nobody handles: all are counted, and the latest are kept."""
+
+    def __init__(self, observer: Callable[[DeadLetter], None] | None) -> None:
+        self._counts: Counter[DeadReason] = Counter()
+        self._recent: deque[DeadLetter] = deque(maxlen=256)  # enough to see a pattern, too few to fill the memory
+        self._observer = observer
+
+    def put(self, letter: DeadLetter) -> None:
+        """Count and keep a message, and show it to the observer."""
+        self._counts[letter.reason] += 1
+        self._recent.append(letter)
+        if self._observer is not None:
+            try:
+                self._observer(letter)
+            except Exception:  # an observer must not break the actor that is just stopping
+                logger.exception("actors.dead_letter.observer_failed", extra={"recipient": letter.recipient})
+
+    @property
+    def total(self) -> int:
+        """How many messages have ever come here."""
+        return self._counts.total()
+
+    @property
+    def counts(self) -> Mapping[DeadReason, int]:
+        """How many messages have ever come here, by reason."""
+        return dict(self._counts)
+
+    @property
+    def recent(self) -> tuple[DeadLetter, ...]:
+        """The latest ones, oldest first."""
+        return tuple(self._recent)
+
+
+class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An actor at one instant.
+
+    Attributes:
+        path: Its place in the tree, such as ``/lead/researcher``.
+        state: Where it is in its life.
+        mailbox_length: Messages waiting.
+        mailbox_capacity: How many may wait.
+        senders_waiting: Tasks blocked in ``send`` or ``ask`` for room.
+        handled: Messages handled to the end, inline ones included; also those whose answer was an expected error.
+        inline: How many of these ran inside the asker.
+        withdrawn: Asks given up by the asker (cancelled, timed out) before they began.
+        dead_lettered: Messages to this actor that went to dead letters.
+        crashes: How often it crashed.
+        restarts: How often it was restarted.
+        children: Living children.
+        tasks: Living background tasks.
+    """
+
+    path: str
+    state: ActorState
+    mailbox_length: int
+    mailbox_capacity: int
+    senders_waiting: int
+    handled: int
+    inline: int
+    withdrawn: int
+    dead_lettered: int
+    crashes: int
+    restarts: int
+    children: int
+    tasks: int
+
+
+class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A system at one instant.
+
+    Attributes:
+        actors: Living actors.
+        spawned: Actors ever spawned.
+        crashes: Crashes of all actors ever.
+        restarts: Restarts of all actors ever.
+        asks_timed_out: Asks that ended with ``AskTimeout``.
+        asks_with_deadline: Asks now waiting that have a deadline.
+        dead_letters: Messages in dead letters ever, by reason.
+    """
+
+    actors: int
+    spawned: int
+    crashes: int
+    restarts: int
+    asks_timed_out: int
+    asks_with_deadline: int
+    dead_letters: Mapping[DeadReason, int]
+
+
+class ActorTree(msgspec.Struct, frozen=True):
+    """A system's actors for display; ``str()`` draws them.
+
+    Attributes:
+        name: The actor's own name; the system's for the root.
+        statistics: Its counts; None for the root.
+        children: Its living children in the order they were started.
+    """
+
+    name: str
+    statistics: ActorStatistics | None
+    children: tuple[ActorTree, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        line = self.name
+        if (seen := self.statistics) is not None:
+            line += f"  {seen.state}, {seen.mailbox_length} waiting, {seen.handled} handled"
+            if seen.restarts:
+                line += f", {seen.restarts} restarts"
+        lines = [line]
+        for child in self.children:
+            last = child is self.children[-1]
+            first, *rest = child._lines()
+            lines.append(("└─ " if last else "├─ ") + first)
+            lines += [("   " if last else "│  ") + more for more in rest]
+        return lines

@@ -1,0 +1,445 @@
+"""The tree of actors: what the runtime knows of each, what others may do to it, how parents supervise children.
+
+A node lives as long as the actor's name does, over all incarnations; ``actor_task.py`` is its task.
+Everything here is synchronous, or waits, and runs in the scheduler's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
+from repertory.actors.mailbox import NEVER, NO_HANDLERS, Mailbox
+from repertory.actors.observation import ActorState, ActorStatistics, ActorTree, StopReason
+from repertory.actors.references import ActorRef, Death, Referent, Signal, referent_of
+from repertory.actors.runtime import Runtime
+from repertory.actors.scheduler import Nursery
+from repertory.actors.supervision import Comeback, RestartHistory, SpawnOptions, Supervision, settings_of
+from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
+
+
+@dataclass(slots=True, eq=False)
+class ActorNode:
+    """One actor as the runtime sees it.
+
+    There is a flag for each thing that may be asked of an actor, since these overlap: it may be told to stop while
+    its group is being restarted. The task looks at all of them where it decides.
+
+    Attributes:
+        siblings: The group it is supervised in, itself among them.
+        factory: Makes the object, for each incarnation anew.
+        name: The last part of the path.
+        mailbox: Its messages.
+        ref: The one reference to it.
+        state: Where it is in its life.
+        control: Signals, which overtake the messages.
+        watchers: Those to be signalled when it is gone.
+
+        actor: The object with the handlers, from the factory to the farewell. This one and the next six belong to
+            one incarnation, and are empty when there is none.
+        context: What its hooks and handlers are given.
+        blueprint: What its class can do; None also if the factory failed.
+        nursery: Where its children and background tasks live.
+        children: Its children, once there are any.
+        tasks: The scopes of its background tasks.
+        watching: The actors whose death it wants to hear of.
+
+        paused: Handles no messages.
+        closing: Told to stop, gracefully or not.
+        stopped_itself: That came from itself, so if it is permanent it comes back.
+        stop_deadline: When a graceful stop is over.
+        killed: Never comes back.
+        cancelled: The incarnation is to end now.
+        failure: The crash that ends it.
+        halted: It ends for the sake of the group...
+        halt_error: ...because of this crash of a sibling...
+        awaits_group: ...and holds still until the group is restarted.
+    """
+
+    siblings: Children
+    factory: Callable[[], object]
+    name: str
+    mailbox: Mailbox = field(init=False)
+    ref: ActorRef[Any] = field(init=False)
+    state: ActorState = "new"
+    control: list[Signal] | None = None
+    watchers: set[Referent] | None = None
+    history: RestartHistory | None = None
+    state_changed: anyio.Event | None = None
+    crashes: int = 0
+    restarts: int = 0
+
+    actor: Any = None
+    context: Any = None
+    blueprint: Blueprint | None = None
+    nursery: Nursery | None = None
+    children: Children | None = None
+    tasks: set[anyio.CancelScope] | None = None
+    watching: set[ActorRef[Any]] | None = None
+
+    paused: bool = False
+    closing: bool = False
+    stopped_itself: bool = False
+    stop_deadline: float = NEVER
+    killed: bool = False
+    cancelled: bool = False
+    failure: BaseException | None = None
+    halted: bool = False
+    halt_error: BaseException | None = None
+    awaits_group: bool = False
+
+    # --- waking and waiting ---------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the actor's task."""
+        box = self.mailbox
+        box.idle = False
+        self.state = "starting"
+        self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
+
+    def wake(self) -> None:
+        """Have the actor look at its signals and its mailbox."""
+        if self.state == "new":
+            self.launch()
+        else:
+            box = self.mailbox
+            box.idle = False
+            box.runtime.scheduler.unpark(box)
+
+    def signal(self, signal: Signal) -> None:
+        """Overtake the mailbox."""
+        if self.state == "stopped":
+            return
+        if self.control is None:
+            self.control = []
+        self.control.append(signal)
+        self.wake()
+
+    def become(self, state: ActorState) -> None:
+        """Change the state and wake those who wait for a change."""
+        self.state = state
+        if self.state_changed is not None:
+            self.state_changed.set()
+            self.state_changed = None
+
+    async def wait_until(self, condition: Callable[[ActorNode], bool]) -> None:
+        """Wait for a change of state that makes the condition true."""
+        while not condition(self):
+            if self.state_changed is None:
+                self.state_changed = anyio.Event()
+            await self.state_changed.wait()
+
+    async def wait_stopped(self) -> StopReason:
+        """Wait until the actor has stopped for good."""
+        while (reason := self.mailbox.reason) is None:
+            await self.wait_until(lambda node: node.mailbox.reason is not None)
+        return reason
+
+    # --- handling in the asker's task -----------------------------------------------------------------
+
+    def handle_inline(self, found: HandlerMethod, request: Any, deadline: float) -> Any:
+        """Handle a request in the asker's task. The handler cannot suspend, so nothing can come between."""
+        box = self.mailbox
+        box.idle = False
+        box.deadline = deadline
+        crashed = False
+        try:
+            if found.wants_context:
+                return found.function(self.actor, request, self.context)
+            return found.function(self.actor, request)
+        except found.expected:
+            raise
+        except Exception as error:
+            crashed = True
+            box.bury(request, "failed", error)
+            self.fail(error)
+            raise box.failed_error(request, error, "crashed on") from error
+        finally:
+            box.deadline = NEVER
+            if not crashed:
+                box.handled += 1
+                box.handled_inline += 1
+                if box.queue or self.control or self.closing:
+                    self.wake()
+                else:
+                    box.idle = True
+
+    # --- ending ---------------------------------------------------------------------------------------
+
+    def stop(self, drain_timeout: float | None, *, by_itself: bool = False) -> None:
+        """Stop gracefully within so many seconds."""
+        runtime = self.mailbox.runtime
+        timeout = runtime.drain_timeout if drain_timeout is None else drain_timeout
+        self.stop_at(runtime.scheduler.now() + timeout, by_itself=by_itself)
+
+    def stop_at(self, deadline: float, *, by_itself: bool = False) -> None:
+        """Stop gracefully, at the latest at a time of the scheduler's clock."""
+        if self.state == "stopped":
+            return
+        box = self.mailbox
+        # Told to stop from outside, even a permanent actor stays down.
+        self.stopped_itself = by_itself and (self.stopped_itself or not self.closing)
+        self.closing = True
+        self.stop_deadline = min(self.stop_deadline, deadline)
+        was_idle = box.idle
+        box.close()
+        if self.state == "new":
+            self.finish(StopReason("stopped"))
+            return
+        if self.nursery is not None:
+            # A timer costs as much as the rest of the stop, and an idle actor with nothing to wait for needs none.
+            if not was_idle or self.has_company() or self.has_hook("stopping"):
+                self.nursery.cancel_scope.deadline = self.stop_deadline
+            if self.state == "running":
+                self.state = "stopping"
+        box.runtime.scheduler.unpark(box)
+
+    def kill(self) -> None:
+        """Cancel everything now."""
+        box = self.mailbox
+        self.killed = self.closing = True
+        box.close()
+        if self.state == "new":
+            self.finish(StopReason("killed"))
+            return
+        self._cancel()
+        box.runtime.scheduler.unpark(box)
+
+    def fail(self, error: BaseException) -> None:
+        """Crash from the side: a background task, an inline handler, or a child beyond repair."""
+        self.failure = self.failure or error
+        self._cancel()
+
+    def halt(self, error: BaseException | None) -> None:
+        """End this incarnation for the sake of the group, and hold still."""
+        if self.state != "new":
+            self.halted = True
+            self.halt_error = error
+            self._cancel()
+
+    def release(self) -> None:
+        """Go on after the restart of the group."""
+        if self.awaits_group:
+            self.awaits_group = self.halted = False
+            self.halt_error = None
+            self.state = "starting"
+            self.mailbox.runtime.scheduler.unpark(self.mailbox)
+
+    def _cancel(self) -> None:
+        self.mailbox.idle = False  # an ask in this very pass must not run inline any more
+        self.cancelled = True
+        if self.nursery is not None:
+            self.nursery.cancel_scope.cancel()
+
+    def has_company(self) -> bool:
+        """Whether there are, or may be, other tasks in the nursery."""
+        return self.children is not None or bool(self.tasks)
+
+    def has_hook(self, name: str) -> bool:
+        """Whether the actor has been made and has this hook."""
+        return self.blueprint is not None and name in self.blueprint.hooks
+
+    def end_incarnation(self) -> None:
+        """Its tasks and children are gone; the hook for the farewell is still to come."""
+        box = self.mailbox
+        box.idle = False
+        box.plain_handlers = NO_HANDLERS
+        box.asking = None
+        self.nursery = None
+        if self.children is not None:
+            self.children.sweep()
+            self.children = None
+        for ref in self.watching or ():
+            referent_of(ref).discard_watcher(self)
+        self.watching = None
+
+    def finish(self, reason: StopReason) -> None:
+        """The end: account for every message, answer every ask, tell everyone."""
+        if self.state == "stopped":
+            return
+        self.mailbox.end(reason)
+        watchers, self.watchers = self.watchers, None
+        for watcher in watchers or ():
+            watcher.signal(Death(self.ref, reason))
+        self.awaits_group = False
+        self.siblings.leave(self)
+        self.become("stopped")
+
+    # --- being seen -----------------------------------------------------------------------------------
+
+    def add_watcher(self, watcher: Referent) -> None:
+        """Have a watcher be signalled of this actor's death; at once if it is dead."""
+        if self.mailbox.reason is not None:
+            watcher.signal(Death(self.ref, self.mailbox.reason))
+            return
+        if self.watchers is None:
+            self.watchers = set()
+        self.watchers.add(watcher)
+
+    def discard_watcher(self, watcher: Referent) -> None:
+        """Undo ``add_watcher``."""
+        if self.watchers is not None:
+            self.watchers.discard(watcher)
+
+    def statistics(self) -> ActorStatistics:
+        """The counts at this instant."""
+        box = self.mailbox
+        return ActorStatistics(
+            path=box.path,
+            state="paused" if self.paused and self.state == "running" else self.state,
+            mailbox_length=len(box.queue),
+            mailbox_capacity=box.settings.capacity,
+            senders_waiting=len(box.senders or ()),
+            handled=box.handled,
+            inline=box.handled_inline,
+            withdrawn=box.withdrawn,
+            dead_lettered=box.dead_lettered,
+            crashes=self.crashes,
+            restarts=self.restarts,
+            children=0 if self.children is None else len(self.children.members),
+            tasks=len(self.tasks or ()),
+        )
+
+    def tree(self) -> ActorTree:
+        """This actor and those below it."""
+        below = () if self.children is None else self.children.trees()
+        return ActorTree(self.name, self.statistics(), below)
+
+
+class Children:
+    """Living actors with one parent, in the order they were started, and the policy they live under.
+
+    Attributes:
+        parent: Their parent; None at the top of the tree.
+        members: The children by name. A child that stops leaves.
+        nursery: Where their tasks live. It belongs to the parent's incarnation, so a parent outlives its children.
+        run: The task of an actor. Given, since it is made of what stands above this module.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        parent: ActorNode | None,
+        nursery: Nursery,
+        run: Callable[[ActorNode], Awaitable[None]],
+        *,
+        policy: Supervision | None,
+        escalate: Callable[[BaseException], None],
+    ) -> None:
+        self.parent = parent
+        self.members: dict[str, ActorNode] = {}
+        self.nursery = nursery
+        self.run = run
+        self.closed = False
+        self._runtime = runtime
+        self._path = "" if parent is None else parent.mailbox.path
+        self._policy = policy or Supervision()
+        self._escalate = escalate
+        self._history = RestartHistory()
+        self._group_lock = anyio.Lock()
+        self._spawned = 0
+
+    def spawn(self, factory: Callable[[], object], name: str | None, options: SpawnOptions) -> ActorRef[Any]:
+        """Start a child; see ``ActorContext.spawn``."""
+        settings = settings_of(options)
+        if isinstance(factory, type):
+            blueprint_of(factory)  # a class that cannot be an actor is the spawner's mistake, not a crash of the actor
+        self._spawned += 1
+        if name is None:
+            name = f"{getattr(factory, '__name__', 'actor').strip('<>').lower()}-{self._spawned}"
+        path = f"{self._path}/{name}"
+        if not name or "/" in name:
+            raise ConfigurationError(f"an actor cannot be named {name!r}: a name is not empty and has no slash")
+        if name in self.members:
+            raise ConfigurationError(f"{path} exists already; names of living siblings differ")
+        if self.closed:
+            raise ActorStopped(f"cannot spawn {name!r}: its parent is stopping")
+        runtime = self._runtime
+        node = ActorNode(self, factory, name)
+        box = Mailbox(node, path, runtime, settings, runtime.thread, settings.capacity, NO_HANDLERS)
+        node.mailbox = box
+        node.ref = ActorRef(node, box)
+        self.members[name] = node
+        runtime.actors += 1
+        runtime.spawned += 1
+        if not settings.lazy:
+            node.launch()
+        return node.ref
+
+    def leave(self, node: ActorNode) -> None:
+        """A child is gone for good."""
+        del self.members[node.name]
+        self._runtime.actors -= 1
+
+    def trees(self) -> tuple[ActorTree, ...]:
+        """The children and those below them, for display."""
+        return tuple(node.tree() for node in self.members.values())
+
+    async def stop_all(self, deadline: float | None = None) -> None:
+        """Stop the children one by one, the last started first, and spawn no more.
+
+        Args:
+            deadline: For all of them; None gives each the drain time of the system.
+        """
+        self.closed = True
+        while self.members:
+            node = next(reversed(self.members.values()))
+            if deadline is None:
+                node.stop(None)
+            else:
+                node.stop_at(deadline)
+            await node.wait_stopped()
+
+    def sweep(self) -> None:
+        """The nursery is gone: end those lazy children that never had a task to be cancelled."""
+        self.closed = True
+        for node in list(self.members.values()):
+            node.finish(StopReason("killed"))
+
+    def decide(self, node: ActorNode, error: BaseException) -> StopReason | Comeback:
+        """Decide about a child that crashed, or about a permanent one that stopped itself."""
+        policy = self._policy
+        if node.mailbox.settings.restart == "temporary":
+            return StopReason("failed", error)
+        alone = policy.strategy == "one-for-one"
+        if alone and node.history is None:
+            node.history = RestartHistory()
+        history = node.history if alone and node.history is not None else self._history
+        delay = history.allow(policy, self._runtime.scheduler.now())
+        if delay is not None:
+            return Comeback(error, delay, grouped=not alone)
+        if policy.when_exceeded == "escalate":
+            limit = f"{policy.max_restarts} restarts in {policy.period:g} s"
+            failure = ActorFailed(f"{node.mailbox.path} needed more than {limit}: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._escalate(failure)
+        return StopReason("failed", error)
+
+    def restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
+        """Restart a crashed child, which holds still, together with its group."""
+        self.nursery.start_soon(self._restart_group, failed, comeback, name=f"{failed.mailbox.path} restart group")
+
+    async def _restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
+        """Halt the group last to first, wait, and start it first to last, one after the other."""
+        async with self._group_lock:
+            if not failed.awaits_group:
+                return  # it was restarted together with another that crashed at the same time, or is gone
+            group = list(self.members.values())
+            if self._policy.strategy == "rest-for-one":
+                group = group[group.index(failed) :]
+            for node in reversed(group):
+                if node is failed:
+                    continue
+                if node.mailbox.settings.restart == "temporary":
+                    node.kill()
+                else:
+                    node.halt(comeback.error)
+                await node.wait_until(lambda node: node.awaits_group or node.state in ("stopped", "new"))
+            await anyio.sleep(comeback.delay)
+            for node in group:
+                node.release()
+                await node.wait_until(lambda node: node.state != "starting")
