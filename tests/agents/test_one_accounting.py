@@ -35,11 +35,12 @@ async def read_all(journal: Journal, path: Path) -> Shown:
         found = connection.execute(f"SELECT {', '.join(names)} FROM run_statistics").fetchall()
     view = [RunStatistics(**dict(zip(names, row, strict=True))) for row in found]
     figures = [await read_figures(journal, row) for row in rows]
-    steps = [step for run in figures for step in run.iterations]
-    assert sum(step.prompt_tokens for step in steps) == sum(run.statistics.tokens_seen for run in figures)
-    assert sum(tool.calls for run in figures for tool in run.tools.values()) == sum(one.tool_calls for one in view)
+    own = [RunStatistics(**run["statistics"]) for run in figures]
+    steps = [step for run in figures for step in run["iterations"]]
+    assert sum(step["prompt_tokens"] for step in steps) == sum(one.tokens_seen for one in own)
+    assert sum(of["calls"] for run in figures for of in run["tools"].values()) == sum(one.tool_calls for one in view)
     return {
-        "stats": of_tree([run.statistics for run in figures]),
+        "stats": of_tree(own),
         "service": msgspec.structs.asdict(sum_of(node)),
         "view": of_tree(view),
         "journal": of_tree(list((await journal.read_statistics(RUN_ID)).values())),

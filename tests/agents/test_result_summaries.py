@@ -11,7 +11,6 @@ from context_scenes import STRICT, Reader, clerk, log_of
 
 import repertory as rp
 from repertory.agents import SummaryTaken
-from repertory.cli.figures import read_figures
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
@@ -100,10 +99,10 @@ async def test_a_summary_that_fails_leaves_a_trace(answer: object, tmp_path: Pat
     async with rp.open_supervisor(path, model=again.model, durability="process") as supervisor:
         resumed = await supervisor.resume(run.id, agent=clerk())
         await resumed.wait_result()
-        figures = await read_figures(supervisor.journal, await supervisor.journal.read_run(run.id))
+        recorded = (await supervisor.journal.read_statistics(run.id))[run.id]
         events = [kept for _, kept in await supervisor.journal.read_events(run.id)]
-    assert resumed.statistics().summaries_failed == figures.statistics.summaries_refused == 2
-    assert resumed.statistics() == figures.statistics
+    assert resumed.statistics().summaries_failed == recorded.summaries_refused == 2
+    assert resumed.statistics() == recorded
     refused = [kept.body["reason"] for kept in events if kept.type == "SummaryRefused"]
     assert len(refused) == 2
     assert refused[0].startswith("the result of read_log in entry 2 has no summary: ")

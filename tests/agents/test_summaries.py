@@ -13,7 +13,6 @@ from context_scenes import Reader, clerk
 import repertory as rp
 from backends import RunAsync
 from repertory.agents import Alert, SummaryRefused, SummaryTaken
-from repertory.cli.figures import read_figures
 from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText
@@ -88,12 +87,12 @@ async def test_a_model_that_fails_every_time_raises_an_alert(answer: Any, tmp_pa
         events = [event async for event in run.events()]
         taken = [event for event in events if isinstance(event, SummaryTaken)]
         counted = run.statistics()
-        figures = await read_figures(supervisor.journal, await supervisor.journal.read_run(run.id))
+        recorded = (await supervisor.journal.read_statistics(run.id))[run.id]
     assert len(taken) == 2
     for event in taken:
         assert event.strategy == "extractive"
         assert ("down" if isinstance(answer, Exception) else "headings") in event.failure
-    assert counted.summaries_failed == 2 == figures.statistics.summaries_failed
+    assert counted.summaries_failed == 2 == recorded.summaries_failed
     (alert,) = [event for event in events if isinstance(event, Alert) and event.metric == "summary_failures"]
     assert alert.reason.startswith("100.0% of ")
     async with rp.open_supervisor(path, durability="process") as supervisor:

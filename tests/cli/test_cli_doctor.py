@@ -1,4 +1,4 @@
-"""doctor, version and stress."""
+"""doctor and stress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli_support import in_a_process, invoke
 from backends import RunAsync
 from repertory import __version__
 from repertory.cli import doctor
-from repertory.cli.stress import finish
+from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
 from repertory.llm import AnthropicModel, RawBlock, Text
 from repertory.testing import FunctionModel, call, open_messages_server
@@ -33,7 +33,8 @@ def checks_of(home: Path, *words: str, **env: str) -> dict[str, Any]:
 def test_a_fresh_machine_is_well(tmp_path: Path) -> None:
     """Nothing is set and nothing is there yet, which is no problem; and looking makes nothing."""
     checks = checks_of(tmp_path)
-    assert set(checks) == {"python", "event loops", "sqlite", "data folder", "database", "key", "server", "model"}
+    looked_at = ["python", "libraries", "event loops", "sqlite", "data folder", "database", "key", "server", "model"]
+    assert list(checks) == looked_at
     assert all(check["verdict"] != "problem" for check in checks.values())
     assert list(tmp_path.iterdir()) == []
 
@@ -181,10 +182,9 @@ def test_a_model_is_tried_with_a_tool_unless_it_cannot_be_reached(tmp_path: Path
     assert "tool call" not in checks_of(tmp_path, "--model", "claude-opus-5", "--llm")
 
 
-def test_version_lists_what_is_installed(tmp_path: Path) -> None:
+def test_versions_are_shown(tmp_path: Path) -> None:
     """The same numbers that the package index would give."""
-    assert invoke("version", "--json", home=tmp_path).json["rich"] == metadata.version("rich")
-    assert invoke("version", home=tmp_path).out.startswith(f"repertory {__version__}\n")
+    assert f"rich {metadata.version('rich')}" in checks_of(tmp_path)["libraries"]["fact"]
     assert invoke("--version", home=tmp_path).out == f"repertory {__version__}\n"
 
 
@@ -213,7 +213,7 @@ def test_stress_fails_when_something_is_wrong() -> None:
 
     report = anyio.run(lambda: run_appends(writers=2, appends=3, threads=0))
     finish(report, as_json=True)
-    with pytest.raises(RepertoryError, match="not what was acknowledged"):
+    with pytest.raises(RepertoryError, match="not everything is as promised"):
         finish(msgspec.structs.replace(report, lost=1), as_json=False)
 
 

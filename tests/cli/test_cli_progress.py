@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from repertory.agents import (
     ToolEnded,
     ToolStarted,
 )
-from repertory.cli.live import draw
-from repertory.cli.progress import Progress
-from repertory.cli.tree import in_tree
+from repertory.cli.ledger import print_ledger
+from repertory.cli.live import Progress, draw
+from repertory.cli.runs import in_tree
+from repertory.llm.messages import Text
 from repertory.llm.model import Usage
 from repertory.record import Draft, Ledger, RunStarted, RunStateChanged, open_journal
 
@@ -129,37 +132,28 @@ def test_lines_and_picture_are_free_of_escape_sequences() -> None:
 def test_a_tree_is_drawn_with_its_branches() -> None:
     """Children follow their parents, and the lines go on past the younger ones."""
 
-    class Node:
-        def __init__(self, run_id: str, parent_id: str | None) -> None:
-            self.run_id, self.parent_id = run_id, parent_id
-
-    nodes = [Node("a", None), Node("b", "a"), Node("c", "a"), Node("d", "b"), Node("e", "gone")]
-    drawn = [f"{branch}{node.run_id}" for branch, node in in_tree(nodes)]
+    parents = {"a": None, "b": "a", "c": "a", "d": "b", "e": "gone"}
+    drawn = [f"{branch}{run_id}" for branch, run_id in in_tree(parents)]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
 
 
 def test_follow_shows_what_is_written_meanwhile(tmp_path: Path) -> None:
     """Entries that come after the first look are shown, up to the end of the run."""
-    from repertory.cli import ledger as command
-
     path = tmp_path / "f.db"
 
     async def main() -> None:
         async with open_journal(path) as journal:
             ledger = Ledger(journal, "run-1")
-            from repertory.llm.messages import Text
-
             entry = Draft(role="user", kind="task", content=(Text("first"),))
             await ledger.append(entry, also=[RunStarted(run_id="run-1", agent="a", task="t", at=0.0)])
             async with anyio.create_task_group() as group:
-                group.start_soon(command._show_ledger, "run-1", True, True, path, False)
+                row = await journal.read_run("run-1")
+                group.start_soon(partial(print_ledger, journal, row, full=True, follow=True))
                 await anyio.wait_all_tasks_blocked()
                 late = Draft(role="user", kind="user-input", content=(Text("second"),))
                 await ledger.append(late, also=[RunStateChanged(run_id="run-1", state="done", at=1.0)])
 
     out = io.StringIO()
-    import contextlib
-
     with contextlib.redirect_stdout(out):
         anyio.run(main)
     assert "first" in out.getvalue()

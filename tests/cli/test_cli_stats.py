@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from repertory.cli.figures import percentile
-from repertory.cli.runs import read_lines
+from repertory.cli.runs import read_runs
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
@@ -182,8 +182,8 @@ def test_the_list_of_runs_asks_the_database_twice_however_many_there_are() -> No
             for _ in range(5):
                 await (await supervisor.spawn(rp.Agent("a"), "Go.")).wait_result()
         asked.clear()
-        lines = await read_lines(journal, owned=False)
-        assert [line.iterations for line in lines] == [1] * 5
+        runs = await read_runs(journal, owned=False)
+        assert [run["iterations"] for run in runs] == [1] * 5
 
     anyio.run(main)
     assert asked == ["read_runs", "read_statistics"]

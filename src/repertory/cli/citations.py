@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 _CITATION = re.compile(
     r"(?<![\w/.:@-])(?P<path>[\w./+@~-]*[\w+@~-]):(?P<first>\d{1,7})(?:\s?[-–]\s?(?P<last>\d{1,7}))?(?![\w:])"
@@ -16,7 +15,8 @@ _QUOTE = re.compile(r'“([^“”]+)”|"([^"]+)"|`([^`]+)`')
 _SHORTEST = 8  # characters of a quote; shorter ones are names and words, not passages
 
 
-class Citation(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Citation:
     """One citation.
 
     Attributes:
@@ -46,14 +46,11 @@ def check_citations(answer: str, root: Path) -> list[Citation]:
         answer: The text.
         root: The folder that the paths are relative to; nothing outside of it counts.
     """
-    found: dict[tuple[str, int, int, str], Citation] = {}
     folder = root.resolve()
-    for path, first, last, quote in _citations(answer):
-        key = (path, first, last, quote)
-        if key not in found:
-            problem = _problem(folder, path, first, last, quote)
-            found[key] = Citation(path=path, first=first, last=last, quote=quote, problem=problem)
-    return list(found.values())
+    return [
+        Citation(path=path, first=first, last=last, quote=quote, problem=_problem(folder, path, first, last, quote))
+        for path, first, last, quote in dict.fromkeys(_citations(answer))
+    ]
 
 
 def _citations(answer: str) -> Iterator[tuple[str, int, int, str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, RunNotFound
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from repertory.record import Journal, RunRow
 
 VARIABLE = "REPERTORY_DB"
+
+T = TypeVar("T")
 
 
 def data_dir() -> Path:
@@ -42,21 +44,19 @@ def made_data_dir() -> Path:
     return folder
 
 
-def _written_at(path: Path) -> float:
-    """When a database was last written to; its write-ahead log counts."""
-    return max(_changed_at(path), _changed_at(path.with_name(path.name + "-wal")))
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # whoever closes a database takes its log away
-        return 0.0
-
-
 def kept_databases() -> list[Path]:
-    """The databases in the data folder, the newest first."""
-    return sorted(data_dir().glob("*.db"), key=_written_at, reverse=True)
+    """The databases in the data folder, the one that was written to last first."""
+
+    def written_at(path: Path) -> float:
+        times = [0.0]
+        for name in (path, f"{path}-wal"):  # a write goes to the log at first
+            try:
+                times.append(os.stat(name).st_mtime)
+            except OSError:  # whoever closes a database takes its log away
+                continue
+        return max(times)
+
+    return sorted(data_dir().glob("*.db"), key=written_at, reverse=True)
 
 
 def named_database(db: Path | None) -> Path | None:
@@ -136,50 +136,47 @@ async def open_to_read(path: Path) -> AsyncGenerator[Journal]:
         yield journal
 
 
-@asynccontextmanager
-async def open_run(run_id: str | None, db: Path | None) -> AsyncGenerator[tuple[Path, Journal, RunRow]]:
-    """Find a run, in the named database or in those that are kept, and open its database to read.
+def read_run(
+    run_id: str | None,
+    db: Path | None,
+    reader: Callable[[Path, Journal, RunRow], Awaitable[T]],
+    *,
+    unfinished: bool = False,
+) -> T:
+    """Find a run, in the named database or in those that are kept, and read it.
 
-    Raises:
-        NothingThere: There is no database, or no run in it.
-        RunNotFound: No run, or more than one, has such an id.
-    """
-    paths = databases_to_read(db)
-    for path in paths:
-        async with open_to_read(path) as journal:
-            row = find_run(await journal.read_runs(), run_id)
-            if row is None:
-                continue
-            if named_database(db) is None:
-                say(f"reading {path}")
-            yield path, journal, row
-            return
-    where = str(paths[0]) if len(paths) == 1 else f"any of the {len(paths)} databases in {data_dir()}"
-    what = "no run" if run_id is None else f"no run {run_id!r}"
-    raise RunNotFound(f"there is {what} in {where}; repertory ps -a lists what there is")
-
-
-@asynccontextmanager
-async def open_unfinished(db: Path | None) -> AsyncGenerator[tuple[Path, Journal, RunRow]]:
-    """Find the newest run that did not finish and that no process works on, and open its database to read.
+    Args:
+        run_id: Its id, or a part of it; None for the newest.
+        db: The database that was named, if one was.
+        reader: Is handed the database's path, its journal and the run.
+        unfinished: Without an id, the newest that did not finish and that no process works on.
 
     Raises:
         NothingThere: There is no database.
-        RunNotFound: Every run has finished, or is under way.
+        RunNotFound: There is no such run, or there are several.
     """
-    paths = databases_to_read(db)
-    for path in paths:
-        if is_owned(path) and len(paths) > 1:
-            continue
-        async with open_to_read(path) as journal:
-            rows = [row for row in await journal.read_runs() if row.started.parent_id is None and row.state != "done"]
-            if rows:
-                if named_database(db) is None:
-                    say(f"reading {path}")
-                yield path, journal, rows[-1]
-                return
-    where = str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"
-    raise RunNotFound(f"every run in {where} has finished or is under way; repertory ps -a lists them")
+    import anyio
+
+    async def read() -> T:
+        paths = databases_to_read(db)
+        newest = run_id is None and unfinished
+        for path in paths:
+            if newest and len(paths) > 1 and is_owned(path):
+                continue
+            async with open_to_read(path) as journal:
+                rows = await journal.read_runs()
+                row = find_run([row for row in rows if row.state != "done"] if newest else rows, run_id)
+                if row is not None:
+                    if named_database(db) is None:
+                        say(f"reading {path}")
+                    return await reader(path, journal, row)
+        where = str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"
+        if newest:
+            raise RunNotFound(f"every run in {where} has finished or is under way; repertory ps -a lists them")
+        what = "no run" if run_id is None else f"no run {run_id!r}"
+        raise RunNotFound(f"there is {what} in {where}; repertory ps -a lists what there is")
+
+    return anyio.run(read)
 
 
 def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
@@ -194,16 +191,13 @@ def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
     """
     if run_id is None:
         return next((row for row in reversed(rows) if row.started.parent_id is None), None)
-    fitting = [row for row in rows if run_id in row.started.run_id]
-    exact = [row for row in fitting if row.started.run_id == run_id]
-    if exact:
-        return exact[0]
     # A root's id is the beginning of the ids below it, so a part of it fits its whole tree.
-    first = min(fitting, key=lambda row: len(row.started.run_id), default=None)
-    if first is None:
+    fitting = sorted((row for row in rows if run_id in row.started.run_id), key=lambda row: len(row.started.run_id))
+    if not fitting:
         return None
-    others = [row.started.run_id for row in fitting if not row.started.run_id.startswith(first.started.run_id)]
-    if others:
-        listed = ", ".join([first.started.run_id, *others][:4])
+    ids = [row.started.run_id for row in fitting]
+    others = [other for other in ids if not other.startswith(ids[0])]
+    if others and ids[0] != run_id:
+        listed = ", ".join([ids[0], *others][:4])
         raise RunNotFound(f"{run_id!r} fits more than one run, say more of it: {listed}")
-    return first
+    return fitting[0]

@@ -8,24 +8,17 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
+import typer
 
 from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
-from repertory.cli.live import show_progress
-from repertory.cli.running import (
-    Outcome,
-    execute,
-    existing_folder,
-    print_answer,
-    raise_for,
-)
+from repertory.cli.options import AsJson, Backend, Loop, ModelName, Plain, database
+from repertory.cli.running import Outcome, execute, existing_folder, print_answer, raise_for
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
-    from repertory.agents.start import Backend
     from repertory.llm import Model
     from repertory.llm.messages import Json
 
@@ -46,6 +39,8 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
         model: For all of them; None leaves the choice to the supervisor.
         deny: Names in the folder that stay hidden.
     """
+    import msgspec
+
     from repertory.agents import research_team
     from repertory.context import ContextPolicy
     from repertory.tools import file_tools
@@ -67,17 +62,27 @@ def _model(name: str | None) -> Model:
     return OfflineModel(steps=OFFLINE_STEPS) if isinstance(model, OfflineModel) else model
 
 
-def run_demo(
-    question: str | None,
+def demo(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="What to find out. Default: a question about asyncio.")
+    ] = None,
     *,
-    root: Path | None,
-    db: Path | None,
-    model: str | None,
-    backend: Backend,
-    as_json: bool,
-    plain: bool,
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", metavar="DIR", help="The folder to read. Default: this Python's standard library."),
+    ] = None,
+    db: Annotated[Path | None, database("a new one in the data folder")] = None,
+    model: ModelName = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
 ) -> None:
-    """See ``repertory demo``."""
+    """Watch a team of agents answer a question.
+
+    They read source code on this machine, the standard library's unless told otherwise, and answer with citations,
+    which are looked up. Without a key or a server the offline model plays, a small set of rules: everything but the
+    intelligence is real.
+    """
     folder = existing_folder(root or Path(sysconfig.get_paths()["stdlib"]))
     chosen = _model(model)
     deny = NOT_SHOWN if root is None else ()
@@ -91,8 +96,9 @@ def run_demo(
 
     if not as_json:
         _print_opening(task, folder, path)
-    with show_progress(as_json=as_json, plain=plain, stderr=False) as progress:
-        outcome = execute(start, path=path, root=folder, model=chosen, backend=backend, progress=progress)
+    outcome = execute(
+        start, path=path, root=folder, model=chosen, backend=backend, as_json=as_json, plain=plain, is_shown=True
+    )
     if as_json:
         output.print_json(outcome.to_json())
     else:
@@ -118,17 +124,13 @@ def _print_closing(outcome: Outcome, *, named: bool) -> None:
         screen.print()
     if outcome.statistics.iterations:
         headers = ("", "MODELS SAW", "PLAIN LOOP", "")
-        figures = list(_figures(outcome))
-        table = output.table(headers, figures, width=screen.width, right="MODELS SAW|PLAIN LOOP")
-        output.show(screen, table, "")
+        output.print_table(screen, headers, list(_figures(outcome)), right="MODELS SAW|PLAIN LOOP")
     if outcome.model == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
         output.show(screen, Text(words, style="dim"), "")
-    for citation in outcome.citations:
-        if not citation.resolved:
-            screen.print(
-                Text(output.clean(f"{citation.path}:{citation.first} does not hold: {citation.problem}"), style="red")
-            )
+    for citation in outcome.unresolved:
+        problem = f"{citation.path}:{citation.first} does not hold: {citation.problem}"
+        screen.print(Text(output.clean(problem), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
     where = f" --db {outcome.database}" if named else ""
     name = _program()

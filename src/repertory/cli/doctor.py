@@ -1,25 +1,22 @@
-"""``repertory doctor`` and ``repertory version``: what this machine has, and whether it will do."""
+"""``repertory doctor``: what this machine has, and whether it will do."""
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sqlite3
-import sys
 import time
-from collections.abc import Mapping
-from importlib import metadata, util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import anyio
-import msgspec
+import typer
 
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import data_dir, is_owned, is_there, kept_databases, named_database, open_to_read
+from repertory.cli.options import AsJson, Database, ModelName
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -30,9 +27,14 @@ Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+_ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
+_NEEDS_TOOLS = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
+_LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
+_SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
-class Finding(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Finding:
     """One thing that was looked at. ``advice`` says what to do where it is not ok."""
 
     name: str
@@ -41,31 +43,24 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def show_versions(*, as_json: bool) -> None:
-    """See ``repertory version``."""
-    versions = {
-        "repertory": __version__,
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        **{name: metadata.version(name) for name in _LIBRARIES},
-    }
-    if as_json:
-        output.print_json(versions)
-    else:
-        rest = ", ".join(f"{name} {number}" for name, number in versions.items() if name != "repertory")
-        sys.stdout.write(f"repertory {__version__}\n{rest}\n")
+def doctor(
+    *,
+    db: Database = None,
+    model: ModelName = None,
+    llm: Annotated[bool, typer.Option("--llm", help="Call the model twice, too; once with a tool.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Check every record of the database, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine and its settings.
 
-
-def check(*, db: Path | None, model: str | None, llm: bool, deep: bool, as_json: bool) -> None:
-    """See ``repertory doctor``.
-
-    Raises:
-        RepertoryError: There is a problem.
+    The versions of what is installed are among what it shows.
     """
+    import anyio
+
     findings = anyio.run(_look, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]
     if as_json:
-        output.print_json({"ok": not problems, "checks": [msgspec.to_builtins(finding) for finding in findings]})
+        output.print_json({"ok": not problems, "checks": [asdict(finding) for finding in findings]})
     else:
         _print(findings)
     if problems:
@@ -73,9 +68,10 @@ def check(*, db: Path | None, model: str | None, llm: bool, deep: bool, as_json:
 
 
 async def _look(db: Path | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
+    from repertory.llm import open_model
+
     findings = [
-        _python(),
-        _backends(),
+        *_installed(),
         _sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version),
         _folder(data_dir()),
         await _database(db, deep),
@@ -83,36 +79,33 @@ async def _look(db: Path | None, name: str | None, llm: bool, deep: bool) -> lis
         await _server(os.environ),
     ]
     try:
-        from repertory.llm import open_model
-
         model = open_model(name)
     except RepertoryError as error:
-        findings.append(Finding("model", "problem", str(error)))
-        return findings
+        return [*findings, Finding("model", "problem", str(error))]
     findings.append(_model(model))
-    if llm:
-        findings.append(await _call(model))
-        if findings[-1].verdict == "ok":
-            findings.append(await _tool_call(model))
+    for call in (_call, _tool_call) if llm else ():
+        findings.append(await call(model))
+        if findings[-1].verdict == "problem":  # the next one would fail like it
+            break
     await model.aclose()
     return findings
 
 
-def _python() -> Finding:
-    fact = f"{platform.python_implementation()} {platform.python_version()}, repertory {__version__}"
-    return Finding("python", "ok", fact)
+def _installed() -> Iterator[Finding]:
+    import platform
+    from importlib import metadata, util
 
-
-def _backends() -> Finding:
-    names = [f"trio {metadata.version('trio')}", "asyncio"]
-    if util.find_spec("uvloop") is not None:
-        names.append(f"uvloop {metadata.version('uvloop')}")
-    return Finding("event loops", "ok", ", ".join(names))
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("python", "ok", f"{python}, repertory {__version__}")
+    yield Finding("libraries", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES))
+    uvloop = f", uvloop {metadata.version('uvloop')}" if util.find_spec("uvloop") is not None else ""
+    yield Finding("event loops", "ok", f"trio, asyncio{uvloop}")
 
 
 def _sqlite(version: tuple[int, ...], text: str) -> Finding:
-    fixed = version >= (3, 51, 3) or (version[:2] == (3, 50) and version >= (3, 50, 7))
-    fixed = fixed or (version[:2] == (3, 44) and version >= (3, 44, 6))
+    fixed = version >= (3, 51, 3) or any(
+        version[:2] == (3, minor) and version[2] >= patch for minor, patch in ((50, 7), (44, 6))
+    )
     if fixed:
         return Finding("sqlite", "ok", text)
     return Finding(
@@ -130,9 +123,9 @@ def _folder(folder: Path) -> Finding:
         parent = next(path for path in folder.parents if path.exists())
         if os.access(parent, os.W_OK):
             return Finding(name, "ok", f"{folder} will be made when it is needed")
-        return Finding(name, "problem", f"{folder} cannot be made", "name a database with --db FILE or $REPERTORY_DB")
+        return Finding(name, "problem", f"{folder} cannot be made", _ELSEWHERE)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Finding(name, "problem", f"{folder} is not writable", "name a database with --db FILE or $REPERTORY_DB")
+        return Finding(name, "problem", f"{folder} is not writable", _ELSEWHERE)
     return _private(name, folder, str(folder))
 
 
@@ -158,24 +151,27 @@ async def _database(db: Path | None, deep: bool) -> Finding:
             runs = len(await journal.read_runs())
     except RepertoryError as error:
         return Finding(name, "problem", str(error))
-    owner = ", in use by a process" if is_owned(path) else ""
     whole = ", and all of it is as it was written" if deep else ""
+    owner = ", in use by a process" if is_owned(path) else ""
     return _private(name, path, f"{path} holds {runs} runs{whole}{owner}")
 
 
 def _key(environment: Mapping[str, str]) -> Finding:
-    name = "key"
     for variable in _KEYS:
         value = environment.get(variable)
+        if value and value != value.strip():
+            return Finding("key", "problem", f"{variable} begins or ends with white space", "set it again without")
         if value:
-            if value != value.strip():
-                return Finding(name, "problem", f"{variable} begins or ends with white space", "set it again without")
-            return Finding(name, "ok", f"{variable} is set")
-    return Finding(name, "ok", "none is set; the offline model needs none")
+            return Finding("key", "ok", f"{variable} is set")
+    return Finding("key", "ok", "none is set; the offline model needs none")
 
 
 async def _server(environment: Mapping[str, str]) -> Finding:
-    name = "server"
+    from urllib.parse import urlsplit
+
+    import anyio
+
+    name, advice = "server", "write http://HOST:PORT"
     address = environment.get("ANTHROPIC_BASE_URL")
     if not address:
         return Finding(name, "ok", "ANTHROPIC_BASE_URL is not set; a key is used with the provider itself")
@@ -183,9 +179,9 @@ async def _server(environment: Mapping[str, str]) -> Finding:
         parts = urlsplit(address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
-        return Finding(name, "problem", f"ANTHROPIC_BASE_URL cannot be read: {error}", "write http://HOST:PORT")
+        return Finding(name, "problem", f"ANTHROPIC_BASE_URL cannot be read: {error}", advice)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return Finding(name, "problem", "ANTHROPIC_BASE_URL is no address", "write http://HOST:PORT")
+        return Finding(name, "problem", "ANTHROPIC_BASE_URL is no address", advice)
     where = f"{parts.scheme}://{parts.hostname}:{port}"  # never the user and password that a URL may hold
     try:
         with anyio.fail_after(_PATIENCE):
@@ -213,51 +209,54 @@ def _model(model: Model) -> Finding:
 
 
 async def _call(model: Model) -> Finding:
-    from repertory.llm.messages import Message, Text, text_of
-    from repertory.llm.model import ModelRequest
+    from repertory.llm.messages import text_of
 
-    begun = time.monotonic()
-    request = ModelRequest(model=model.name, messages=(Message("user", (Text("Say the word ready."),)),), max_tokens=64)
-    try:
-        response = await model.complete(request)
-    except RepertoryError as error:
-        return Finding("model call", "problem", f"{type(error).__name__}: {error}")
-    words = output.one_line(text_of(response.content), 40)
-    return Finding("model call", "ok", f"answered {words!r} in {time.monotonic() - begun:.1f} s")
+    def judge(content: tuple[Block, ...], seconds: float) -> Finding:
+        return Finding("model call", "ok", f"answered {output.one_line(text_of(content), 40)!r} in {seconds:.1f} s")
 
-
-_LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
+    return await _ask(model, "model call", "Say the word ready.", judge, max_tokens=64)
 
 
 async def _tool_call(model: Model) -> Finding:
     """Whether the model calls a tool when it is told to: without that no agent works."""
-    from repertory.llm.messages import Message, Text, encode_block, text_of, tool_uses
-    from repertory.llm.model import ModelRequest, ToolSchema
+    from repertory.llm.messages import encode_block, text_of, tool_uses
+    from repertory.llm.model import ToolSchema
 
     name = "tool call"
     query = {"type": "string", "description": "One word."}
     schema = {"type": "object", "properties": {"query": query}, "required": ["query"], "additionalProperties": False}
-    tool = ToolSchema("search", "Search the notes for a word.", schema)
-    asked = Message("user", (Text("Use the tool search, once, to look up the word lighthouse."),))
+
+    def judge(content: tuple[Block, ...], seconds: float) -> Finding:
+        for block in filter(_is_broken_call, content):
+            fact = output.one_line(f"its call is not legal: {encode_block(block)}", 160)
+            return Finding(name, "warning", fact, _NEEDS_TOOLS)
+        calls = tool_uses(content)
+        if not calls:
+            words = output.one_line(text_of(content), 40)
+            return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", _NEEDS_TOOLS)
+        word = output.one_line(calls[0].input["query"], 40)
+        return Finding(name, "ok", f"called search(query={word!r}) in {seconds:.1f} s")
+
     # Not forced by `tool_choice`, which the newest models refuse; with room for those that think first.
-    request = ModelRequest(model=model.name, messages=(asked,), tools=(tool,), max_tokens=1024)
+    tools = (ToolSchema("search", "Search the notes for a word.", schema),)
+    asked = "Use the tool search, once, to look up the word lighthouse."
+    return await _ask(model, name, asked, judge, tools=tools, max_tokens=1024)
+
+
+async def _ask(
+    model: Model, name: str, text: str, judge: Callable[[tuple[Block, ...], float], Finding], **options: Any
+) -> Finding:
+    from repertory.llm.messages import Message, Text
+    from repertory.llm.model import ModelRequest
+
     begun = time.monotonic()
     try:
-        response = await model.complete(request)
+        response = await model.complete(
+            ModelRequest(model=model.name, messages=(Message("user", (Text(text),)),), **options)
+        )
     except RepertoryError as error:
         return Finding(name, "problem", f"{type(error).__name__}: {error}")
-    calls = tool_uses(response.content)
-    advice = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
-    for block in response.content:
-        if _is_broken_call(block):
-            return Finding(
-                name, "warning", output.one_line(f"its call is not legal: {encode_block(block)}", 160), advice
-            )
-    if not calls:
-        words = output.one_line(text_of(response.content), 40)
-        return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", advice)
-    word = output.one_line(calls[0].input["query"], 40)
-    return Finding(name, "ok", f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
+    return judge(response.content, time.monotonic() - begun)
 
 
 def _is_broken_call(block: Block) -> bool:
@@ -271,9 +270,6 @@ def _is_broken_call(block: Block) -> bool:
             return True
         case _:
             return False
-
-
-_SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
 def _print(findings: list[Finding]) -> None:

@@ -3,66 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
-import msgspec
+import typer
 
 from repertory.cli import output
-from repertory.cli.databases import databases_to_read, open_run, open_to_read
+from repertory.cli.databases import databases_to_read, open_to_read, read_run
 from repertory.cli.entries import preview, whole_entry
+from repertory.cli.options import AsJson, Database, RunId
+from repertory.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from repertory.record import ContentStored, Entry, RunRow
+    from repertory.record import ContentStored, Entry, Journal, RunRow
 
 _POLL = 0.5  # seconds between two looks at a record that is being written by another process
 
 
-def show_ledger(run_id: str | None, *, full: bool, follow: bool, db: Path | None, as_json: bool) -> None:
-    """See ``repertory ledger``."""
+def ledger(
+    run_id: RunId = None,
+    *,
+    content: Annotated[
+        str | None, typer.Option("--content", metavar="CITATION", help="Show one stored content whole, instead.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every entry whole.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new entries until the run ends.")] = False,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the full record of a run."""
+    if content is not None:
+        _show_content(content, db, as_json=as_json)
+        return
     if follow and as_json:
-        from repertory.errors import ConfigurationError
-
         raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
-    anyio.run(_show_ledger, run_id, full, follow, db, as_json)
 
-
-async def _show_ledger(run_id: str | None, full: bool, follow: bool, db: Path | None, as_json: bool) -> None:
-    from repertory.record import FINAL_STATES
-
-    async with open_run(run_id, db) as (path, journal, found):
-        run_id, row = found.started.run_id, found
-        entries = await journal.read_entries(run_id)
+    async def read(path: Path, journal: Journal, row: RunRow) -> None:
         if as_json:
-            output.print_json({**_head(path, row), "entries": [entry_json(entry) for entry in entries]})
-            return
-        screen = output.console()
-        _print_head(screen, row, len(entries))
-        shown = 0
-        while True:
-            for entry in entries:
-                _print_entry(screen, entry, full=full)
-            shown += len(entries)
-            latest = await journal.read_run(run_id)
-            if not follow or latest.state in FINAL_STATES:
-                break
-            await anyio.sleep(_POLL)
-            entries = await journal.read_entries(run_id, start=shown)
-        if latest.error is not None:
-            output.say(f"the run failed: {latest.error}")
+            entries = await journal.read_entries(row.started.run_id)
+            head = {name: getattr(row.started, name) for name in ("run_id", "agent", "model", "task")}
+            listed = [entry_json(entry) for entry in entries]
+            output.print_json({"database": str(path), **head, "state": row.state, "entries": listed})
+        else:
+            await print_ledger(journal, row, full=full, follow=follow)
 
-
-def _head(path: Path, row: RunRow) -> dict[str, Any]:
-    return {
-        "database": str(path),
-        "run_id": row.started.run_id,
-        "agent": row.started.agent,
-        "model": row.started.model,
-        "task": row.started.task,
-        "state": row.state,
-    }
+    read_run(run_id, db, read)
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -73,36 +59,51 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return {**fields, "content": [encode_block(block) for block in entry.content]}
 
 
-def _print_head(screen: Console, row: RunRow, entries: int) -> None:
+async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: bool) -> None:
+    """Print the entries of a run, and those that come until it ends, if it is to be followed."""
+    import anyio
     from rich.text import Text
 
-    head = Text()
-    head.append(f"{output.one_line(row.started.agent)} ", style="bold")
-    head.append(f"{output.one_line(row.started.run_id)}, {entries} entries\n")
-    screen.print(head)
+    from repertory.record import FINAL_STATES
+
+    started, shown = row.started, 0
+    screen = output.console()
+    facts = f" {output.one_line(started.run_id)}, {output.one_line(started.model)}\n"
+    screen.print(Text.assemble((output.one_line(started.agent), "bold"), facts))
+    while True:
+        row = await journal.read_run(started.run_id)  # before its entries: those of a run that has ended are all
+        for entry in await journal.read_entries(started.run_id, start=shown):
+            _print_entry(screen, entry, full=full)
+            shown += 1
+        if not follow or row.state in FINAL_STATES:
+            break
+        await anyio.sleep(_POLL)
+    if row.error is not None:
+        output.say(f"the run failed: {row.error}")
 
 
 def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
     from rich.text import Text
 
-    line = Text()
-    line.append(f"#{entry.position:<4}", style="bold")
     who = entry.kind if entry.tool is None else f"{entry.tool} → result"
-    line.append(f"it {entry.iteration:<3} {output.one_line(who)}", style="cyan" if entry.role == "user" else "green")
     facts = f"  {output.tokens(entry.tokens)} tokens"
     if entry.original_length:
         facts += f", shortened from {entry.original_length:,} characters"
     if entry.content_id is not None:
         facts += f", whole: --content {output.one_line(entry.content_id)}"
-    line.append(facts, style="dim")
-    screen.print(line, soft_wrap=True)
+    line = Text.assemble(
+        (f"#{entry.position:<4}", "bold"),
+        (f"it {entry.iteration:<3} {output.one_line(who)}", "cyan" if entry.role == "user" else "green"),
+        (facts, "dim"),
+    )
     text = whole_entry(entry)
-    screen.print(Text(text if full else preview(text)), soft_wrap=True)
-    screen.print()
+    screen.print(line, Text(text if full else preview(text)), "", sep="\n", soft_wrap=True)
 
 
-def show_content(citation: str, *, db: Path | None, as_json: bool) -> None:
-    """See ``repertory ledger --content``."""
+def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
+    import anyio
+    import msgspec
+
     found = anyio.run(_find_content, citation, db)
     if as_json:
         fields: dict[str, Any] = msgspec.to_builtins(found)

@@ -1,23 +1,51 @@
-"""The picture of a running tree of agents on a terminal, and its plain counterpart."""
+"""What goes on: a picture of a running tree of agents, redrawn on a terminal, or a line for each thing that happens."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from repertory.agents import events
 from repertory.cli import output
-from repertory.cli.progress import AgentLine, Progress
-from repertory.cli.runs import coloured_state
+from repertory.cli.entries import call_line
+from repertory.cli.output import one_line, tokens
+from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import cursor_hidden_at
-from repertory.cli.tree import in_tree
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_REFRESH = 8  # times a second
+_REFRESH = 8  # times a second; more is not seen, and each redrawing costs a millisecond
+_NOTED = (  # what stays below the picture for a while: it is what the view and the record are about
+    events.ContextEdited,
+    events.SummaryTaken,
+    events.SummaryRefused,
+    events.Alert,
+    events.ModelRetrying,
+    events.RunResumed,
+)
+
+
+def has_picture(screen: Console) -> bool:
+    """Whether something can be drawn over there."""
+    return screen.is_terminal and not screen.is_dumb_terminal
+
+
+@contextmanager
+def status_line() -> Generator[Callable[[str], None]]:
+    """Show one line at a terminal, on standard error, each over the one before; nothing where there is none."""
+    screen = output.console(stderr=True)
+    width = screen.width - 1
+    if not has_picture(screen):
+        yield lambda _: None
+        return
+    yield lambda text: screen.print(f"{one_line(text, width):<{width}}", end="\r")
+    screen.print(" " * width, end="\r")
 
 
 def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> AbstractContextManager[Progress]:
@@ -29,7 +57,7 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> AbstractContex
         stderr: Lines go to standard error, because standard output is for the answer alone.
     """
     screen = output.console(stderr=as_json or stderr)
-    if screen.is_terminal and not screen.is_dumb_terminal and not plain:
+    if has_picture(screen) and not plain:
         return _picture(screen)
     return _lines(None if as_json else _write if not stderr else output.remark)
 
@@ -66,6 +94,123 @@ def _picture(screen: Console) -> Generator[Progress]:
         progress.end()
 
 
+# --- what is known ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class AgentLine:
+    """One run, as it stands."""
+
+    name: str
+    parent_id: str | None
+    state: str = "running"
+    iteration: int = 0
+    view_tokens: int = 0
+    record_tokens: int = 0
+    cost: float = 0.0
+    calls: dict[str, str] = field(default_factory=dict)  # tool calls under way
+    now: str = "starting"
+
+
+class Progress:
+    """Takes in events; read from any thread. ``on_line`` gets each event that is worth a line, as text.
+
+    ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way.
+    """
+
+    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+        self.announce: Callable[[str], None] = output.say
+        self.started_at = time.monotonic()
+        self.agents: dict[str, AgentLine] = {}
+        self.notes: deque[str] = deque(maxlen=6)
+        self.counts: Counter[str] = Counter()
+        self._on_line = on_line
+        self._names: Counter[str] = Counter()
+
+    def add(self, event: events.Event) -> None:
+        """Take in one event."""
+        agent = self._agent(event)
+        text = self._take(event, agent)
+        if text:
+            line = f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {text}"
+            if self._on_line is not None:
+                self._on_line(line)
+            if isinstance(event, _NOTED):
+                self.notes.append(line)
+
+    def end(self) -> None:
+        """Nothing more will come: what goes on by its record was interrupted."""
+        for agent in self.agents.values():
+            if agent.state in ("running", "waiting"):
+                agent.state, agent.now = "interrupted", ""
+                agent.calls.clear()
+
+    def _agent(self, event: events.Event) -> AgentLine:
+        agent = self.agents.get(event.run_id)
+        if agent is None:
+            self._names[event.agent] += 1
+            # An id begins with the parent's; in the first run that is seen, nobody looks for one.
+            parent_id = event.run_id.rpartition(".")[0] if self.agents else None
+            name = f"{event.agent} {self._names[event.agent]}" if parent_id else event.agent
+            agent = self.agents[event.run_id] = AgentLine(one_line(name, 32), parent_id)
+        return agent
+
+    def _take(self, event: events.Event, agent: AgentLine) -> str:
+        """Take in what an event changes; the line that it is worth, or ""."""
+        match event:
+            case events.RunSpawned():
+                return f"starts: {one_line(event.task, 160)}"
+            case events.RunResumed():
+                agent.iteration = event.iteration
+                interrupted = f", {event.interrupted_calls} calls were interrupted" if event.interrupted_calls else ""
+                return f"goes on from its record of {event.entries} entries{interrupted}"
+            case events.IterationStarted():
+                agent.iteration, agent.now = event.iteration, "thinking"
+                agent.view_tokens, agent.record_tokens = event.view_tokens, event.record_tokens
+            case events.ModelAnswered():
+                agent.cost += event.cost
+                agent.now = ""
+                prompt = event.usage.prompt_tokens
+                seen = f"saw {tokens(prompt)} of {tokens(max(agent.record_tokens, prompt))} tokens"
+                did = f"calls {event.tool_calls} tools" if event.tool_calls else "answers"
+                return f"iteration {event.iteration}: {seen}, {did}"
+            case events.ModelRetrying():
+                agent.now = f"asks again in {event.delay:.0f} s"
+                return f"asks the model again in {event.delay:.1f} s: {one_line(event.reason, 160)}"
+            case events.ToolStarted():
+                agent.calls[event.call_id] = call_line(event.tool, event.arguments, 80)
+                return call_line(event.tool, event.arguments, 120)
+            case events.ToolEnded():
+                agent.calls.pop(event.call_id, None)
+                self.counts["tool calls"] += 1
+                if event.deduplicated:
+                    return f"{one_line(event.tool)}: already called, the earlier result again"
+                return "" if event.status == "ok" else f"{one_line(event.tool)}: {event.status}"
+            case events.ContextEdited():
+                self.counts["edits of the view"] += 1
+                return f"view edited, {one_line(event.reason, 200)}"
+            case events.SummaryTaken():
+                self.counts["summaries"] += 1
+                size = f"{tokens(event.replaced_tokens)} → {tokens(event.tokens)} tokens"
+                return f"summary of entries {event.first}–{event.last} is ready: {size} ({event.strategy})"
+            case events.SummaryRefused():
+                return f"summary refused: {one_line(event.reason, 160)}"
+            case events.Alert():
+                return f"alert: {one_line(event.reason, 200)}"
+            case events.StateChanged():
+                agent.state = event.state
+                agent.now = one_line(event.error or "", 120)
+                if event.state == "failed":
+                    return f"failed: {agent.now}"
+                return event.state if event.state not in ("running", "waiting") else ""
+            case events.EventsMissed():
+                return f"{event.count} events were too fast to show; the record has them all"
+        return ""
+
+
+# --- the picture ------------------------------------------------------------------------------------------
+
+
 def draw(progress: Progress, width: int, height: int) -> RenderableType:
     """Draw the tree as it stands.
 
@@ -77,33 +222,29 @@ def draw(progress: Progress, width: int, height: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    agents = list(progress.agents.values())
+    agents = dict(progress.agents)
     fitting = max(3, height - 11)
+    tree = list(in_tree({run_id: agent.parent_id for run_id, agent in agents.items()}))
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{branch}{agent.name}".ljust(15),  # so that the columns stay where they are as agents come
             coloured_state(agent.state.ljust(8)),
             f"{agent.iteration:4}",
-            f"{output.tokens(agent.view_tokens)} / {output.tokens(agent.record_tokens)}".rjust(15),
+            f"{tokens(agent.view_tokens)} / {tokens(agent.record_tokens)}".rjust(15),
             output.dollars(agent.cost),
             Text(_now(agent), style="dim"),
         )
-        for branch, agent in list(in_tree(agents))[:fitting]
+        for branch, run_id in tree[:fitting]
+        if (agent := agents[run_id])
     ]
     headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
     parts: list[RenderableType] = [output.table(headers, rows, width=width, right="ITER|VIEW / RECORD|COST")]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
-    seconds = time.monotonic() - progress.started_at
-    parts.append(
-        Text(
-            f"\n{seconds:.0f} s   {len(agents)} agents   {progress.tool_calls} tool calls   "
-            f"{progress.summaries} summaries   {progress.edits} edits of the view   {progress.cost}",
-            style="bold",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-    )
+    facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", f"{len(agents)} agents"]
+    facts += [f"{progress.counts[what]} {what}" for what in ("tool calls", "summaries", "edits of the view")]
+    facts.append(output.dollars(sum(agent.cost for agent in agents.values())))
+    parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
     parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in list(progress.notes))
     return Group(*parts)
 

@@ -29,18 +29,6 @@ TERMINATED = 143  # 128 + SIGTERM
 
 _SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # what may be asked for: tables are padded to it
 
-# The first that fits counts.
-_EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (errors.RunNotFound, NOT_FOUND),
-    (errors.ConfigurationError, USAGE),
-    (errors.JournalLocked, BUSY),
-    (errors.AddressInUse, BUSY),
-    (errors.JournalSchemaTooNew, STORE),
-    (errors.JournalUnreadable, STORE),
-    (errors.JournalWriteFailed, STORE),
-    (errors.RepertoryError, FAILED),
-)
-
 
 class NothingThere(errors.RepertoryError):
     """What the command was asked about does not exist."""
@@ -58,13 +46,23 @@ class Interrupted(errors.RepertoryError):
         self.exit_code = exit_code
 
 
+_EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits counts
+    NothingThere: NOT_FOUND,
+    errors.RunNotFound: NOT_FOUND,
+    errors.ConfigurationError: USAGE,
+    errors.JournalLocked: BUSY,
+    errors.AddressInUse: BUSY,
+    errors.JournalSchemaTooNew: STORE,
+    errors.JournalUnreadable: STORE,
+    errors.JournalWriteFailed: STORE,
+}
+
+
 def exit_code_of(error: errors.RepertoryError) -> int:
     """The exit code that an error stands for."""
     if isinstance(error, Interrupted):
         return error.exit_code
-    if isinstance(error, NothingThere):
-        return NOT_FOUND
-    return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
 def words_of(error: errors.RepertoryError) -> str:
@@ -110,26 +108,16 @@ def one_line(text: object, width: int = 0) -> str:
 # --- where it goes ----------------------------------------------------------------------------------------
 
 
-def console(*, stderr: bool = False, plain: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Console:
     """A console that shows text as it is: no markup, no emoji codes, no guessing at colours for numbers.
 
     Rich itself sees to ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and to what is not a terminal.
     """
     from rich.console import Console
 
-    return Console(
-        stderr=stderr,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        soft_wrap=False,
-        no_color=True if plain else None,
-        width=None if _has_width(sys.stderr if stderr else sys.stdout) else 200,  # room for whole ids in a file
-    )
-
-
-def _has_width(stream: TextIO) -> bool:
-    return stream.isatty() or "COLUMNS" in os.environ
+    has_width = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    width = None if has_width else 200  # room for whole ids in a file
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
@@ -173,6 +161,12 @@ def show(screen: Console, *parts: RenderableType) -> None:
         for part in parts:
             screen.print(part)
     screen.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def print_table(screen: Console, headers: Sequence[str], rows: Sequence[Sequence[str | Text]], right: str = "") -> None:
+    """Print a table as wide as its console, and an empty line; see ``table``. Nothing where there are no rows."""
+    if rows:
+        show(screen, table(headers, rows, width=screen.width, right=right), "")
 
 
 def print_json(value: Any) -> None:
@@ -258,8 +252,9 @@ def tokens(count: int) -> str:
 
 
 def dollars(amount: float) -> str:
-    """``$0.0123`` below a dollar, ``$1.23`` above."""
-    return f"${amount:.4f}" if amount < 1 else f"${amount:,.2f}"
+    """``$0.0123`` below a dollar, ``$1.23`` above, ``-$0.0123`` for what was lost."""
+    sign, amount = "-" * (amount < 0), abs(amount)
+    return f"{sign}${amount:.4f}" if amount < 1 else f"{sign}${amount:,.2f}"
 
 
 def cost(amount: float, tokens: int) -> str:

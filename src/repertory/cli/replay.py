@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from repertory.replay import Played, RecordedRun
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(replay)
-
-
 def replay(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Recorded runs: JSON or JSONL, maybe gzipped.")

@@ -5,162 +5,131 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-import anyio
-import msgspec
+import typer
 
 from repertory.cli import output
 from repertory.cli.citations import Citation, check_citations
-from repertory.cli.databases import open_run, open_unfinished, runs_database
-from repertory.cli.live import show_progress
-from repertory.cli.stopping import stopped_by_signals
+from repertory.cli.databases import read_run, runs_database
+from repertory.cli.options import (
+    AgentRef,
+    AsJson,
+    Backend,
+    Database,
+    Loop,
+    ModelName,
+    OwnDatabase,
+    Plain,
+    SummaryModel,
+    UnfinishedRunId,
+)
 from repertory.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
-    from repertory.agents.start import Backend
-    from repertory.cli.progress import Progress
     from repertory.llm import Model
     from repertory.llm.messages import Json
-    from repertory.record import RunStatistics
+    from repertory.record import Journal, RunRow, RunStatistics
+    from repertory.summarizer import Strategy
 
 RESEARCH = "repertory.agents:research_team"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended in this process."""
-
-    run_id: str
-    agent: str
-    task: str
-    model: str
-    state: str
-    database: Path
-    seconds: float
-    statistics: RunStatistics
-    answer: str | None = None
-    citations: tuple[Citation, ...] = ()
-    error: RunError | None = None
-    signal: int = 0
-
-    def to_json(self) -> Json:
-        """What ``--json`` gives."""
-        figures = msgspec.to_builtins(self.statistics)
-        agents = figures.pop("runs")
-        unresolved = [citation for citation in self.citations if not citation.resolved]
-        return {
-            "run_id": self.run_id,
-            "agent": self.agent,
-            "task": self.task,
-            "model": self.model,
-            "state": self.state,
-            "answer": self.answer,
-            "error": None if self.error is None else str(self.error),
-            "database": str(self.database),
-            "seconds": round(self.seconds, 3),
-            "agents": agents,
-            **figures,
-            "citations": {
-                "total": len(self.citations),
-                "resolved": len(self.citations) - len(unresolved),
-                "unresolved": [msgspec.to_builtins(citation) for citation in unresolved],
-            },
-        }
-
-    @property
-    def resume_command(self) -> str:
-        """What to type to go on."""
-        return f"repertory resume {self.run_id} --db {self.database}"
-
-
-# --- the commands -----------------------------------------------------------------------------------------
-
-
-def run_task(
-    task: str,
+def run(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do.")],
     *,
-    root: Path | None,
-    agent_ref: str | None,
-    db: Path | None,
-    model: str | None,
-    summary_model: str | None,
-    backend: Backend,
-    as_json: bool,
-    plain: bool,
+    root: Annotated[
+        Path | None, typer.Option("--root", metavar="DIR", help="The folder to read. Default: the current one.")
+    ] = None,
+    agent: AgentRef = None,
+    db: OwnDatabase = None,
+    model: ModelName = None,
+    summary_model: SummaryModel = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
 ) -> None:
-    """See ``repertory run``."""
+    """Run an agent on a task.
+
+    That is the research team on a folder, or an agent of your own. The answer goes to standard output. Ctrl-C ends
+    the run at its next boundary, a second one at once; either way `repertory resume` goes on from there.
+    """
     folder = existing_folder(root or Path())
     options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
-    reference = agent_ref or RESEARCH
-    agent = find_agent(reference, options, model)
+    reference = agent or RESEARCH
+    found = find_agent(reference, options, model)
     path = runs_database(db)
 
     async def start(supervisor: Supervisor) -> Run:
-        return await supervisor.spawn(agent, task, agent_ref=reference, options=options)
+        return await supervisor.spawn(found, task, agent_ref=reference, options=options)
 
-    with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
-        outcome = execute(
-            start,
-            path=path,
-            root=folder,
-            model=model,
-            summary_model=summary_model,
-            backend=backend,
-            progress=progress,
-        )
+    outcome = execute(
+        start,
+        path=path,
+        root=folder,
+        model=model,
+        summary_model=summary_model,
+        backend=backend,
+        as_json=as_json,
+        plain=plain,
+    )
     report(outcome, as_json=as_json)
 
 
-def resume_run(
-    run_id: str | None,
+def resume(
+    run_id: UnfinishedRunId = None,
     *,
-    agent_ref: str | None,
-    root: Path | None,
-    db: Path | None,
-    model: str | None,
-    summary_model: str | None,
-    backend: Backend,
-    as_json: bool,
-    plain: bool,
+    agent: AgentRef = None,
+    root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="Another folder than before.")] = None,
+    db: Database = None,
+    model: ModelName = None,
+    summary_model: SummaryModel = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+    plain: Plain = False,
 ) -> None:
-    """See ``repertory resume``."""
+    """Go on with a run that did not finish.
 
-    async def find() -> tuple[Path, Any]:
-        async with open_unfinished(db) if run_id is None else open_run(run_id, db) as (path, _, row):
-            return path, row
+    It may have been interrupted, stopped or failed. No tool call with an unknown effect is made twice.
+    """
 
-    path, row = anyio.run(find)
+    async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, RunRow]:
+        return path, row
+
+    path, row = read_run(run_id, db, read, unfinished=True)
     started = row.started
     options: Json = dict(started.options)
     if root is not None:
         options["root"] = str(existing_folder(root))
     if model is not None:
         options["model"] = model
-    reference = agent_ref or started.agent_ref
+    reference = agent or started.agent_ref
     if not reference:
         raise ConfigurationError(
             f"run {started.run_id} does not say where its agent {started.agent!r} is defined; "
             "name it with --agent module:name"
         )
-    agent = find_agent(reference, options, options.get("model"))
+    found = find_agent(reference, options, options.get("model"))
 
     async def start(supervisor: Supervisor) -> Run:
-        return await supervisor.resume(started.run_id, agent=agent)
+        return await supervisor.resume(started.run_id, agent=found)
 
     folder = Path(options["root"]) if "root" in options else None
-    with show_progress(as_json=as_json, plain=plain, stderr=True) as progress:
-        outcome = execute(
-            start,
-            path=path,
-            root=folder,
-            model=options.get("model"),
-            summary_model=summary_model,
-            backend=backend,
-            progress=progress,
-        )
+    outcome = execute(
+        start,
+        path=path,
+        root=folder,
+        model=options.get("model"),
+        summary_model=summary_model,
+        backend=backend,
+        as_json=as_json,
+        plain=plain,
+    )
     report(outcome, as_json=as_json)
 
 
@@ -184,6 +153,8 @@ def find_agent(reference: str, options: Json, model: str | None) -> Agent:
     Raises:
         ConfigurationError: There is no such agent or model.
     """
+    import msgspec
+
     from repertory.agents import load_agent
     from repertory.llm import open_model
 
@@ -194,58 +165,54 @@ def find_agent(reference: str, options: Json, model: str | None) -> Agent:
     return agent if model is None else msgspec.structs.replace(agent, model=model)
 
 
-def report(outcome: Outcome, *, as_json: bool) -> None:
-    """Write the answer to standard output, or the one object.
-
-    Raises:
-        Interrupted: A signal ended it.
-        RunError: It failed.
-    """
-    if as_json:
-        output.print_json(outcome.to_json())
-    elif outcome.answer is not None:
-        print_answer(outcome.answer)
-        unresolved = [citation for citation in outcome.citations if not citation.resolved]
-        for citation in unresolved:
-            output.say(f"citation {citation.path}:{citation.first} does not hold: {citation.problem}")
-    raise_for(outcome)
-
-
-def raise_for(outcome: Outcome) -> None:
-    """Raise what kept the run from its answer.
-
-    Raises:
-        Interrupted: A signal ended it.
-        RunError: It failed.
-    """
-    if outcome.signal:
-        words = f"interrupted, nothing is lost; go on with: {outcome.resume_command}"
-        raise output.Interrupted(words, 128 + outcome.signal)
-    if outcome.error is not None:
-        raise type(outcome.error)(f"{outcome.error}; go on with: {outcome.resume_command}") from outcome.error.__cause__
-
-
-def print_answer(answer: str) -> None:
-    """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
-    text = output.clean(answer).rstrip("\n")
-    if not sys.stdout.isatty():
-        sys.stdout.write(f"{text}\n")
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    screen = output.console()
-    for line in text.split("\n"):
-        if line.startswith("- "):  # wrapped under its own first word
-            item = Table.grid()
-            item.add_row("• ", Text(line[2:]))
-            screen.print(item)
-        else:
-            # Not more of Markdown than this: its underscores would eat those of file names.
-            screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
-
-
 # --- one run in the foreground ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended in this process."""
+
+    run_id: str
+    agent: str
+    task: str
+    model: str
+    state: str
+    database: Path
+    seconds: float
+    statistics: RunStatistics
+    answer: str | None = None
+    citations: tuple[Citation, ...] = ()
+    error: RunError | None = None
+    signal: int = 0
+
+    def to_json(self) -> Json:
+        """What ``--json`` gives."""
+        import msgspec
+
+        figures = msgspec.to_builtins(self.statistics)
+        return {
+            "run_id": self.run_id,
+            "agent": self.agent,
+            "task": self.task,
+            "model": self.model,
+            "state": self.state,
+            "answer": self.answer,
+            "error": None if self.error is None else str(self.error),
+            "database": str(self.database),
+            "seconds": round(self.seconds, 3),
+            "agents": figures.pop("runs"),
+            **figures,
+            "citations": {
+                "total": len(self.citations),
+                "resolved": len(self.citations) - len(self.unresolved),
+                "unresolved": [asdict(citation) for citation in self.unresolved],
+            },
+        }
+
+    @property
+    def unresolved(self) -> list[Citation]:
+        """The citations that do not hold."""
+        return [citation for citation in self.citations if not citation.resolved]
 
 
 def execute(
@@ -255,10 +222,12 @@ def execute(
     root: Path | None,
     model: Model | str | None,
     backend: Backend,
-    progress: Progress,
+    as_json: bool,
+    plain: bool,
     summary_model: str | None = None,
+    is_shown: bool = False,
 ) -> Outcome:
-    """Run one run to its end, or until a signal asks to stop. Either way its record says how to go on.
+    """Run one run to its end, or until a signal asks to stop, and show how it goes. Its record says how to go on.
 
     Args:
         start: Starts or resumes it.
@@ -266,11 +235,16 @@ def execute(
         root: The folder that citations in the answer are about; None leaves them unchecked.
         model: For agents that name none.
         backend: The event loop.
-        progress: Takes in what happens.
+        as_json: Standard output is kept for the one object.
+        plain: Lines instead of a picture.
         summary_model: Writes summaries; None extracts them without a model.
+        is_shown: What goes on belongs to standard output, beside the answer.
     """
-    from repertory.agents import open_supervisor, run
-    from repertory.cli.summaries import summaries_by
+    import anyio
+
+    from repertory.agents import open_supervisor
+    from repertory.cli.live import show_progress
+    from repertory.cli.stopping import stopped_by_signals
 
     outcomes: list[Outcome] = []
     begun = time.monotonic()
@@ -291,11 +265,12 @@ def execute(
         if not outcomes:  # a second signal came before the supervisor was closed in order, or before there was a run
             raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
 
-    run(main, backend=backend)
+    with show_progress(as_json=as_json, plain=plain, stderr=not is_shown) as progress:
+        anyio.run(main, backend=backend.value)
     outcome = outcomes[0]
     if outcome.answer is None or root is None:
         return outcome
-    return msgspec.structs.replace(outcome, citations=tuple(check_citations(outcome.answer, root)))
+    return replace(outcome, citations=tuple(check_citations(outcome.answer, root)))
 
 
 async def _outcome(supervisor: Supervisor, run: Run, path: Path, signal_number: int, seconds: float) -> Outcome:
@@ -321,3 +296,70 @@ async def _outcome(supervisor: Supervisor, run: Run, path: Path, signal_number: 
         error=error,
         signal=signal_number,
     )
+
+
+@asynccontextmanager
+async def summaries_by(name: str | None) -> AsyncGenerator[Strategy | None]:
+    """Open the model that writes summaries, for as long as the block lasts; without a name there is none."""
+    if name is None:
+        yield None
+        return
+    import anyio
+
+    from repertory.llm import open_model
+    from repertory.summarizer import ModelStrategy
+
+    model = open_model(name)
+    try:
+        yield ModelStrategy(model)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await model.aclose()
+
+
+# --- what came of it --------------------------------------------------------------------------------------
+
+
+def report(outcome: Outcome, *, as_json: bool) -> None:
+    """Write the answer, or the one object, to standard output; raise what kept the run from its answer."""
+    if as_json:
+        output.print_json(outcome.to_json())
+    elif outcome.answer is not None:
+        print_answer(outcome.answer)
+        for citation in outcome.unresolved:
+            output.say(f"citation {citation.path}:{citation.first} does not hold: {citation.problem}")
+    raise_for(outcome)
+
+
+def raise_for(outcome: Outcome) -> None:
+    """Raise what kept the run from its answer.
+
+    Raises:
+        Interrupted: A signal ended it.
+        RunError: It failed.
+    """
+    go_on = f"go on with: repertory resume {outcome.run_id} --db {outcome.database}"
+    if outcome.signal:
+        raise output.Interrupted(f"interrupted, nothing is lost; {go_on}", 128 + outcome.signal)
+    if outcome.error is not None:
+        raise type(outcome.error)(f"{outcome.error}; {go_on}") from outcome.error.__cause__
+
+
+def print_answer(answer: str) -> None:
+    """Write an answer for a person: wrapped on a terminal, as it is elsewhere."""
+    text = output.clean(answer).rstrip("\n")
+    if not sys.stdout.isatty():
+        sys.stdout.write(f"{text}\n")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = output.console()
+    for line in text.split("\n"):
+        if line.startswith("- "):  # wrapped under its own first word
+            item = Table.grid()
+            item.add_row("• ", Text(line[2:]))
+            screen.print(item)
+        else:
+            # Not more of Markdown than this: its underscores would eat those of file names.
+            screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
-import msgspec
+import typer
 
 from repertory.cli import output
 from repertory.cli.databases import databases_to_read, is_owned, kept_databases, named_database, open_to_read
-from repertory.cli.tree import in_tree
+from repertory.cli.options import AsJson, Database
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.record import Journal, RunRow, RunStatistics
+    from repertory.record import Journal, RunRow
 
 COLOURS = {
     "running": "cyan",
@@ -30,145 +29,129 @@ COLOURS = {
 }
 
 
-class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list; what ``ps --json`` gives for each.
+def ps(
+    *,
+    db: Database = None,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Show runs that have ended, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List runs as a tree.
 
-    Attributes:
-        state: As in the record; ``interrupted`` where the record says that it goes on but no process has the
-            database.
-        iterations: Model calls of its loop that were answered.
-        tokens_seen: Prompt tokens of those, as billed.
-        cost: US dollars of all its model calls, the summarizer's included.
+    Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
     """
+    import anyio
 
-    run_id: str
-    parent_id: str | None
-    agent: str
-    model: str
-    task: str
-    state: str
-    started_at: float
-    updated_at: float
-    iterations: int
-    tokens_seen: int
-    output_tokens: int
-    cost: float
-    result: str | None
-    error: str | None
-    resumable: bool
+    if named_database(db) is None and not kept_databases():
+        if as_json:
+            output.print_json({"database": None, "owned": False, "runs": []})
+        else:
+            sys.stdout.write(_hint([], [], "") + "\n")
+        return
+    path, *others = databases_to_read(db)
+    owned = is_owned(path)
+
+    async def read() -> list[dict[str, Any]]:
+        async with open_to_read(path) as journal:
+            return await read_runs(journal, owned=owned)
+
+    runs = anyio.run(read)
+    shown = runs if everything else _unfinished_trees(runs)
+    if as_json:
+        output.print_json({"database": str(path), "owned": owned, "runs": shown})
+        return
+    if named_database(db) is None:
+        more = f"; {len(others)} older beside it, --db FILE picks one" if others else ""
+        output.say(f"reading {path}{more}")
+    _print(shown)
+    hint = _hint(runs, shown, "" if named_database(db) is None else f" --db {path}")
+    if hint:
+        sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
 
 
 def state_of(row: RunRow, *, owned: bool) -> str:
-    """A run's state as a person should read it."""
+    """A run's state as a person should read it: what goes on by its record, but nowhere else, was interrupted."""
     from repertory.record import FINAL_STATES
 
     return row.state if owned or row.state in FINAL_STATES else "interrupted"
 
 
-def run_line(row: RunRow, figures: RunStatistics, *, owned: bool) -> RunLine:
-    """What a list says about one run."""
-    state = state_of(row, owned=owned)
-    started = row.started
-    return RunLine(
-        run_id=started.run_id,
-        parent_id=started.parent_id,
-        agent=started.agent,
-        model=started.model,
-        task=started.task,
-        state=state,
-        started_at=started.at,
-        updated_at=max(row.updated_at, figures.replied_at),
-        iterations=figures.iterations,
-        tokens_seen=figures.tokens_seen,
-        output_tokens=figures.output_tokens,
-        cost=figures.cost_seen,
-        result=row.result,
-        error=row.error,
-        resumable=started.parent_id is None and state in ("interrupted", "failed", "stopped"),
-    )
-
-
-def list_runs(*, db: Path | None, everything: bool, as_json: bool) -> None:
-    """See ``repertory ps``."""
-    if named_database(db) is None and not kept_databases():
-        if as_json:
-            output.print_json({"database": None, "owned": False, "runs": []})
-        else:
-            print(_hint([], [], ""))  # noqa: T201 - a command's own answer
-        return
-    paths = databases_to_read(db)
-    lines, owned = anyio.run(_read_lines, paths[0])
-    shown = lines if everything else _unfinished_trees(lines)
-    if as_json:
-        output.print_json({"database": str(paths[0]), "owned": owned, "runs": [msgspec.to_builtins(r) for r in shown]})
-        return
-    if named_database(db) is None:
-        more = f"; {len(paths) - 1} older beside it, --db FILE picks one" if len(paths) > 1 else ""
-        output.say(f"reading {paths[0]}{more}")
-    if shown:
-        _print_table(shown)
-    hint = _hint(lines, shown, "" if named_database(db) is None else f" --db {paths[0]}")
-    if hint:
-        print(f"\n{hint}" if shown else hint)  # noqa: T201 - a command's own answer
-
-
-async def _read_lines(path: Path) -> tuple[list[RunLine], bool]:
-    owned = is_owned(path)
-    async with open_to_read(path) as journal:
-        return await read_lines(journal, owned=owned), owned
-
-
-async def read_lines(journal: Journal, *, owned: bool) -> list[RunLine]:
-    """Read the list: two questions to the database, however many runs it holds."""
+async def read_runs(journal: Journal, *, owned: bool) -> list[dict[str, Any]]:
+    """Read what ``ps --json`` gives for each run: two questions to the database, however many it holds."""
     from repertory.record import RunStatistics
 
-    rows, figures = await journal.read_runs(), await journal.read_statistics()
-    return [run_line(row, figures.get(row.started.run_id, RunStatistics()), owned=owned) for row in rows]
+    rows, all_figures = await journal.read_runs(), await journal.read_statistics()
+    runs = []
+    for row in rows:
+        started, state = row.started, state_of(row, owned=owned)
+        figures = all_figures.get(started.run_id, RunStatistics())
+        runs.append(
+            {
+                "run_id": started.run_id,
+                "parent_id": started.parent_id,
+                "agent": started.agent,
+                "model": started.model,
+                "task": started.task,
+                "state": state,
+                "started_at": started.at,
+                "updated_at": max(row.updated_at, figures.replied_at),
+                "iterations": figures.iterations,
+                "tokens_seen": figures.tokens_seen,
+                "output_tokens": figures.output_tokens,
+                "cost": figures.cost_seen,
+                "result": row.result,
+                "error": row.error,
+                "resumable": started.parent_id is None and state in ("interrupted", "failed", "stopped"),
+            }
+        )
+    return runs
 
 
-def _unfinished_trees(lines: Sequence[RunLine]) -> list[RunLine]:
+def _unfinished_trees(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The trees whose root has not come to an end, whole."""
     kept: set[str] = set()
-    for line in lines:
-        root_goes_on = line.parent_id is None and line.state not in ("done", "failed", "stopped")
-        if root_goes_on or line.parent_id in kept:
-            kept.add(line.run_id)
-    return [line for line in lines if line.run_id in kept]
+    for run in runs:
+        if run["parent_id"] in kept or (run["parent_id"] is None and run["state"] not in ("done", "failed", "stopped")):
+            kept.add(run["run_id"])
+    return [run for run in runs if run["run_id"] in kept]
 
 
-def _hint(lines: Sequence[RunLine], shown: Sequence[RunLine], where: str) -> str:
+def _hint(runs: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], where: str) -> str:
     """What a person may want to do next; "" where the table says it all."""
-    resumable = [line for line in shown if line.resumable]
+    resumable = [run["run_id"] for run in shown if run["resumable"]]
     if resumable:
-        return f"Go on with: repertory resume {resumable[-1].run_id}{where}"
+        return f"Go on with: repertory resume {resumable[-1]}{where}"
     if shown:
         return ""
-    if not lines:
+    if not runs:
         return 'No runs yet. Start one: repertory demo, or repertory run "TASK" --root DIR'
-    return f"Nothing is under way. {len(lines)} runs have ended: repertory ps -a{where} shows them."
+    return f"Nothing is under way. {len(runs)} runs have ended: repertory ps -a{where} shows them."
 
 
-def _print_table(lines: Sequence[RunLine]) -> None:
-    now = time.time()
-    rows: list[tuple[str | Text, ...]] = []
-    for branch, line in in_tree(lines):
-        # A sub-agent's id is its parent's and a part of its own.
-        own = line.run_id.removeprefix(line.parent_id or "") if branch else line.run_id
-        rows.append(
-            (
-                f"{branch}{output.one_line(own)}",
-                output.one_line(line.agent),
-                coloured_state(line.state),
-                output.duration(now - line.started_at),
-                str(line.iterations),
-                output.tokens(line.tokens_seen),
-                output.dollars(line.cost),
-                output.one_line(line.error or line.task, 200),
-            )
+def _print(runs: Sequence[dict[str, Any]]) -> None:
+    by_id = {run["run_id"]: run for run in runs}
+    rows = [
+        (
+            f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
+            output.one_line(run["agent"]),
+            coloured_state(run["state"]),
+            output.duration(time.time() - run["started_at"]),
+            str(run["iterations"]),
+            output.tokens(run["tokens_seen"]),
+            output.dollars(run["cost"]),
+            output.one_line(run["error"] or run["task"], 200),
         )
-    headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
-    screen = output.console()
-    output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
+        for branch, run_id in in_tree({run["run_id"]: run["parent_id"] for run in runs})
+        if (run := by_id[run_id])
+    ]
+    if rows:
+        headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
+        screen = output.console()
+        output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
+
+
+def own_id(run: Mapping[str, Any]) -> str:
+    """A sub-agent's id is its parent's and a part of its own; that part."""
+    return output.one_line(run["run_id"].removeprefix(run["parent_id"] or ""))
 
 
 def coloured_state(state: str) -> Text:
@@ -176,3 +159,25 @@ def coloured_state(state: str) -> Text:
     from rich.text import Text
 
     return Text(state, style=COLOURS.get(state.strip(), ""))
+
+
+def in_tree(parents: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Each run after its parent, with what to draw before it.
+
+    Args:
+        parents: The id of each run with that of its parent. Whose parent is not among them is a root.
+    """
+    children: dict[str | None, list[str]] = {}
+    for run_id, parent_id in parents.items():
+        children.setdefault(parent_id if parent_id in parents else None, []).append(run_id)
+
+    def below(parent: str | None, indent: str) -> Iterator[tuple[str, str]]:
+        siblings = children.get(parent, [])
+        for run_id in siblings:
+            branch, further = ("└ ", "  ") if run_id == siblings[-1] else ("├ ", "│ ")
+            if parent is None:
+                branch = further = ""
+            yield indent + branch, run_id
+            yield from below(run_id, indent + further)
+
+    return below(None, "")

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Backend(StrEnum):
-    """The event loops."""
-
-    trio = "trio"
-    asyncio = "asyncio"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(serve)
+from repertory.cli.options import Backend, Loop, OwnDatabase, SummaryModel
 
 
 def serve(
     *,
-    db: Annotated[
-        Path | None,
-        typer.Option(
-            "--db", metavar="FILE", help="The database. Default: $REPERTORY_DB, else runs.db in the data folder."
-        ),
-    ] = None,
+    db: OwnDatabase = None,
     socket: Annotated[
         Path | None,
         typer.Option("--socket", metavar="PATH", help="The unix socket. Default: ctl.sock in the runtime folder."),
@@ -47,14 +31,7 @@ def serve(
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="The model of agents that name none.")
     ] = None,
-    summary_model: Annotated[
-        str | None,
-        typer.Option(
-            "--summary-model",
-            metavar="NAME",
-            help="The model that writes summaries, such as a small one. Default: none, they are extracted.",
-        ),
-    ] = None,
+    summary_model: SummaryModel = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an earlier process left unfinished.")
     ] = False,
@@ -64,9 +41,7 @@ def serve(
             "--redact", metavar="NAME", help="An environment variable whose value is never recorded. May be repeated."
         ),
     ] = None,
-    backend: Annotated[
-        Backend, typer.Option("--backend", metavar="trio|asyncio", help="The event loop.")
-    ] = Backend.trio,
+    backend: Loop = Backend.trio,
 ) -> None:
     """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
 
@@ -75,7 +50,7 @@ def serve(
     from repertory.agents import run
     from repertory.cli.databases import runs_database
     from repertory.cli.output import say
-    from repertory.cli.summaries import summaries_by
+    from repertory.cli.running import summaries_by
     from repertory.service import Options, run_service
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""``repertory torture``: the scenarios of ``repertory.torture``, played and tabled."""
+"""``repertory stress`` and ``repertory torture``: they try to make it lose something, and say whether it did."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repertory.cli import output, signals
+from repertory.cli.options import AsJson, Backend, Loop, database
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from repertory.record import Snapshot
     from repertory.torture import Report, ScenarioReport
+    from repertory.torture.appends import AppendsReport, Progress
+
+_MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
+_SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
+_SURVIVES = {"power": "each on disk before it was acknowledged", "process": "survive the process, not the power"}
+
+
+class Workload(StrEnum):
+    """What can be stressed."""
+
+    appends = "appends"
 
 
 class Profile(StrEnum):
@@ -23,9 +38,71 @@ class Profile(StrEnum):
     full = "full"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(torture)
+def stress(
+    workload: Annotated[
+        Workload, typer.Argument(metavar="WORKLOAD", help="What to stress: appends.")
+    ] = Workload.appends,
+    *,
+    writers: Annotated[
+        int, typer.Option("--writers", min=1, max=10_000, metavar="N", help="How many append at once.")
+    ] = 50,
+    appends: Annotated[
+        int, typer.Option("--appends", min=1, max=1_000_000, metavar="N", help="Appends of each writer.")
+    ] = 2000,
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, max=1000, metavar="N", help="How many of the writers are OS threads.")
+    ] = 8,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Acknowledge what survives a loss of power, not just of the process.")
+    ] = False,
+    db: Annotated[Path | None, database("one that is thrown away")] = None,
+    backend: Loop = Backend.trio,
+    as_json: AsJson = False,
+) -> None:
+    """Append from many tasks at once, and check.
+
+    Nothing may be lost, doubled or out of order, and no snapshot may show what came after it.
+    """
+    import tempfile
+
+    import anyio
+
+    from repertory.cli.live import status_line
+    from repertory.cli.stopping import stopped_by_signals
+    from repertory.torture.appends import run_appends
+
+    if writers * appends > _MOST:
+        raise ConfigurationError(f"{writers:,} writers with {appends:,} appends each are more than {_MOST:,} appends")
+
+    async def main() -> AppendsReport:
+        async with stopped_by_signals() as stop:
+            # Made where signals are waited for, so that none leaves it behind.
+            with tempfile.TemporaryDirectory(prefix="repertory-") as folder, status_line() as show:
+                return await run_appends(
+                    writers=writers,
+                    appends=appends,
+                    threads=threads,
+                    path=db or Path(folder) / "stress.db",
+                    durability="power" if durable else "process",
+                    summarize=_summarize,
+                    on_progress=lambda progress: show(_appended(progress)),
+                )
+        raise stop.interrupted("stopped before the end; nothing was found wrong so far")
+
+    finish(anyio.run(main, backend=backend.value), as_json=as_json)
+
+
+async def _summarize(snapshot: Snapshot) -> str:
+    """The digest that a run's own summarizer falls back to, of the newest entries."""
+    from repertory.context import digest, names_used
+
+    newest = snapshot[-_SUMMARIZED:]
+    return digest(newest, tokens=500, previous="", used=names_used(newest))
+
+
+def _appended(progress: Progress) -> str:
+    done = f"{progress.acknowledged:,} of {progress.total:,} appends, {progress.snapshots:,} snapshots"
+    return f"{progress.seconds:4.0f} s  {done}"
 
 
 def torture(
@@ -47,9 +124,7 @@ def torture(
         typer.Option("--traces", metavar="DIR", help="Look again at what a failed case of power cuts left."),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes that play.")] = 2,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Try to make it lose something.
 
@@ -59,23 +134,15 @@ def torture(
     """
     from platformdirs import user_cache_path
 
+    from repertory.cli.live import status_line
     from repertory.torture import choose, run_torture
     from repertory.torture.scenarios import SCENARIOS
 
     if (case is not None or traces is not None) and len(only or []) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
-    screen = output.console(stderr=True)
-    live = screen.is_terminal and not screen.is_dumb_terminal
-
-    def show(report: ScenarioReport) -> None:
-        line = f"{report.name}: {report.cases} of {report.planned} cases, {report.failed} failures, {_tried(report)}"
-        screen.print(
-            f"{output.one_line(line, screen.width - 10):<{screen.width - 10}} {report.seconds:4.0f} s", end="\r"
-        )
-
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
-    with signals.told_to(told.append):
+    with signals.told_to(told.append), status_line() as show:
         report = run_torture(
             choose(SCENARIOS, only or []),
             profile=profile.value,
@@ -84,17 +151,20 @@ def torture(
             traces=traces,
             keep=user_cache_path("repertory") / f"torture-{seed}",
             workers=workers,
-            on_progress=show if live else lambda report: None,
+            on_progress=lambda each: show(_played(each)),
             is_stopped=lambda: bool(told),
         )
-    if live:
-        screen.print(" " * (screen.width - 1), end="\r")
     finish(report, as_json=as_json)
     if told:
         raise typer.Exit(128 + told[0])
 
 
-def finish(report: Report, *, as_json: bool) -> None:
+def _played(each: ScenarioReport) -> str:
+    done = f"{each.cases} of {each.planned} cases, {each.failed} failures"
+    return f"{each.seconds:4.0f} s  {each.name}: {done}, {_tried(each)}"
+
+
+def finish(report: AppendsReport | Report, *, as_json: bool) -> None:
     """Write what was found.
 
     Raises:
@@ -102,56 +172,82 @@ def finish(report: Report, *, as_json: bool) -> None:
     """
     import msgspec
 
+    from repertory.torture import Report
+
     if as_json:
         output.print_json({**msgspec.to_builtins(report), "clean": report.clean})
+    elif isinstance(report, Report):
+        _print_scenarios(report)
     else:
-        _print(report)
+        _print_appends(report)
     if not report.clean:
         raise RepertoryError("not everything is as promised; please report it with the lines above")
 
 
-def _tried(report: ScenarioReport) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in report.counts.items()) or "nothing yet"
+def _print_appends(report: AppendsReport) -> None:
+    from rich.text import Text
+
+    tasks = report.writers - report.threads
+    rate = f"{report.appends_per_second:,.0f} a second, by {tasks} tasks and {report.threads} threads"
+    facts = f"{rate}; {_SURVIVES.get(report.durability, '')}"
+    rows: list[tuple[str | Text, ...]] = [("acknowledged", f"{report.acknowledged:,}", facts)]
+    for name, count, among in (
+        ("lost", report.lost, ""),
+        ("duplicated", report.duplicated, ""),
+        ("reordered", report.reordered, ""),
+        ("snapshots that changed", report.snapshot_violations, f"of {report.snapshots_checked:,}"),
+        ("summaries that knew too much", report.summary_violations, f"of {report.summaries_checked:,}"),
+    ):
+        rows.append((name, Text(f"{count:,}", style="red" if count else "green"), among))
+    screen = output.console()
+    output.show(screen, output.table(("", "", ""), rows, width=screen.width))
 
 
-def _print(report: Report) -> None:
+def _print_scenarios(report: Report) -> None:
     from rich.text import Text
 
     screen = output.console()
-    rows: list[list[str | Text]] = []
+    rows: list[tuple[str | Text, ...]] = []
     for each in report.scenarios:
-        caught = sum(count > 0 for count in each.controls.values())
-        cases = f"{each.cases:,}" if each.cases == each.planned else f"{each.cases:,} of {each.planned:,}"
+        if each.left_out:
+            rows.append((each.name, "left out", "", "", ""))
+            continue
+        caught, controls = sum(count > 0 for count in each.controls.values()), len(each.controls)
         rows.append(
-            [
+            (
                 each.name,
-                "left out" if each.left_out else cases,
-                "" if each.left_out else Text(f"{each.failed:,}", style="red" if each.failed else "green"),
-                Text(
-                    f"{caught} of {len(each.controls)} caught" if each.controls else "",
-                    style="green" if caught == len(each.controls) else "red",
-                ),
-                "" if each.left_out else f"{each.seconds:,.0f} s",
-            ]
+                f"{each.cases:,}" + (f" of {each.planned:,}" if each.cases != each.planned else ""),
+                Text(f"{each.failed:,}", style="red" if each.failed else "green"),
+                Text(f"{caught} of {controls} caught" * bool(controls), style="green" if caught == controls else "red"),
+                f"{each.seconds:,.0f} s",
+            )
         )
-    headers = ["scenario", "cases", "failures", "controls", "time"]
+    headers = ("scenario", "cases", "failures", "controls", "time")
     output.show(screen, output.table(headers, rows, width=screen.width, right="cases|failures|time"))
-    lines = [f"seed {report.seed}, profile {report.profile}" + (", ended early" if report.interrupted else "")]
-    lines += [f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios]
-    again = f"repertory torture --seed {report.seed} --only"
+    early = ", ended early" if report.interrupted else ""
+    for line in (f"seed {report.seed}, profile {report.profile}{early}", *_details(report)):
+        screen.print(line, soft_wrap=True)
+
+
+def _details(report: Report) -> Iterator[str]:
+    """What was tried, then what failed, each with the command that plays it again."""
+    yield from (f"{each.name}: {each.left_out or _tried(each)}" for each in report.scenarios)
     for each in report.scenarios:
-        lines += [f"{each.name}: the control {name!r} did not fail" for name, hits in each.controls.items() if not hits]
+        yield from (
+            f"{each.name}: the control {name!r} did not fail" for name, hits in each.controls.items() if not hits
+        )
         shown: set[int] = set()
         for failure in each.failures:
-            lines.append(f"{each.name}, case {failure.case}: {output.one_line(failure.what)}")
+            yield f"{each.name}, case {failure.case}: {output.one_line(failure.what)}"
             if failure.case not in shown:
                 shown.add(failure.case)
-                lines.append(f"    again:      {again} {each.name} --case {failure.case}")
+                again = f"repertory torture --seed {report.seed} --only {each.name} --case {failure.case}"
+                yield f"    again:      {again}"
                 if failure.evidence:
-                    lines.append(
-                        f"    as it was:  {again} {each.name} --case {failure.case} --traces {failure.evidence}"
-                    )
+                    yield f"    as it was:  {again} --traces {failure.evidence}"
         if each.failed > len(each.failures):
-            lines.append(f"{each.name}: and {each.failed - len(each.failures)} failures more")
-    for line in lines:
-        screen.print(line, soft_wrap=True)
+            yield f"{each.name}: and {each.failed - len(each.failures)} failures more"
+
+
+def _tried(report: ScenarioReport) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in report.counts.items()) or "nothing yet"
