@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from repertory._frozen import freeze_fields
 from repertory.errors import ModelResponseInvalid
-from repertory.llm.messages import Block, Json, Message, encode_block, encode_message
+from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
 from repertory.llm.profiles import ModelProfile
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
@@ -66,6 +67,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "options", sequences=("messages", "system", "tools", "betas"))
+
+
+def request_digest(request: ModelRequest) -> str:
+    """Sixteen hexadecimal digits that stand for everything a request says; the same request always has the same."""
+    return blake2b(canonical_json(encode_request(request)), digest_size=8).hexdigest()
 
 
 _UNMARKABLE = frozenset({"thinking", "redacted_thinking"})

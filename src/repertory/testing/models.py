@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import anyio.lowlevel
 import msgspec
 
-from repertory.llm._digest import request_digest
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, Thinking, ToolUse, text_of
 from repertory.llm.model import (
@@ -29,6 +28,7 @@ from repertory.llm.model import (
     ThinkingDelta,
     ToolUseStarted,
     Usage,
+    request_digest,
 )
 from repertory.llm.profiles import OFFLINE, ModelProfile
 

@@ -1,0 +1,204 @@
+"""What a question is about, and which lines of a text answer it: words, stems and sentences, for the offline model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import msgspec
+
+_STOP = frozenset(
+    """
+    about above across after again against all along already also although always and another answer any anything are
+    around ask because become been before being below between both but can cannot cite code come compare could describe
+    detail did different does doing done down during each either else enough every everything example explain file find
+    first for from further get give given had has have here him his how however inside instead into its itself just keep
+    know last let like line list little look made main make many may mean might more most much must name need never new
+    nor not nothing now off often once one only onto other our out over own part path per place please point possible
+    purpose put question quite rather really relevant report result same say see seem separate several shall she short
+    should show since some something source still such summarize take task tell than that the their them then there
+    these they thing think this those through thus too toward under until upon use using various very via want was way
+    well were what when where whether which while who whole whose why will with within without work would write yet you
+    your
+    """.split()  # noqa: SIM905 - so many quoted words would be worse
+)
+# Words that fit nearly everything in their field, and so tell little.
+_GENERAL = frozenset(
+    """
+    class data function implementation item library method module object package process program project python run
+    software standard start stop system type value
+    """.split()  # noqa: SIM905
+)
+_WORD = re.compile(r"(`?)([A-Za-z_][A-Za-z0-9_]*|\d{3,})")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of QueueFull and wake_up
+_ENDING = re.compile(r"(?:'s|ations?|ingly|ings?|edly|ies|ers?|ed|es|(?<!s)s|ly|y|e)$")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(*\d])")
+_SOURCE = re.compile(r" \(([^\s()]+):\d+\)$")
+# Tests, examples and other people's code explain less than the thing itself.
+_ASIDE = re.compile(r"(^|[/_.-])(tests?|testing|bench\w*|examples?|mocks?|vendor|site-packages|node_modules)([/_.-]|$)")
+
+_DEFINITION = re.compile(r"(\s*)(?:async\s+)?(def|class|func|fn|function|struct|interface)\s+(\w+)")
+_STATEMENT = re.compile(
+    r"(?:if|elif|else|for|while|return|import|from|raise|try|except|finally|with|async|await|yield|assert|del|pass|"
+    r"break|continue|global|self|const|let|var|def|class|lambda|not|print|@)\b|[\w.\[\]'\"]+\s*(?:=|\+=|\()|[@)\]}]"
+)
+_MARKS = re.compile(r"^(?:#+|//+|/\*+|\*+|;+|--|>+|[rRbBuU]?(?:\"\"\"|'''))\s*|\s*(?:\"\"\"|'''|\*/)$")
+
+
+class Keyword(msgspec.Struct, frozen=True):
+    """A word that a question turns on.
+
+    Attributes:
+        word: As it was written.
+        stem: What its forms have in common.
+        weight: What a text gains that has it.
+    """
+
+    word: str
+    stem: str
+    weight: float
+
+
+def stem(word: str) -> str:
+    """What the forms of a word have in common: ``queues`` and ``queue``, ``waiting`` and ``waits``."""
+    word = word.lower()
+    short = _ENDING.sub("", word)
+    if len(short) < 3:
+        return word
+    doubled = len(short) > 3 and short[-1] == short[-2] and short[-1] not in "aeiosl"  # running, runn, run
+    return short[:-1] if doubled else short
+
+
+_STOP_STEMS, _GENERAL_STEMS = ({stem(word) for word in words} for words in (_STOP, _GENERAL))
+
+
+@lru_cache(maxsize=4_096)
+def _stems(text: str) -> frozenset[str]:
+    words = [match[2] for match in _WORD.finditer(text)]
+    return frozenset(stem(part) for word in words for part in (word, *_PARTS.findall(word)))
+
+
+def keywords(text: str, *, limit: int = 12) -> list[Keyword]:
+    """What a text is about, the most telling words first: names of programs, then nouns and verbs."""
+    found: dict[str, Keyword] = {}
+    for quote, word in _WORD.findall(text):
+        key = stem(word)
+        if len(word) < 3 or key in _STOP_STEMS:
+            continue
+        is_name = bool(quote) or "_" in word or any(letter.isupper() for letter in word[1:])
+        weight = 2.0 if is_name else 0.5 if key in _GENERAL_STEMS else 1.0
+        if key not in found or found[key].weight < weight:
+            found[key] = Keyword(word, key, weight)
+    return sorted(found.values(), key=lambda keyword: -keyword.weight)[:limit]
+
+
+def fit(text: str, wanted: Iterable[Keyword]) -> float:
+    """How well a text fits: the weights of the keywords that occur in it, each once; less for tests and the like."""
+    stems = _stems(text)
+    source = _SOURCE.search(text)
+    aside = _ASIDE.search(source[1] if source else text if " " not in text else "")
+    return sum(keyword.weight for keyword in wanted if keyword.stem in stems) * (0.3 if aside else 1.0)
+
+
+def choose(lines: Iterable[str], wanted: Sequence[Keyword], *, limit: int) -> list[str]:
+    """The lines that answer best together: each is weighed by what it adds, and none is told twice."""
+    left = list(dict.fromkeys(lines))
+    chosen: list[str] = []
+    missing = list(wanted)
+    floor = 0.0
+
+    def worth(line: str) -> float:
+        value = fit(line, wanted) + 0.6 * fit(line, missing)
+        # Half a sentence explains little, and a long one hits more words by chance.
+        return value * (1.0 if line[0].isupper() or line[0] in "`-" else 0.6) / (1 + len(line) / 600)
+
+    while left and len(chosen) < limit:
+        best = max(left, key=worth)
+        left.remove(best)
+        if worth(best) <= floor:
+            break
+        if any(_same(best, other) for other in chosen):
+            continue
+        floor = floor or 0.35 * worth(best)
+        chosen.append(best)
+        told = _stems(best)
+        missing = [keyword for keyword in missing if keyword.stem not in told]
+    return chosen
+
+
+def _same(first: str, second: str) -> bool:
+    one, two = sorted((_stems(_SOURCE.sub("", first)), _stems(_SOURCE.sub("", second))), key=len)
+    return len(one & two) >= 0.8 * len(one)
+
+
+def cited_in(text: str) -> list[str]:
+    """The lines of a text that end with their source, ``path:line`` in brackets."""
+    rows = (row.strip().removeprefix("- ") for row in text.splitlines())
+    return [row for row in rows if _SOURCE.search(row)]
+
+
+def source_of(line: str) -> str:
+    """The source of a line that has one, ``path:line``."""
+    return line[line.rindex("(") + 1 : -1]
+
+
+def sentences(text: str) -> list[str]:
+    """Cut prose into sentences; a blank line or a list item ends one too."""
+    found: list[str] = []
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*#>]|\d+\.)\s)", text):
+        found.extend(part for part in _SENTENCE_END.split(" ".join(paragraph.split())) if part)
+    return found
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut a text at a word, with an ellipsis, so that it has at most ``limit`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:") + "…"
+
+
+def quotable(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """The sentences in some numbered lines of a file, each with its source: prose, comments and docstrings."""
+    run: list[tuple[int, str]] = []  # neighbouring lines of prose
+    owner = holder = ""  # the definition that they may describe, and the class around it
+    for number, text in (*lines, (0, "}")):
+        bare, defined = text.strip(), _DEFINITION.match(text)
+        while (unmarked := _MARKS.sub("", bare)) != bare:
+            bare = unmarked
+        if not defined and bare and _is_prose(bare, marked=bare != text.strip(), going_on=bool(run)):
+            run.append((number, bare))
+            continue
+        if run:
+            yield from _cite(path, run, owner)
+        if run or bare:
+            owner = ""
+        run = []
+        if defined:
+            indent, kind, name = defined.groups()
+            holder = name if kind == "class" else holder if indent else ""
+            owner = f"{holder}.{name}" if holder and kind != "class" else name
+
+
+def _is_prose(text: str, *, marked: bool, going_on: bool) -> bool:
+    """Whether a line reads like a sentence, or the rest of one; comment signs make it likely."""
+    if not marked and _STATEMENT.match(text):
+        return False
+    words = text.split()
+    plain = sum(word.strip(".,;:!?()'\"`*").replace("-", "").replace("'", "").isalpha() for word in words)
+    if going_on:
+        return plain >= (0.25 if marked else 0.4) * len(words)
+    return plain >= (2 if marked else 4) and plain >= 0.6 * len(words)
+
+
+def _cite(path: str, run: Sequence[tuple[int, str]], owner: str) -> Iterator[str]:
+    """Cut neighbouring lines into sentences, each with the line on which it begins."""
+    whole = " ".join(text for _, text in run)
+    starts = [sum(len(text) + 1 for _, text in run[:index]) for index in range(len(run))]
+    at = 0
+    for sentence in _SENTENCE_END.split(whole):
+        at = whole.index(sentence, at)
+        number = next(line for start, (line, _) in zip(reversed(starts), reversed(run), strict=True) if start <= at)
+        if len(sentence) >= 25 or owner:
+            yield f"{f'`{owner}`: ' if owner else ''}{shorten(sentence, 300)} ({path}:{number})"
+        owner = ""
+        at += len(sentence)
