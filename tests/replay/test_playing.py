@@ -16,7 +16,17 @@ from repertory.errors import ConfigurationError, PromptTooLong
 from repertory.llm import profile_for
 from repertory.llm.messages import Image, Message, RawBlock, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import Breakpoint, ModelRequest, ModelResponse
-from repertory.replay import Played, RecordedRun, ReplayModel, Turn, play, policy_named, profile_named, replay_tools
+from repertory.replay import (
+    Played,
+    RecordedRun,
+    ReplayModel,
+    Turn,
+    figures,
+    play,
+    policy_named,
+    profile_named,
+    replay_tools,
+)
 from repertory.replay.model import times_of
 from repertory.tools import ToolContext, call_tool
 
@@ -36,9 +46,11 @@ def test_a_plain_loop_is_the_append_only_loop(run_async: RunAsync, tmp_path: Any
         assert (result.error, result.view, result.costs) == ("", result.plain, result.plain_costs)
         assert result.usage == result.plain_usage
         assert len(result.view) == len(run.turns)
-        assert all(seen for _, _, seen in result.recall)
-        assert result.result_tokens == result.whole_tokens > 0
-        assert (result.blind, result.invalid, result.without_task, result.decisions) == (0, 0, 0, Counter())
+        meaning = result.meaning
+        assert all(seen for *_, seen in meaning.counts)
+        assert meaning.result_tokens == meaning.whole_tokens > 0
+        assert (meaning.blind, meaning.standing_chars, sum(result.rereads)) == (0, 0, 0)
+        assert (result.invalid, meaning.without_task, result.decisions) == (0, 0, Counter())
 
 
 def test_the_loop_is_shown_what_was_recorded(run_async: RunAsync, tmp_path: Any) -> None:
@@ -86,8 +98,8 @@ async def test_thrift_is_cheaper_than_appending_and_strict_shows_less() -> None:
     assert sum(thrifty.decisions.values()) > 0
     assert thrifty.cleared_tokens > 0
     assert max(thrifty.view) < max(thrifty.plain)
-    assert thrifty.whole_tokens == thrifty.result_tokens
-    assert strict.whole_tokens == 0
+    assert thrifty.meaning.whole_tokens == thrifty.meaning.result_tokens
+    assert strict.meaning.whole_tokens == 0
     assert max(strict.view) < max(thrifty.view)
     assert len(thrifty.build_seconds) == 100
     assert (thrifty.invalid, strict.invalid, thrifty.error, strict.error) == (0, 0, "", "")
@@ -103,16 +115,19 @@ async def test_what_a_policy_takes_away_is_missed() -> None:
         results=ResultPolicy(expiration_mode="remove", expiration_turns=2),
     )
     result = await played(run, policy)
-    assert result.recall["union", "over_10", False] > 0
-    assert result.blind > 0
-    assert result.recall["union", "over_10", True] == 0
+    found = figures([result])
+    assert found["recall_over_10"]["union"] == found["facts"]["over_10"] == 0
+    assert found["retrievals_needed"] > 0
+    assert found["reread_cost_ratio"] > 0
 
 
 def test_the_same_recording_gives_the_same_figures_every_time() -> None:
     """Nothing in a replay depends on chance, names of citations included."""
     run = long_run(100, size=6_000)
     one, other = (anyio.run(played, run, ContextPolicy(), backend="asyncio") for _ in range(2))
-    assert msgspec.structs.replace(one, build_seconds=[]) == msgspec.structs.replace(other, build_seconds=[])
+    first, second = ({**figures([each]), "build_ms_p50": 0, "build_ms_p99": 0} for each in (one, other))
+    assert first == second
+    assert (one.view, one.costs) == (other.view, other.costs)
     assert one.decisions
 
 

@@ -16,24 +16,37 @@ from replay_stories import long_run
 
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Usage
-from repertory.replay import LONG, Played, bars, figures, report, svg, write_chart
+from repertory.replay import LONG, Meaning, Played, bars, figures, report, svg, write_chart
 from repertory.replay.chart import check_target
+
+COUNTS = {
+    ("union", "1", False, True): 3,
+    ("union", "over_10", True, False): 1,
+    ("paths", "1", False, True): 2,
+    ("lines", "over_10", False, True): 1,
+    ("lines", "over_10", True, True): 1,
+    ("lines", "over_10", True, False): 2,
+    ("lines", "1", True, True): 4,
+}
 
 
 def made(turns: int = 2, **fields: Any) -> Played:
     """A played run with round figures."""
+    run = long_run(turns, run_id=f"run-{turns}")
+    meaning = Meaning(
+        counts=Counter(COUNTS), blind=1, result_tokens=80, whole_tokens=60, standing_chars=200, bare_chars=30
+    )
     return Played(
         **{
-            "run": long_run(turns, run_id=f"run-{turns}"),
+            "run": run,
+            "meaning": meaning,
+            "rereads": [0.0, 1.5],
             "view": [100, 150],
             "plain": [100, 300],
             "costs": [1.0, 2.0],
             "plain_costs": [1.0, 5.0],
             "usage": Usage(input_tokens=250),
             "plain_usage": Usage(input_tokens=400),
-            "recall": Counter({("union", "1", True): 3, ("union", "over_10", False): 1, ("paths", "1", True): 2}),
-            "result_tokens": 80,
-            "whole_tokens": 60,
             "build_seconds": [0.001, 0.003],
             "decisions": Counter(pays=2),
             **fields,
@@ -43,7 +56,7 @@ def made(turns: int = 2, **fields: Any) -> Played:
 
 def test_the_figures_of_one_run_are_what_came_of_it() -> None:
     """Ratios to the plain loop, shares of what was needed, milliseconds."""
-    found = figures([made(blind=1, cleared_tokens=150, summaries=1)])
+    found = figures([made(cleared_tokens=150, summaries=1)])
     expected = {
         "cost": 3.0,
         "cost_plain": 6.0,
@@ -58,6 +71,10 @@ def test_the_figures_of_one_run_are_what_came_of_it() -> None:
         "peak_plain": 300,
         "identifiers": 4,
         "retrievals_needed": 1,
+        "bare_names": 0.15,
+        "reread_cost_ratio": 0.25,
+        "lines": {"needed": 8, "all": 0.75, "over_10": 0.5, "left": 0.714286, "left_over_10": 0.333333},
+        "facts": {"needed": 0, "all": None, "over_10": None, "left": None, "left_over_10": None},
         "whole_on_arrival": 0.75,
         "decisions": {"pays": 2},
         "cleared_tokens": 150,

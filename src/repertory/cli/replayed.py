@@ -171,6 +171,16 @@ def _milliseconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ms"
 
 
+def _pair(measure: dict[str, Any]) -> str:
+    return f"{_share(measure['over_10'])} / {_share(measure['left_over_10'])}"
+
+
+_MEANING = (
+    ("facts, old / no longer verbatim", "facts"),
+    ("lines", "lines"),
+    ("own lines", "own_lines"),
+    ("own facts", "own_facts"),
+)
 _LINES: tuple[_Line, ...] = (
     ("cost, to append-only", lambda f: _times(f["cost_ratio"])),
     ("  worst run", lambda f: _times(f["worst_run_ratio"])),
@@ -182,6 +192,9 @@ _LINES: tuple[_Line, ...] = (
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),
     ("  older than 10 iterations", lambda f: _share(f["recall_over_10"]["union"])),
     *((f"  by {kind}", lambda f, kind=kind: _share(f["recall"][kind])) for kind in ("paths", "symbols", "numbers")),
+    *((label, lambda f, name=name: _pair(f[name])) for label, name in _MEANING),
+    ("bare names in what stands for others", lambda f: _share(f["bare_names"])),
+    ("reading again what is missing", lambda f: _times(f["reread_cost_ratio"])),
     ("requests that lacked one", lambda f: str(f["retrievals_needed"])),
     ("results whole on arrival", lambda f: _share(f["whole_on_arrival"])),
     ("requests without the task", lambda f: str(f["requests_without_task"])),

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from repertory.replay.chart import bars, svg, write_chart
 from repertory.replay.choices import PRESETS, policy_named, profile_named
+from repertory.replay.meaning import Meaning, Meter
 from repertory.replay.model import ReplayModel, replay_tools
+from repertory.replay.needs import Need, Needs, needs_of
 from repertory.replay.playing import Played, play
 from repertory.replay.reading import read_recordings
-from repertory.replay.recall import Need, needs_of
 from repertory.replay.recording import RecordedRun, Turn
 from repertory.replay.reporting import LONG, figures, report
 
 __all__ = [
     "LONG",
     "PRESETS",
+    "Meaning",
+    "Meter",
     "Need",
+    "Needs",
     "Played",
     "RecordedRun",
     "ReplayModel",

@@ -19,16 +19,14 @@ from repertory.llm.messages import (
     Text,
     Thinking,
     ToolResult,
-    ToolUse,
     canonical_json,
     encode_block,
-    text_of,
     tool_uses,
 )
 from repertory.llm.model import Breakpoint, ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile
-from repertory.replay.identifiers import leaves
 from repertory.replay.recording import RecordedRun
+from repertory.replay.words import is_summary
 
 _THINKING = (Thinking, RedactedThinking)
 
@@ -39,7 +37,6 @@ class Position(msgspec.Struct, frozen=True):
     Attributes:
         key: Stands for every byte up to here.
         tokens: Of everything up to here.
-        text: The words of this block alone, as a reader would see them.
         block: The block; None for a tool.
         bound: Stands for everything up to here but thinking: what a thinking block behind it is bound to.
         thought: The signature of the last thinking block up to here; "" where there is none.
@@ -47,7 +44,6 @@ class Position(msgspec.Struct, frozen=True):
 
     key: bytes
     tokens: int
-    text: str
     block: Block | None
     bound: bytes
     thought: str
@@ -57,7 +53,6 @@ class _Known(msgspec.Struct, frozen=True):
     block: Block  # kept, so that its identity is not given to another
     digest: bytes
     tokens: int
-    text: str
     picture: bool
 
 
@@ -119,12 +114,12 @@ class Positions:
             raw = canonical_json(tool)
             key = _chain(key, b"tools", raw)
             tokens += estimate_tokens(tool)
-            yield Position(key, tokens, tool.description, None, key, "")
+            yield Position(key, tokens, None, key, "")
         for block in request.system:
             known = self._recall(block)
             key = _chain(key, b"system", known.digest)
             tokens += known.tokens
-            yield Position(key, tokens, known.text, block, key, "")
+            yield Position(key, tokens, block, key, "")
 
     def _next(self, role: bytes, level: bytes, block: Block) -> Position:
         known = self._recall(block)
@@ -132,11 +127,11 @@ class Positions:
         key = _chain(before.key, role + level, known.digest)
         tokens = before.tokens + known.tokens
         if isinstance(block, _THINKING):
-            return Position(key, tokens, "", block, before.bound, signature_of(block))
+            return Position(key, tokens, block, before.bound, signature_of(block))
         if is_summary(block):
             bound, thought = sealed(block)
-            return Position(key, tokens, known.text, block, bound, thought)
-        return Position(key, tokens, known.text, block, _chain(before.bound, role, known.digest), before.thought)
+            return Position(key, tokens, block, bound, thought)
+        return Position(key, tokens, block, _chain(before.bound, role, known.digest), before.thought)
 
     def _recall(self, block: Block) -> _Known:
         known = self._known.get(id(block))
@@ -146,7 +141,6 @@ class Positions:
                 block,
                 blake2b(canonical_json(encode_block(block)), digest_size=16).digest(),
                 estimate_tokens(block),
-                words_of(block),
                 any(isinstance(part, Image) for part in inner),
             )
         return known
@@ -163,26 +157,12 @@ class Positions:
         return next((at for at in range(end - 1, begin - 1, -1) if _markable(self.positions[at].block)), end - 1)
 
 
-_NOTHING = Position(b"", 0, "", None, b"", "")
-
-
-def words_of(block: Block) -> str:
-    """What a reader sees of a block: text, a result's text, the values of a call's arguments, a summary."""
-    if isinstance(block, RawBlock) and is_summary(block):
-        return str(block.raw.get("content") or "")
-    if isinstance(block, ToolUse):
-        return f"{block.name}\n{leaves(block.input)}"
-    return text_of(block)
+_NOTHING = Position(b"", 0, None, b"", "")
 
 
 def signature_of(block: Thinking | RedactedThinking) -> str:
     """What says that a thinking block is the provider's own."""
     return block.signature if isinstance(block, Thinking) else block.data
-
-
-def is_summary(block: Block) -> bool:
-    """Whether a block is the provider's signed summary of what came before it."""
-    return isinstance(block, RawBlock) and block.raw.get("type") == "compaction"
 
 
 def seal(position: Position) -> str:

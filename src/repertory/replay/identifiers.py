@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 _WAY = re.compile(r"[\w.\-@~/]+")  # a whole run, matched whatever it holds: it is not searched again from its middle
 _PATH = re.compile(r".*/[\w.\-@]+")  # within one: up to the last slash before a name, and that name
@@ -74,18 +73,10 @@ TOKENIZERS: Mapping[str, Callable[[str], set[str]]] = {
 """By the name that a report gives them; it adds ``union``, whatever any of them finds."""
 
 
-def leaves(value: Any) -> str:
-    """The keys, strings and numbers of a JSON value, one a line, unescaped."""
-    parts: list[str] = []
-    stack = [value]  # and no recursion: nobody says how deep a recording goes
-    while stack:
-        match stack.pop():
-            case dict() as inner if inner:
-                stack.extend(part for pair in reversed(inner.items()) for part in reversed(pair))
-            case [*inner] if inner:
-                stack.extend(reversed(inner))
-            case dict() | []:
-                parts.append("")
-            case leaf:
-                parts.append(str(leaf))
-    return "\n".join(parts)
+def kinds_of(text: str) -> dict[str, list[str]]:
+    """The identifiers in a text, each with the tokenizers that find it."""
+    found: dict[str, list[str]] = {}
+    for kind, tokenize in TOKENIZERS.items():
+        for name in tokenize(text):
+            found.setdefault(name, []).append(kind)
+    return found

@@ -12,14 +12,13 @@ from repertory.agents import Agent, IterationStarted, Limits, Run, open_supervis
 from repertory.agents.events import from_record
 from repertory.context import ContextPolicy, decode_decision
 from repertory.errors import InvalidRequest, RunFailed
-from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import open_journal
 from repertory.replay.billing import Biller, Position, plain_requests
+from repertory.replay.meaning import Meaning, Meter
 from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
-from repertory.replay.recall import Need, Recall, needs_of
+from repertory.replay.needs import Needs
 from repertory.replay.recording import RecordedRun
 
 _RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
@@ -36,11 +35,8 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
         plain_costs: The same for the loop that shortens nothing.
         usage: All tokens as billed.
         plain_usage: The same for the loop that shortens nothing.
-        recall: How many identifiers were needed, by tokenizer, age, and whether the request showed them.
-        blind: Requests that lacked an identifier that their turn used.
-        result_tokens: Of all results that a request followed.
-        whole_tokens: Those of them that were whole in the request right after their call.
-        without_task: Requests in which the task did not stand word for word.
+        rereads: US dollars that reading again would cost of what the request lacked, and did not cost.
+        meaning: What the requests said of what was needed.
         invalid: Requests that the provider would have refused.
         refused: Requests that were too long, and were made again smaller.
         decisions: How many of each kind the planner took.
@@ -57,11 +53,8 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     plain_costs: list[float]
     usage: Usage
     plain_usage: Usage
-    recall: Counter[tuple[str, str, bool]]
-    blind: int = 0
-    result_tokens: int = 0
-    whole_tokens: int = 0
-    without_task: int = 0
+    rereads: list[float]
+    meaning: Meaning
     invalid: int = 0
     refused: int = 0
     decisions: Counter[str] = msgspec.field(default_factory=Counter[str])
@@ -72,22 +65,16 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Judge:
-    """Looks at every request of one replay, and at what the loop that shortens nothing would have sent instead."""
+    """Looks at every request of one replay, at what it costs and at what it says."""
 
-    def __init__(
-        self, run: RecordedRun, profile: ModelProfile, needs: Sequence[Sequence[Need]], on_request: Callable[[], None]
-    ) -> None:
-        self._run = run
+    def __init__(self, meter: Meter, profile: ModelProfile, on_request: Callable[[], None]) -> None:
+        self.meter = meter
         self._profile = profile
-        self._needs = needs
         self._on_request = on_request
         self.view: list[int] = []
         self.costs: list[float] = []
+        self.rereads: list[float] = []
         self.usage = Usage()
-        self.recall = Recall()
-        self.result_tokens = 0
-        self.whole_tokens = 0
-        self.without_task = 0
         self.frame: ModelRequest | None = None
 
     def look(self, iteration: int, request: ModelRequest, usage: Usage, positions: Sequence[Position]) -> None:
@@ -95,16 +82,10 @@ class _Judge:
         self.view.append(usage.prompt_tokens)
         self.costs.append(cost_of(self._profile, usage))
         self.usage += usage
-        shown = "\n".join([position.text for position in positions])
-        self.without_task += self._run.task not in shown
-        self.recall.look(self._needs[iteration - 1], shown)
-        if iteration > 1:
-            now = {block.tool_use_id: block for block in request.messages[-1].content if isinstance(block, ToolResult)}
-            for call_id, result in self._run.turns[iteration - 2].results.items():
-                tokens = estimate_tokens(result)
-                self.result_tokens += tokens
-                if call_id in now and text_of(now[call_id]) == text_of(result):
-                    self.whole_tokens += tokens
+        self.meter.see(iteration, request)
+        again = self.meter.rereads[-1]
+        call = Usage(cache_read_tokens=usage.prompt_tokens, cache_write_tokens=again)
+        self.rereads.append(cost_of(self._profile, call) if again else 0.0)
         self._on_request()
 
 
@@ -113,7 +94,7 @@ async def play(
     *,
     policy: ContextPolicy | None,
     profile: ModelProfile,
-    needs: Sequence[Sequence[Need]] | None = None,
+    needs: Needs | None = None,
     on_request: Callable[[], None] = lambda: None,
 ) -> Played:
     """Play one run through the agent loop.
@@ -128,7 +109,7 @@ async def play(
         needs: What ``needs_of`` says about the run, where it has been asked before.
         on_request: Called after every request.
     """
-    judge = _Judge(run, profile, needs_of(run) if needs is None else needs, on_request)
+    judge = _Judge(Meter(run, needs), profile, on_request)
     handle: list[Run] = []
     error: RunFailed | None = None
     played: Played | None = None
@@ -167,11 +148,8 @@ async def play(
             plain_costs=plain.costs,
             usage=judge.usage,
             plain_usage=plain.usage,
-            recall=judge.recall.counts,
-            blind=judge.recall.blind,
-            result_tokens=judge.result_tokens,
-            whole_tokens=judge.whole_tokens,
-            without_task=judge.without_task,
+            rereads=judge.rereads,
+            meaning=judge.meter.found,
             invalid=model.broken + (error is not None and isinstance(error.__cause__, InvalidRequest)),
             refused=model.refused,
             decisions=Counter(decision.kind for decision in decisions),

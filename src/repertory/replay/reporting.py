@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from repertory.llm.messages import Json
+from repertory.replay.meaning import KINDS, MEASURES, OLD, UNION, Meaning
+from repertory.replay.needs import AGES
 from repertory.replay.playing import Played
-from repertory.replay.recall import AGES, KINDS, UNION
 
 LONG = 90
 """Iterations from which on a run counts as long."""
@@ -76,7 +77,9 @@ def figures(runs: Sequence[Played]) -> Json:
     plain = sum(sum(played.plain_costs) for played in runs)
     seen = sum(played.usage.prompt_tokens for played in runs)
     would = sum(played.plain_usage.prompt_tokens for played in runs)
-    counts: Counter[tuple[str, str, bool]] = sum((played.recall for played in runs), Counter())
+    meaning = Meaning()
+    for played in runs:
+        meaning.add(played.meaning)
     build = sorted(seconds for played in runs for seconds in played.build_seconds)
     ratios = [sum(played.costs) / sum(played.plain_costs) for played in runs if played.plain_costs]
     return {
@@ -91,15 +94,16 @@ def figures(runs: Sequence[Played]) -> Json:
         "tokens_ratio": _ratio(seen, would),
         "peak_context": max((max(played.view, default=0) for played in runs), default=0),
         "peak_plain": max((max(played.plain, default=0) for played in runs), default=0),
-        "identifiers": sum(count for (kind, _, _), count in counts.items() if kind == UNION),
-        "recall": {kind: _recall(counts, kind, AGES) for kind in KINDS},
-        "recall_over_10": {kind: _recall(counts, kind, AGES[-1:]) for kind in KINDS},
-        "recall_by_age": {age: _recall(counts, UNION, (age,)) for age in AGES},
-        "retrievals_needed": sum(played.blind for played in runs),
-        "whole_on_arrival": _ratio(
-            sum(played.whole_tokens for played in runs), sum(played.result_tokens for played in runs)
-        ),
-        "requests_without_task": sum(played.without_task for played in runs),
+        "identifiers": meaning.needed(UNION),
+        "recall": {kind: _rounded(meaning.share(kind)) for kind in KINDS},
+        "recall_over_10": {kind: _rounded(meaning.share(kind, ages=OLD)) for kind in KINDS},
+        "recall_by_age": {age: _rounded(meaning.share(UNION, ages=(age,))) for age in AGES},
+        **{measure: _measured(meaning, measure) for measure in MEASURES},
+        "bare_names": _ratio(meaning.bare_chars, meaning.standing_chars),
+        "retrievals_needed": meaning.blind,
+        "reread_cost_ratio": _ratio(sum(sum(played.rereads) for played in runs), plain),
+        "whole_on_arrival": _ratio(meaning.whole_tokens, meaning.result_tokens),
+        "requests_without_task": meaning.without_task,
         "invalid_requests": sum(played.invalid for played in runs),
         "refused_requests": sum(played.refused for played in runs),
         "decisions": dict(sorted(sum((played.decisions for played in runs), Counter[str]()).items())),
@@ -115,9 +119,18 @@ def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _recall(counts: Counter[tuple[str, str, bool]], kind: str, ages: Sequence[str]) -> float | None:
-    found, missed = (sum(counts[kind, age, seen] for age in ages) for seen in (True, False))
-    return _ratio(found, found + missed)
+def _measured(meaning: Meaning, measure: str) -> Json:
+    return {
+        "needed": meaning.needed(measure),
+        "all": _rounded(meaning.share(measure)),
+        "over_10": _rounded(meaning.share(measure, ages=OLD)),
+        "left": _rounded(meaning.share(measure, left=True)),
+        "left_over_10": _rounded(meaning.share(measure, ages=OLD, left=True)),
+    }
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 6)
 
 
 def _worst_prefix(played: Played) -> float:

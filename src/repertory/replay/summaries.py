@@ -7,7 +7,8 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import RawBlock
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry
-from repertory.replay.billing import Position, is_summary, seal, words_of
+from repertory.replay.billing import Position, seal
+from repertory.replay.words import is_summary, words_of
 
 _TOKENS = 1_500  # about what a model writes for a long conversation
 

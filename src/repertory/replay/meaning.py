@@ -1,0 +1,249 @@
+"""What a request still says of what the turn that answers it goes on to use.
+
+Everything is found in the recording and in the requests that were really sent; how a view is made does not matter.
+
+**identifiers**: of those that a turn takes from results, the share that stands anywhere in its request.
+
+**facts**: the same, but a line that holds the identifier must stand there too: as it was, or 60% of its other words
+within 240 characters of the identifier. A line that is nothing but the identifier stands where that stands.
+
+**lines**: of the lines (twelve characters, two words, no line numbers) that a turn repeats from results, the share
+that stands in its request word for word.
+
+**own_lines**, **own_facts**: the same for what a turn takes from the agent's earlier texts and arguments.
+
+Each is counted by age, and apart for what has **left** verbatim view: no source of it stands in the request as the
+block that it was.
+
+**bare names**: the characters, in texts that no recorded block says (stubs, trails, summaries, notices), of names with
+no sentence, call or line of the recording around them; each text of a run once.
+
+**reading again**: for each fact and line of a result that is missing, the smallest result that holds it would have to
+be written once more, in one more call with the same prompt. What was read again counts as there for ten iterations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import msgspec
+
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, text_of
+from repertory.llm.model import ModelRequest
+from repertory.replay.bare_names import BareNames
+from repertory.replay.identifiers import TOKENIZERS
+from repertory.replay.needs import AGES, Need, Needs, needs_of
+from repertory.replay.recording import RecordedRun
+from repertory.replay.words import places_of, spoken, without_gutter, words_of
+
+UNION = "union"
+KINDS = (UNION, *TOKENIZERS)
+MEASURES = ("facts", "lines", "own_facts", "own_lines")
+OLD = AGES[-1:]
+_READ = 10  # iterations for which it stays
+
+_NEAR = 240  # characters on each side of an identifier
+_ENOUGH = 0.6  # of a line's words
+_WORD = re.compile(r"\w+")
+
+
+class Meaning(msgspec.Struct, kw_only=True):
+    """What requests said of what was needed.
+
+    Attributes:
+        counts: By measure or tokenizer, age, whether all sources have left verbatim view, whether the request says it.
+        blind: Requests that lacked an identifier that their turn used.
+        bare_chars: Of bare names.
+        standing_chars: Of all texts that no recorded block says.
+        result_tokens: Of all results that a request followed.
+        whole_tokens: Those of them that were whole in the request right after their call.
+        without_task: Requests in which the task does not stand word for word.
+    """
+
+    counts: Counter[tuple[str, str, bool, bool]] = msgspec.field(default_factory=Counter[tuple[str, str, bool, bool]])
+    blind: int = 0
+    bare_chars: int = 0
+    standing_chars: int = 0
+    result_tokens: int = 0
+    whole_tokens: int = 0
+    without_task: int = 0
+
+    def add(self, other: Meaning) -> None:
+        """Take in what other requests said."""
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+    def needed(self, measure: str) -> int:
+        """How many of a measure were needed."""
+        return sum(count for (name, *_), count in self.counts.items() if name == measure)
+
+    def share(self, measure: str, *, ages: Sequence[str] = AGES, left: bool = False) -> float | None:
+        """The share that stood in view, from 0 to 1; None where nothing was needed.
+
+        Args:
+            measure: One of ``MEASURES``, a tokenizer, or ``union``.
+            ages: Which of ``AGES`` count.
+            left: Whether only what has left verbatim view counts.
+        """
+        missed = found = 0
+        for (name, age, gone, seen), count in self.counts.items():
+            if name == measure and age in ages and (gone or not left):
+                found += count * seen
+                missed += count * (not seen)
+        return found / (found + missed) if found + missed else None
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A block of a request.
+
+    Attributes:
+        block: Kept, so that its identity is not given to another.
+        words: What a reader sees of it.
+        source: What it is verbatim: whether the agent's, and the words; None for what can be no source.
+    """
+
+    block: Block
+    words: str
+    source: tuple[bool, str] | None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line that holds an identifier: where in it, and its other words."""
+
+    text: str
+    places: tuple[int, ...]
+    others: frozenset[str]
+
+
+class Meter:
+    """Measures the requests of one run, one after another.
+
+    Args:
+        run: What was recorded.
+        needs: What ``needs_of`` says about the run, where it has been asked before.
+
+    Attributes:
+        found: What the requests said.
+        rereads: For each request, the tokens of the results that would have to be read again.
+    """
+
+    def __init__(self, run: RecordedRun, needs: Needs | None = None) -> None:
+        self._run = run
+        self._needs = needs_of(run) if needs is None else needs
+        self._shown: dict[int, Shown] = {}
+        self._lines: dict[tuple[str, int], list[_Line]] = {}
+        self._known_texts = {source.text for source in self._needs.sources} | set(self._needs.given)
+        self._read_again: dict[int, int] = {}  # sources, each with the iteration
+        self.found = Meaning()
+        self.rereads: list[int] = []
+
+    def see(self, iteration: int, request: ModelRequest) -> None:
+        """Measure a request.
+
+        Args:
+            iteration: Of the recorded turn that answers it, from 1.
+            request: As it is sent.
+        """
+        shown = [self._recall(block, "user") for block in request.system]
+        shown += [self._recall(block, message.role) for message in request.messages for block in message.content]
+        view = "\n".join([each.words for each in shown])
+        verbatim = {each.source for each in shown if each.source is not None}
+        missing: list[Need] = []
+        lacks_name = False
+        for need in self._needs.turns[iteration - 1]:
+            sources = (self._needs.sources[place] for place in need.sources)
+            left = not any((source.own, source.text) in verbatim for source in sources)
+            seen = not left or need.text in view
+            measure = "own_lines" if need.own else "lines"
+            if need.kinds:
+                measure = "own_facts" if need.own else "facts"
+                if not need.own:
+                    lacks_name = lacks_name or not seen
+                    for kind in (UNION, *need.kinds):
+                        self.found.counts[kind, need.bucket, left, seen] += 1
+                seen = seen and (not left or self._stands(need, view))
+            self.found.counts[measure, need.bucket, left, seen] += 1
+            if not seen and not need.own:
+                missing.append(need)
+        self.found.blind += lacks_name
+        self.found.without_task += self._run.task not in view
+        self.rereads.append(self._read(missing, iteration))
+        if iteration > 1:
+            self._look_at_arrivals(request.messages[-1], self._run.turns[iteration - 2].results.values())
+        if len(self._shown) > 4 * len(shown) + 1_000:  # what earlier views showed and this one does not
+            self._shown = {id(each.block): each for each in shown}
+
+    def _recall(self, block: Block, role: str) -> Shown:
+        known = self._shown.get(id(block))
+        if known is None:
+            words = words_of(block)
+            source = None
+            if isinstance(block, ToolResult):
+                source = (False, words)
+            elif role == "assistant" and isinstance(block, Text | ToolUse):
+                source = (True, spoken((block,)))
+            known = self._shown[id(block)] = Shown(block, words, source)
+            if not isinstance(block, ToolUse) and words and words not in self._known_texts:
+                bare, standing = self._bare_names.count(words)
+                self.found.bare_chars += bare
+                self.found.standing_chars += standing
+                self._known_texts.add(words)  # a text that stays is counted once
+        return known
+
+    @cached_property
+    def _bare_names(self) -> BareNames:
+        return BareNames(self._known_texts, self._run.tools)  # before any text of a view was added
+
+    def _stands(self, need: Need, view: str) -> bool:
+        """Whether a line that holds an identifier stands in view, or most of its words around the identifier."""
+        name = need.text
+        lines = {line.text: line for place in need.sources for line in self._lines_with(name, place)}
+        for at in places_of(name, view):
+            end = at + len(name)
+            near = {*_WORD.findall(view, max(0, at - _NEAR), at), *_WORD.findall(view, end, end + _NEAR)}
+            for line in lines.values():
+                if len(line.others & near) >= _ENOUGH * len(line.others):
+                    return True
+                # A long one has most of its words further away.
+                if len(line.text) > _NEAR and any(view.startswith(line.text, at - place) for place in line.places):
+                    return True
+        return False
+
+    def _lines_with(self, name: str, place: int) -> list[_Line]:
+        """The lines of a source that hold a name."""
+        known = self._lines.get((name, place))
+        if known is None:
+            text = self._needs.sources[place].text
+            own = set(_WORD.findall(name))
+            lines: set[str] = set()
+            for at in places_of(name, text):
+                end = text.find("\n", at)
+                lines.add(without_gutter(text[text.rfind("\n", 0, at) + 1 : len(text) if end < 0 else end]))
+            known = self._lines[name, place] = [
+                _Line(line, tuple(places_of(name, line)), frozenset(_WORD.findall(line)) - own) for line in lines
+            ]
+        return known
+
+    def _read(self, missing: Sequence[Need], iteration: int) -> int:
+        """Read again what holds what is missing, and say how many tokens that is."""
+        tokens = 0
+        for need in missing:
+            if any(iteration - self._read_again.get(place, -_READ) < _READ for place in need.sources):
+                continue
+            smallest = min(need.sources, key=lambda place: len(self._needs.sources[place].text))
+            self._read_again[smallest] = iteration
+            tokens += estimate_tokens(self._needs.sources[smallest].text)
+        return tokens
+
+    def _look_at_arrivals(self, message: Message, results: Iterable[ToolResult]) -> None:
+        now = {block.tool_use_id: block for block in message.content if isinstance(block, ToolResult)}
+        for result in results:
+            tokens = estimate_tokens(result)
+            self.found.result_tokens += tokens
+            shown = now.get(result.tool_use_id)
+            if shown is not None and text_of(shown) == text_of(result):
+                self.found.whole_tokens += tokens
