@@ -90,8 +90,7 @@ async def test_a_later_ask_with_an_earlier_deadline_is_not_late(autojump_clock: 
         await trio.sleep(30)
         assert sorted(ended) == [("also", 10), ("early", 10), ("late", 20)]
         assert [name for name, _ in ended][-1] == "late"
-        for actor in ("late", "early", "also"):
-            assert actor in str(system.tree())
+        assert system.statistics().actors == 3
 
 
 async def test_a_nested_ask_inherits_the_smaller_deadline(autojump_clock: MockClock) -> None:

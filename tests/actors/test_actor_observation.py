@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from actor_cast import Add, AddSlowly, Crash, Hooked, Note, Player, Stranger
+from actor_cast import Add, AddSlowly, Crash, Note, Player, Stranger
 from trio.testing import MockClock
 
 from repertory.actors import ActorRef, DeadLetter, open_system
@@ -39,36 +39,6 @@ def test_statistics_add_up(run_async: Any) -> None:
             assert (whole.actors, whole.spawned, whole.crashes, whole.restarts) == (1, 1, 1, 1)
             assert whole.dead_letters == {"failed": 1}
             assert system.dead_letters.total == 1
-
-    run_async(main)
-
-
-def test_the_tree_is_drawn(run_async: Any) -> None:
-    """Nested, in the order of starting, with state and counts."""
-
-    async def main() -> None:
-        def grandchild(ctx: Any) -> None:
-            ctx.spawn(Player, "grandchild")
-
-        def children(ctx: Any) -> None:
-            ctx.spawn(lambda: Hooked([], setup=grandchild), "first")
-            ctx.spawn(Player, "second", lazy=True)
-
-        async with open_system("troupe") as system:
-            ref = system.spawn(lambda: Hooked([], setup=children), "lead")
-            await anyio.wait_all_tasks_blocked()
-            assert str(system.tree()) == "\n".join(
-                [
-                    "troupe",
-                    "└─ lead  running, 0 waiting, 0 handled",
-                    "   ├─ first  running, 0 waiting, 0 handled",
-                    "   │  └─ grandchild  running, 0 waiting, 0 handled",
-                    "   └─ second  new, 0 waiting, 0 handled",
-                ]
-            )
-            ref.tell(Crash())
-            await ref.ask(AddSlowly())
-            assert "lead  running, 0 waiting, 1 handled, 1 restarts" in str(system.tree())
 
     run_async(main)
 

@@ -11,7 +11,6 @@ from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Accepts, Actor, handler
 from repertory.actors.observation import (
     ActorStatistics,
-    ActorTree,
     DeadLetter,
     DeadLetters,
     StopReason,
@@ -28,7 +27,6 @@ __all__ = [
     "ActorRef",
     "ActorStatistics",
     "ActorSystem",
-    "ActorTree",
     "DeadLetter",
     "DeadLetters",
     "Overflow",

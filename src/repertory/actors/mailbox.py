@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -32,34 +31,16 @@ NO_HANDLERS: dict[type, HandlerMethod] = {}
 """Shared by all actors that can handle nothing now; never written to."""
 
 
-class Wakeable(Protocol):
-    """What a mailbox needs of its actor."""
-
-    def wake(self) -> None:
-        """Look at the mailbox, soon."""
-        ...
-
-
 class Ask(msgspec.Struct, eq=False):
-    """A request on its way, and the slot for its answer, in one object.
-
-    Attributes:
-        message: The request.
-        mailbox: That of the actor asked.
-        deadline: When the asker gives up, on the scheduler's clock; infinite for never.
-        state: ``WAITING`` in the mailbox, ``BEGUN``, or ``ENDED`` (answered, failed, or given up).
-        value: The answer.
-        error: What to raise in the asker instead.
-        parked: The sleeping asker.
-    """
+    """A request on its way, and the slot for its answer, in one object."""
 
     message: Any
-    mailbox: Mailbox
-    deadline: float
-    state: int = WAITING
+    mailbox: Mailbox  # of the actor asked
+    deadline: float  # when the asker gives up, on the scheduler's clock
+    state: int = WAITING  # in the mailbox; or BEGUN; or ENDED: answered, failed, or given up
     value: Any = None
-    error: BaseException | None = None
-    parked: Any = None
+    error: BaseException | None = None  # to be raised in the asker
+    parked: Any = None  # the sleeping asker
 
     def answer(self, value: Any, error: BaseException | None = None) -> None:
         """End with a value or an error, unless the asker has given up."""
@@ -85,53 +66,46 @@ class _Sender(msgspec.Struct, eq=False):
     parked: Any = None
 
 
-@dataclass(slots=True, eq=False)
 class Mailbox:
     """The messages of one actor, over all its incarnations.
 
     An ask is in the queue as ``Ask``, a told message as it is: an envelope for each would double the cost of
     ``tell``. All methods but ``hand_over`` are for the scheduler's thread.
-
-    Attributes:
-        owner: The actor, to be woken.
-        path: Its place in the tree.
-        thread: The scheduler's thread.
-        room: The length at which no more is accepted: the capacity, or ``CLOSED``.
-        plain_handlers: By type of message, those that may run inline; empty while none may.
-        queue: What is accepted and not yet begun, oldest first.
-        senders: Those who wait for room, behind the queue.
-        idle: The actor sleeps on an empty mailbox: the next message must wake it, and may be handled inline.
-        parked: The sleeping actor.
-        in_hand: The message, or ``Ask``, being handled; inline ones are not noted here.
-        deadline: When the asker of the message in hand gives up.
-        asking: The asks that the message in hand waits for.
-        reason: Why the actor is gone; None until it is.
-        withdrawn: How many asks were given up before they began.
     """
 
-    owner: Wakeable
-    path: str
-    runtime: Runtime
-    settings: Settings
-    thread: int
-    room: int
-    plain_handlers: dict[type, HandlerMethod]
-    queue: deque[Any] = field(default_factory=deque[Any])
-    senders: deque[_Sender | Ask] | None = None
-    idle: bool = True
-    parked: Any = None
-    in_hand: Any = NOTHING
-    deadline: float = NEVER
-    asking: set[Ask] | None = None
-    reason: StopReason | None = None
+    parked: Any = None  # the sleeping actor
+    in_hand: Any = NOTHING  # the message, or Ask, being handled; inline ones are not noted here
+    deadline: float = NEVER  # of the asker of the message in hand
+    asking: set[Ask] | None = None  # what the message in hand waits for
+    reason: StopReason | None = None  # why the actor is gone
     handled: int = 0
-    handled_inline: int = 0
-    withdrawn: int = 0
+    handled_inline: int = 0  # of these
+    withdrawn: int = 0  # asks given up before they began
     dead_lettered: int = 0
-    _suspect: Any = None
+    _suspect: Any = None  # crashed the actor last
     _suspect_crashes: int = 0
 
+    def __init__(self, path: str, runtime: Runtime, settings: Settings, launch: Callable[[], None]) -> None:
+        self.path = path
+        self.runtime = runtime
+        self.settings = settings
+        self.launch: Callable[[], None] | None = launch  # starts the actor; None once it has been
+        self.thread = runtime.thread
+        self.queue: deque[Any] = deque()  # accepted and not yet begun, oldest first
+        self.senders: deque[_Sender | Ask] | None = None  # who waits for room, behind the queue
+        self.room = settings.capacity  # the length at which no more is accepted; CLOSED for never
+        self.idle = True  # it sleeps on an empty queue: a message must wake it, and may be handled inline
+        self.plain_handlers = NO_HANDLERS  # by type of message, those that may run inline now
+
     # --- coming in ------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the actor look at its signals and its messages; start it if it is a lazy one."""
+        self.idle = False
+        if self.launch is None:
+            self.runtime.scheduler.unpark(self)
+        else:
+            self.launch()
 
     def put(self, item: Any) -> None:
         """Append a told message or an ask, or do what the overflow policy says."""
@@ -139,7 +113,7 @@ class Mailbox:
             return
         self.queue.append(item)
         if self.idle:
-            self.owner.wake()
+            self.wake()
 
     def _make_room(self, item: Any) -> bool:
         """Whether the item may be appended although the mailbox is full. If not, it has been taken care of."""

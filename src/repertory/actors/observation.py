@@ -1,4 +1,4 @@
-"""What can be seen of a running system: its tree, counts at one instant, why actors ended, and dead letters."""
+"""What can be seen of a running system: counts at one instant, why actors ended, and dead letters."""
 
 from __future__ import annotations
 
@@ -143,34 +143,3 @@ class SystemStatistics(msgspec.Struct, frozen=True, kw_only=True):
     asks_timed_out: int
     asks_with_deadline: int
     dead_letters: Mapping[DeadReason, int]
-
-
-class ActorTree(msgspec.Struct, frozen=True):
-    """A system's actors for display; ``str()`` draws them.
-
-    Attributes:
-        name: The actor's own name; the system's for the root.
-        statistics: Its counts; None for the root.
-        children: Its living children in the order they were started.
-    """
-
-    name: str
-    statistics: ActorStatistics | None
-    children: tuple[ActorTree, ...]
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
-        line = self.name
-        if (seen := self.statistics) is not None:
-            line += f"  {seen.state}, {seen.mailbox_length} waiting, {seen.handled} handled"
-            if seen.restarts:
-                line += f", {seen.restarts} restarts"
-        lines = [line]
-        for child in self.children:
-            last = child is self.children[-1]
-            first, *rest = child._lines()
-            lines.append(("└─ " if last else "├─ ") + first)
-            lines += [("   " if last else "│  ") + more for more in rest]
-        return lines

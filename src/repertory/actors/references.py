@@ -65,10 +65,6 @@ Signal: TypeAlias = Death | Literal["pause", "resume"]
 class Referent(Protocol):
     """What a reference can do to its actor, beside putting messages into its mailbox. See ``tree.ActorNode``."""
 
-    def wake(self) -> None:
-        """Look at the mailbox, soon."""
-        ...
-
     def handle_inline(self, found: HandlerMethod, request: Any, deadline: float) -> Any:
         """Handle a request here and now."""
         ...
@@ -151,7 +147,7 @@ class ActorRef(Generic[MessageT_contra]):
         if len(queue) < box.room:  # the common case of Mailbox.put, without its call
             queue.append(message)
             if box.idle:
-                self._actor.wake()
+                box.wake()
         else:
             box.put(message)
 

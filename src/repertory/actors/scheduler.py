@@ -10,37 +10,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import anyio
+from anyio.abc import TaskGroup
 
 if TYPE_CHECKING:
     import trio
 
 
-class Scope(Protocol):
-    """What trio's and anyio's cancel scopes have in common."""
-
-    deadline: float
-
-    def cancel(self) -> object:
-        """Cancel what runs inside."""
-        ...
-
-
-class Nursery(Protocol):
-    """What trio's nurseries and anyio's task groups have in common."""
-
-    @property
-    def cancel_scope(self) -> Scope:
-        """The scope around its tasks."""
-        ...
-
-    def start_soon(self, function: Callable[..., Awaitable[Any]], /, *args: Any, name: object = None) -> object:
-        """Start a task."""
-        ...
+Nursery: TypeAlias = TaskGroup
+"""anyio's task group, or trio's nursery, which has all of it that is used here: ``start_soon``, ``cancel_scope``."""
 
 
 class Parkable(Protocol):
@@ -77,21 +59,19 @@ class Scheduler(Protocol):
         ...
 
 
-class TrioScheduler:
+class _TrioScheduler:
     """trio's own primitives."""
 
     def __init__(self) -> None:
         import trio
 
         self.now = trio.lowlevel.current_clock().current_time  # trio.current_time looks it up each time
-        # trio's nurseries start tasks by ``async_fn`` where the protocol says ``function``, always by position.
         self.open_nursery = cast("Callable[[], AbstractAsyncContextManager[Nursery]]", trio.open_nursery)
         self._token = trio.lowlevel.current_trio_token()
         self._lowlevel = trio.lowlevel
         self._succeeded = trio.lowlevel.Abort.SUCCEEDED
 
     async def park(self, spot: Parkable) -> None:
-        """Sleep until ``unpark(spot)``."""
         spot.parked = self._lowlevel.current_task()
 
         succeeded = self._succeeded
@@ -103,22 +83,19 @@ class TrioScheduler:
         await self._lowlevel.wait_task_rescheduled(abort)
 
     def unpark(self, spot: Parkable) -> None:
-        """Wake the task that sleeps on the spot."""
         task = spot.parked
         if task is not None:
             spot.parked = None
             self._lowlevel.reschedule(task)
 
     def is_parked(self, spot: Parkable) -> bool:
-        """Whether a task sleeps on the spot."""
         return spot.parked is not None
 
     def post(self, function: Callable[[], object]) -> None:
-        """Run a function in trio's thread, soon."""
         self._token.run_sync_soon(function)
 
 
-class AsyncioScheduler:
+class _AsyncioScheduler:
     """Futures of the running loop; uvloop too."""
 
     def __init__(self) -> None:
@@ -129,7 +106,6 @@ class AsyncioScheduler:
         self._create_future = loop.create_future
 
     async def park(self, spot: Parkable) -> None:
-        """Sleep until ``unpark(spot)``."""
         spot.parked = future = self._create_future()
         try:
             await future
@@ -137,7 +113,6 @@ class AsyncioScheduler:
             spot.parked = None
 
     def unpark(self, spot: Parkable) -> None:
-        """Wake the task that sleeps on the spot."""
         future = spot.parked
         if future is not None:
             spot.parked = None
@@ -145,11 +120,9 @@ class AsyncioScheduler:
                 future.set_result(None)
 
     def is_parked(self, spot: Parkable) -> bool:
-        """Whether a task sleeps on the spot."""
         return spot.parked is not None and not spot.parked.done()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Run a function in the loop's thread, soon."""
         self._loop.call_soon_threadsafe(function)
 
 
@@ -158,8 +131,8 @@ def current_scheduler() -> Scheduler:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return TrioScheduler()
-    return AsyncioScheduler()
+        return _TrioScheduler()
+    return _AsyncioScheduler()
 
 
 class Timer(Protocol):

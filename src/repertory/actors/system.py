@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from repertory.actors.actor_task import run_actor
 from repertory.actors.handlers import Actor
-from repertory.actors.observation import ActorTree, DeadLetter, DeadLetters, SystemStatistics
+from repertory.actors.observation import DeadLetter, DeadLetters, SystemStatistics
 from repertory.actors.references import ActorRef
 from repertory.actors.runtime import Runtime
 from repertory.actors.scheduler import current_scheduler
@@ -59,10 +59,6 @@ class ActorSystem:
             asks_with_deadline=len(runtime.wheel),
             dead_letters=runtime.dead_letters.counts,
         )
-
-    def tree(self) -> ActorTree:
-        """The living actors for display; ``str()`` draws them."""
-        return ActorTree(self.name, None, self._top.trees())
 
     async def wait_stopped(self) -> None:
         """Wait until no actor lives any more."""

@@ -6,109 +6,75 @@ Everything here is synchronous, or waits, and runs in the scheduler's thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
 
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, NO_HANDLERS, Mailbox
-from repertory.actors.observation import ActorState, ActorStatistics, ActorTree, StopReason
+from repertory.actors.observation import ActorState, ActorStatistics, StopReason
 from repertory.actors.references import ActorRef, Death, Referent, Signal, referent_of
 from repertory.actors.runtime import Runtime
 from repertory.actors.scheduler import Nursery
-from repertory.actors.supervision import Comeback, RestartHistory, SpawnOptions, Supervision, settings_of
+from repertory.actors.supervision import Comeback, RestartHistory, Settings, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 
-@dataclass(slots=True, eq=False)
 class ActorNode:
     """One actor as the runtime sees it.
 
     There is a flag for each thing that may be asked of an actor, since these overlap: it may be told to stop while
     its group is being restarted. The task looks at all of them where it decides.
-
-    Attributes:
-        siblings: The group it is supervised in, itself among them.
-        factory: Makes the object, for each incarnation anew.
-        name: The last part of the path.
-        mailbox: Its messages.
-        ref: The one reference to it.
-        state: Where it is in its life.
-        control: Signals, which overtake the messages.
-        watchers: Those to be signalled when it is gone.
-
-        actor: The object with the handlers, from the factory to the farewell. This one and the next six belong to
-            one incarnation, and are empty when there is none.
-        context: What its hooks and handlers are given.
-        blueprint: What its class can do; None also if the factory failed.
-        nursery: Where its children and background tasks live.
-        children: Its children, once there are any.
-        tasks: The scopes of its background tasks.
-        watching: The actors whose death it wants to hear of.
-
-        paused: Handles no messages.
-        closing: Told to stop, gracefully or not.
-        stopped_itself: That came from itself, so if it is permanent it comes back.
-        stop_deadline: When a graceful stop is over.
-        killed: Never comes back.
-        cancelled: The incarnation is to end now.
-        failure: The crash that ends it.
-        halted: It ends for the sake of the group...
-        halt_error: ...because of this crash of a sibling...
-        awaits_group: ...and holds still until the group is restarted.
     """
 
-    siblings: Children
-    factory: Callable[[], object]
-    name: str
-    mailbox: Mailbox = field(init=False)
-    ref: ActorRef[Any] = field(init=False)
     state: ActorState = "new"
-    control: list[Signal] | None = None
-    watchers: set[Referent] | None = None
-    history: RestartHistory | None = None
     state_changed: anyio.Event | None = None
+    watchers: set[Referent] | None = None  # to be signalled when it is gone
+    history: RestartHistory | None = None  # its own, where each child has one
     crashes: int = 0
     restarts: int = 0
 
-    actor: Any = None
-    context: Any = None
-    blueprint: Blueprint | None = None
-    nursery: Nursery | None = None
+    # Of one incarnation, and empty when there is none.
+    actor: Any = None  # the object with the handlers, from the factory to the farewell
+    context: Any = None  # what its hooks and handlers are given: an ActorContext
+    blueprint: Blueprint | None = None  # what its class can do
+    nursery: Nursery | None = None  # where its children and background tasks live
     children: Children | None = None
-    tasks: set[anyio.CancelScope] | None = None
-    watching: set[ActorRef[Any]] | None = None
+    tasks: set[anyio.CancelScope] | None = None  # the scopes of its background tasks
+    watching: set[ActorRef[Any]] | None = None  # whose death it wants to hear of
 
     paused: bool = False
-    closing: bool = False
-    stopped_itself: bool = False
-    stop_deadline: float = NEVER
-    killed: bool = False
-    cancelled: bool = False
-    failure: BaseException | None = None
-    halted: bool = False
-    halt_error: BaseException | None = None
-    awaits_group: bool = False
+    stopped_itself: bool = False  # so if it is permanent it comes back
+    stop_deadline: float = NEVER  # when a graceful stop is over
+    killed: bool = False  # never comes back
+    failure: BaseException | None = None  # the crash that ends the incarnation
+    halted: bool = False  # the incarnation ends for the sake of the group
+    halt_error: BaseException | None = None  # because of this crash of a sibling
+    awaits_group: bool = False  # it holds still until the group is restarted
+
+    def __init__(
+        self, siblings: Children, factory: Callable[[], object], name: str, path: str, settings: Settings
+    ) -> None:
+        self.siblings = siblings
+        self.factory = factory
+        self.name = name
+        self.mailbox = Mailbox(path, siblings.runtime, settings, self.launch)
+        self.ref: ActorRef[Any] = ActorRef(self, self.mailbox)
+        # Read before every message, so not left to defaults of the class, which are slower to find.
+        self.control: list[Signal] | None = None  # overtakes the messages
+        self.closing = False  # told to stop, gracefully or not
+        self.cancelled = False  # the incarnation is to end now
 
     # --- waking and waiting ---------------------------------------------------------------------------
 
     def launch(self) -> None:
         """Start the actor's task."""
         box = self.mailbox
+        box.launch = None
         box.idle = False
         self.state = "starting"
         self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
-
-    def wake(self) -> None:
-        """Have the actor look at its signals and its mailbox."""
-        if self.state == "new":
-            self.launch()
-        else:
-            box = self.mailbox
-            box.idle = False
-            box.runtime.scheduler.unpark(box)
 
     def signal(self, signal: Signal) -> None:
         """Overtake the mailbox."""
@@ -117,7 +83,7 @@ class ActorNode:
         if self.control is None:
             self.control = []
         self.control.append(signal)
-        self.wake()
+        self.mailbox.wake()
 
     def become(self, state: ActorState) -> None:
         """Change the state and wake those who wait for a change."""
@@ -126,17 +92,16 @@ class ActorNode:
             self.state_changed.set()
             self.state_changed = None
 
-    async def wait_until(self, condition: Callable[[ActorNode], bool]) -> None:
-        """Wait for a change of state that makes the condition true."""
-        while not condition(self):
-            if self.state_changed is None:
-                self.state_changed = anyio.Event()
-            await self.state_changed.wait()
+    async def wait_change(self) -> None:
+        """Wait for a change of state."""
+        if self.state_changed is None:
+            self.state_changed = anyio.Event()
+        await self.state_changed.wait()
 
     async def wait_stopped(self) -> StopReason:
         """Wait until the actor has stopped for good."""
         while (reason := self.mailbox.reason) is None:
-            await self.wait_until(lambda node: node.mailbox.reason is not None)
+            await self.wait_change()
         return reason
 
     # --- handling in the asker's task -----------------------------------------------------------------
@@ -164,7 +129,7 @@ class ActorNode:
                 box.handled += 1
                 box.handled_inline += 1
                 if box.queue or self.control or self.closing:
-                    self.wake()
+                    box.wake()
                 else:
                     box.idle = True
 
@@ -304,11 +269,6 @@ class ActorNode:
             tasks=len(self.tasks or ()),
         )
 
-    def tree(self) -> ActorTree:
-        """This actor and those below it."""
-        below = () if self.children is None else self.children.trees()
-        return ActorTree(self.name, self.statistics(), below)
-
 
 class Children:
     """Living actors with one parent, in the order they were started, and the policy they live under.
@@ -325,17 +285,17 @@ class Children:
         runtime: Runtime,
         parent: ActorNode | None,
         nursery: Nursery,
-        run: Callable[[ActorNode], Awaitable[None]],
+        run: Callable[[ActorNode], Coroutine[Any, Any, None]],
         *,
         policy: Supervision | None,
         escalate: Callable[[BaseException], None],
     ) -> None:
+        self.runtime = runtime
         self.parent = parent
         self.members: dict[str, ActorNode] = {}
         self.nursery = nursery
         self.run = run
         self.closed = False
-        self._runtime = runtime
         self._path = "" if parent is None else parent.mailbox.path
         self._policy = policy or Supervision()
         self._escalate = escalate
@@ -358,14 +318,9 @@ class Children:
             raise ConfigurationError(f"{path} exists already; names of living siblings differ")
         if self.closed:
             raise ActorStopped(f"cannot spawn {name!r}: its parent is stopping")
-        runtime = self._runtime
-        node = ActorNode(self, factory, name)
-        box = Mailbox(node, path, runtime, settings, runtime.thread, settings.capacity, NO_HANDLERS)
-        node.mailbox = box
-        node.ref = ActorRef(node, box)
-        self.members[name] = node
-        runtime.actors += 1
-        runtime.spawned += 1
+        node = self.members[name] = ActorNode(self, factory, name, path, settings)
+        self.runtime.actors += 1
+        self.runtime.spawned += 1
         if not settings.lazy:
             node.launch()
         return node.ref
@@ -373,11 +328,7 @@ class Children:
     def leave(self, node: ActorNode) -> None:
         """A child is gone for good."""
         del self.members[node.name]
-        self._runtime.actors -= 1
-
-    def trees(self) -> tuple[ActorTree, ...]:
-        """The children and those below them, for display."""
-        return tuple(node.tree() for node in self.members.values())
+        self.runtime.actors -= 1
 
     async def stop_all(self, deadline: float | None = None) -> None:
         """Stop the children one by one, the last started first, and spawn no more.
@@ -409,7 +360,7 @@ class Children:
         if alone and node.history is None:
             node.history = RestartHistory()
         history = node.history if alone and node.history is not None else self._history
-        delay = history.allow(policy, self._runtime.scheduler.now())
+        delay = history.allow(policy, self.runtime.scheduler.now())
         if delay is not None:
             return Comeback(error, delay, grouped=not alone)
         if policy.when_exceeded == "escalate":
@@ -438,8 +389,10 @@ class Children:
                     node.kill()
                 else:
                     node.halt(comeback.error)
-                await node.wait_until(lambda node: node.awaits_group or node.state in ("stopped", "new"))
+                while not (node.awaits_group or node.state in ("stopped", "new")):
+                    await node.wait_change()
             await anyio.sleep(comeback.delay)
             for node in group:
                 node.release()
-                await node.wait_until(lambda node: node.state != "starting")
+                while node.state == "starting":
+                    await node.wait_change()
