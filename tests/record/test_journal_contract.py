@@ -15,7 +15,7 @@ import pytest
 import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
-from repertory.llm import Text, ToolUse
+from repertory.llm import Text, ToolResult, ToolUse
 from repertory.record import (
     DecisionMade,
     EventLogged,
@@ -609,6 +609,36 @@ def test_the_latest_content_of_an_id_counts(check: Check) -> None:
         stored = await journal.read_content("c")
         assert stored is not None
         assert (stored.body, stored.length) == ("", 3)
+
+    check(body)
+
+
+def test_a_content_that_the_ledger_holds_is_read_from_there_and_found_once(check: Check) -> None:
+    """Not from an entry that was cut, nor from one that repeats another under a note, nor from another run's."""
+
+    async def body(journal: Journal) -> None:
+        result = {"role": "user", "kind": "action-result", "content_id": "c"}
+        shown = [
+            ("run-2", 0, "another run's", {}),
+            ("run-1", 0, "the beginning", {"original_length": 90}),
+            ("run-1", 1, "a note: the spring tides", {"deduplicated_from": "call-1"}),
+            ("run-1", 2, "the neap tides", {}),
+        ]
+        await journal.write(
+            [
+                kit.appended(run, position, content=(ToolResult("call", text),), **result, **facts)
+                for run, position, text, facts in shown
+            ]
+        )
+        await journal.write([kit.content("c", body="", length=14), kit.content("gone", body="", length=14)])
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert (stored.body, stored.length) == ("the neap tides", 14)
+        assert [hit.position for hit in await journal.search_entries("run-1", "neap")] == [2]
+        gone = await journal.read_content("gone")
+        assert gone is not None
+        assert gone.body == ""
+        assert [each.body for each in await journal.read_contents("run-1")] == ["", ""]
 
     check(body)
 

@@ -209,7 +209,10 @@ class Journal(Protocol):
         ...
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, its body "" once it was cleaned up; None where there never was one."""
+        """One stored content, its body from the ledger where that holds it; None where there never was one.
+
+        The body is "", though the length is not 0, where it was cleaned up.
+        """
         ...
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:

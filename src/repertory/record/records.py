@@ -241,7 +241,8 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         source: The tool or other origin.
         url: Where it came from; "" where it has no address.
         format: ``text``, ``markdown``, ``json``, ``code``, …
-        body: The whole, untouched; "" in listings, and once it was cleaned up.
+        body: The whole, untouched; "" in listings, once it was cleaned up, and where an entry of the run holds the
+            whole under this id, from which ``Journal.read_content`` reads it.
         length: Characters of the whole; follows from ``body`` where that is there.
         expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
         retention: Seconds that it is kept after the end of its run; None keeps it for good.

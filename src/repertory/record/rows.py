@@ -211,6 +211,9 @@ class Table:
         # The side table's column comes last in every row, and is not one of this table's own.
         self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
         self.side_column = names[-1] if side else ""
+        self.layout = {self.name: ("seq", *self.columns, "checksum")}
+        if side:
+            self.layout[side] = ("seq", self.side_column, "checksum")
 
     def _all_paths(self) -> list[str]:
         paths: list[str] = []
@@ -257,15 +260,24 @@ class Table:
             row = (*values, more)
             return ((self.name, row, zlib.crc32(_pack(row), self._seed)),)
         row, body = (*values[:-1], more), (values[-1],)
+        own = (self.name, row, zlib.crc32(_pack(row), self._seed))
+        if self.side_expires and not body[0]:
+            return (own,)
         return (
-            (self.name, row, zlib.crc32(_pack(row), self._seed)),
+            own,
             (self.side, body, zlib.crc32(_pack(body), self._side_seed)),
         )
 
     def select(self, alias: str, side: str = "") -> str:
-        """The columns that ``read`` wants, as SQL; ``side`` is the alias of the side table, "" to leave it out."""
-        columns = [f"{alias}.{column}" for column in ("seq", *self.columns, "checksum")]
+        """The columns that ``read`` reads, for a SELECT over the table, and its side table if that has an alias."""
+        columns = [f"{alias}.{column}" for column in self.layout[self.name]]
         return ", ".join([*columns, f"{side}.{self.side_column}", f"{side}.checksum"] if side else columns)
+
+    def select_from(self, *, side: bool = True) -> str:
+        """SELECT and FROM over all rows, as ``t``, for ``read``; with the side table, if there is one and ``side``."""
+        if not side or self.side is None:
+            return f"SELECT {self.select('t')} FROM {self.name} t"
+        return f"SELECT {self.select('t', 'b')} FROM {self.name} t LEFT JOIN {self.side} b ON b.seq = t.seq"
 
     def read(self, row: Sequence[Value]) -> tuple[int, Any]:
         """Turn a row of ``select`` back into the number and the record that were written.

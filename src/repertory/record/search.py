@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from repertory.llm.messages import Block, ToolUse, text_of
-from repertory.record.entries import Entry
 from repertory.record.excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.record.journal import SearchHit
+from repertory.record.records import EntryAppended
 from repertory.record.rows import encode_json
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
@@ -48,46 +47,7 @@ def excerpt_for(text: str, query: str) -> str:
     return best[0].text if best else text[: cut_end(text, EXCERPT)]
 
 
-def search_hit(run_id: str, entry: Entry, rank: float, query: str) -> SearchHit:
+def search_hit(found: EntryAppended, rank: float, query: str) -> SearchHit:
     """One answer; SQLite's rank is better the smaller it is."""
-    text = searchable_text(entry.content)
-    return SearchHit(run_id=run_id, position=entry.position, score=-rank, excerpt=excerpt_for(text, query))
-
-
-class EntryIndex:
-    """A full-text index in memory, for journals that keep none in a file."""
-
-    def __init__(self) -> None:
-        self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._db.execute(CREATE_INDEX)
-        self._entries: list[tuple[str, Entry]] = []
-
-    @property
-    def size(self) -> int:
-        """How many entries are indexed."""
-        return len(self._entries)
-
-    def add(self, entries: Iterable[tuple[str, Entry]]) -> None:
-        """Index further entries, each with its run."""
-        for run_id, entry in entries:
-            row = (len(self._entries), searchable_text(entry.content))
-            self._db.execute("INSERT INTO entry_search (rowid, words) VALUES (?, ?)", row)
-            self._entries.append((run_id, entry))
-
-    def search(self, run_id: str, query: str, *, limit: int) -> list[SearchHit]:
-        """The run's best entries; ties in the order of the ledger."""
-        if not (match := match_expression(query)):
-            return []
-        rows = self._db.execute(
-            "SELECT rowid, bm25(entry_search) FROM entry_search WHERE entry_search MATCH ? ORDER BY 2, 1", (match,)
-        )
-        found: list[SearchHit] = []
-        for rowid, rank in rows:
-            run, entry = self._entries[int(rowid)]
-            if run == run_id and len(found) < limit:
-                found.append(search_hit(run, entry, rank, query))
-        return found
-
-    def close(self) -> None:
-        """Let the memory go."""
-        self._db.close()
+    excerpt = excerpt_for(searchable_text(found.entry.content), query)
+    return SearchHit(run_id=found.run_id, position=found.entry.position, score=-rank, excerpt=excerpt)

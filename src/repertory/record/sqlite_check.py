@@ -37,12 +37,9 @@ def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[s
 
 
 def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
-    source, side = f"{table.name} t", ""
-    if table.side is not None:
-        source, side = f"{source} LEFT JOIN {table.side} b ON b.seq = t.seq", "b"
     try:
         # In the order of the table itself: an index may be damaged, too.
-        for row in connection.execute(f"SELECT {table.select('t', side)} FROM {source} ORDER BY t.seq"):
+        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
             try:
                 table.read(row)
             except JournalDamaged as error:

@@ -8,25 +8,23 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
-
-import msgspec
 
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record.journal import Ticket
 from repertory.record.ownership import OpenedFile, in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
 from repertory.record.sqlite_file import explain, is_busy, is_of_the_disk
-from repertory.record.waiting import Latch, Waiter, wake_all
+from repertory.record.waiting import Failure, Latch, Waiter, wake_all
 
 T = TypeVar("T")
 
 logger = logging.getLogger("repertory.journal")
 
 # The batch is at fault and not the disk: the others can be written without it.
-_REFUSED: Final = (
+REFUSED: Final = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
     sqlite3.InterfaceError,
@@ -42,43 +40,94 @@ GROUP: Final = 512  # records that one commit gathers; a larger batch is a commi
 _CHUNK: Final = 64  # most rows of one statement
 
 
-class WriterStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writer has done since it began.
+class Batch(Latch):
+    """Records that are written together or not at all."""
 
-    Attributes:
-        records: Records that are durable.
-        batches: Batches that are durable.
-        commits: Transactions that made them so.
-        waiting: Batches queued now.
-        slowest_commit: Seconds of the slowest transaction.
-    """
-
-    records: int
-    batches: int
-    commits: int
-    waiting: int
-    slowest_commit: float
-
-
-class _Batch(Latch):
-    __slots__ = ("after", "on_commit", "refusal", "rows")
+    __slots__ = ("_after", "_on_commit", "rows")
 
     def __init__(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
     ) -> None:
         super().__init__()
         self.rows = rows
-        self.on_commit = on_commit
-        self.after = after
-        self.refusal: Callable[[], BaseException] | None = None
+        self._on_commit = on_commit
+        self._after = after
 
     def refuse(self, fact: object) -> None:
         """Have everybody who waits told that this batch alone was not written, and why."""
-        self.refusal = partial(refuse_batch, self.rows, fact)
+        self.failure = partial(refuse_batch, self.rows, fact)
 
     def builds_on_refused(self) -> bool:
         """Whether a batch before it was refused without which it makes no sense."""
-        return isinstance(self.after, _Batch) and self.after.refusal is not None
+        return isinstance(self._after, Latch) and self._after.failure is not None
+
+    def announce(self) -> None:
+        """Tell whom it concerns that it is durable, before those who wait."""
+        if self._on_commit is not None:
+            self._on_commit()
+
+    def end(self, failure: Failure | None = None) -> list[Waiter]:
+        """Have those who wait go on; ``failure`` is that of all batches, if they failed."""
+        self._after = None  # or the whole history of a ledger would stay in memory
+        if self.failure is None:
+            self.rows = ()
+        return self.finish(self.failure or failure)
+
+
+class Inserter:
+    """Writes the rows of batches over a connection, and numbers the records.
+
+    One INSERT has many rows. ``executemany`` would give the GIL away at every row: with a busy event loop each time can
+    cost the 5 ms of a thread switch (195,800 rows/s became 6,300).
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        newest = (f"SELECT coalesce(max(seq), 0) AS seq FROM {table.name}" for table in TABLES.values())
+        (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
+        most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        self._tables: dict[str, tuple[str, str, int, int]] = {}
+        for table in TABLES.values():
+            for name, columns in table.layout.items():
+                head = f"INSERT INTO {name} ({', '.join(columns)}) VALUES "
+                width = len(columns)
+                self._tables[name] = head, f"({', '.join('?' * width)})", width, min(_CHUNK, most // width)
+
+    def statements(self, batches: Sequence[Batch]) -> list[tuple[str, Sequence[Value]]]:
+        """Give every record its number; the statements, with their values, that write them all."""
+        values: dict[str, list[Value]] = {}
+        for batch in batches:
+            for record in batch.rows:
+                self.sequence += 1
+                for table, row, checksum in record:
+                    flat = values.setdefault(table, [])
+                    flat.append(self.sequence)
+                    flat += row
+                    flat.append(checksum ^ self.sequence)
+        statements: list[tuple[str, Sequence[Value]]] = []
+        for table, flat in values.items():
+            head, row_marks, width, most = self._tables[table]
+            for start in range(0, len(flat), most * width):
+                chunk = flat[start : start + most * width]
+                # SQLite3's cache keeps each length that occurs as a prepared statement.
+                statements.append((head + ", ".join([row_marks] * (len(chunk) // width)), chunk))
+        return statements
+
+    def insert_alone(self, batch: Batch) -> None:
+        """Write a batch within a transaction, or refuse it, which leaves no trace."""
+        if batch.builds_on_refused():
+            batch.refuse(AFTER_REFUSED)
+            return
+        before = self.sequence
+        self._connection.execute("SAVEPOINT batch")
+        try:
+            for sql, values in self.statements([batch]):
+                self._connection.execute(sql, values)
+        except REFUSED as error:
+            self._connection.execute("ROLLBACK TO batch")
+            self.sequence = before
+            batch.refuse(error)
+        self._connection.execute("RELEASE batch")
 
 
 class Job(Latch, Generic[T]):
@@ -108,18 +157,13 @@ class SqliteWriter:
         self._connection = connection
         self._path = path
         self._opened = OpenedFile(path)
-        self._queue: queue.SimpleQueue[_Batch | Job[Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Batch | Job[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # nothing may be queued behind the end
         self._last: Latch | None = None  # what was queued last
         self._closed = self._forked = False
         self._failure: BaseException | None = None
-        self._sequence = max(
-            connection.execute(f"SELECT coalesce(max(seq), 0) FROM {table.name}").fetchone()[0]
-            for table in TABLES.values()
-        )
-        self._statements = _Statements(connection)
-        self._records = self._batches = self._commits = 0
-        self._slowest = 0.0
+        self._inserter = Inserter(connection)
+        self.commits = 0  # so far
         self._busy_notice = busy_notice
         self._busy = False  # waiting for another program that holds the file
         self._hurried = False  # it may wait no longer
@@ -133,7 +177,7 @@ class SqliteWriter:
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None = None
     ) -> Latch:
         """Queue a batch; never blocks."""
-        batch = _Batch(rows, on_commit, after)
+        batch = Batch(rows, on_commit, after)
         self._put(batch)
         return batch
 
@@ -143,7 +187,7 @@ class SqliteWriter:
         self._put(job)
         return job
 
-    def _put(self, item: _Batch | Job[Any]) -> None:
+    def _put(self, item: Batch | Job[Any]) -> None:
         with self._lock:
             if self._forked:
                 raise in_a_fork(self._path)
@@ -160,16 +204,6 @@ class SqliteWriter:
             last = None if self._closed else self._last
         if last is not None and not last.done:
             await last.wait_done()
-
-    def statistics(self) -> WriterStatistics:
-        """The counts at this instant."""
-        return WriterStatistics(
-            records=self._records,
-            batches=self._batches,
-            commits=self._commits,
-            waiting=self._queue.qsize(),
-            slowest_commit=self._slowest,
-        )
 
     def close(self, timeout: float) -> None:
         """Write what is queued and end the thread; blocks for at most ``timeout`` seconds. Safe to call twice.
@@ -207,10 +241,10 @@ class SqliteWriter:
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        following: _Batch | Job[Any] | None = None
+        following: Batch | Job[Any] | None = None
         while (item := following or self._queue.get()) is not None:
             following = None
-            if isinstance(item, _Batch):
+            if isinstance(item, Batch):
                 group, following, ended = self._gather(item)
                 self._commit_group(group)
                 if ended:
@@ -219,7 +253,7 @@ class SqliteWriter:
                 self._commit_job(item)
         self._end()
 
-    def _gather(self, first: _Batch) -> tuple[list[_Batch], _Batch | Job[Any] | None, bool]:
+    def _gather(self, first: Batch) -> tuple[list[Batch], Batch | Job[Any] | None, bool]:
         """Take what is queued behind ``first`` up to a full group; then what is next, and whether the end came."""
         group, size = [first], len(first.rows)
         while size < GROUP:
@@ -229,70 +263,43 @@ class SqliteWriter:
                 break
             if item is None:
                 return group, None, True
-            if not isinstance(item, _Batch) or size + len(item.rows) > GROUP:
+            if not isinstance(item, Batch) or size + len(item.rows) > GROUP:
                 return group, item, False
             group.append(item)
             size += len(item.rows)
         return group, None, False
 
-    def _commit_group(self, group: Sequence[_Batch]) -> None:
+    def _commit_group(self, group: Sequence[Batch]) -> None:
         if self._failure is None:
             try:
-                written = self._write_group(group)
-                self._batches += len(written)
-                self._records += sum(len(batch.rows) for batch in written)
-                for batch in written:
-                    if batch.on_commit is not None:
-                        batch.on_commit()
+                self._write_group(group)
+                for batch in group:
+                    if batch.failure is None:
+                        batch.announce()
             except BaseException as error:  # noqa: BLE001 - this thread's supervisor: whatever it was stops the journal
                 self._fail(error)
-        waiters: list[Waiter] = []
-        for batch in group:
-            waiters += batch.finish(batch.refusal or (self._failed if self._failure is not None else None))
-            batch.after = None  # or the whole history of a ledger would stay in memory
-            if batch.refusal is None:
-                batch.rows = ()
-        wake_all(waiters)
+        failure = self._failed if self._failure is not None else None
+        wake_all([waiter for batch in group for waiter in batch.end(failure)])
 
-    def _write_group(self, group: Sequence[_Batch]) -> Sequence[_Batch]:
-        """Write a group in one commit, without the batches that contradict what is kept; returns the others."""
-        before = self._sequence
+    def _write_group(self, group: Sequence[Batch]) -> None:
+        """Write a group in one commit, without the batches that contradict what is kept."""
+        before = self._inserter.sequence
         if not any(batch.builds_on_refused() for batch in group):
             try:
-                self._write(self._statements.insert(self._number(group)))
-                return group
-            except _REFUSED:
+                self._write(self._inserter.statements(group))
+                return
+            except REFUSED:
                 self._rollback()
-                self._sequence = before
-        written: list[_Batch] = []
+                self._inserter.sequence = before
 
         def one_by_one() -> None:
             for batch in group:
-                if self._try(batch):
-                    written.append(batch)
+                self._inserter.insert_alone(batch)
 
         self._transact(one_by_one)
-        return written
-
-    def _try(self, batch: _Batch) -> bool:
-        """Write a batch within a transaction; False where it was refused, which leaves no trace."""
-        if batch.builds_on_refused():
-            batch.refuse(AFTER_REFUSED)
-            return False
-        before = self._sequence
-        self._connection.execute("SAVEPOINT batch")
-        try:
-            for sql, values in self._statements.insert(self._number([batch])):
-                self._connection.execute(sql, values)
-        except _REFUSED as error:
-            self._connection.execute("ROLLBACK TO batch")
-            self._sequence = before
-            batch.refuse(error)
-        self._connection.execute("RELEASE batch")
-        return batch.refusal is None
 
     def _commit_job(self, job: Job[Any]) -> None:
-        failure: Callable[[], BaseException] | None = None
+        failure: Failure | None = None
         if self._failure is None:
             try:
                 self._transact(lambda: job.run(self._connection))
@@ -314,7 +321,7 @@ class SqliteWriter:
         elif statements:
             # A statement by itself is a transaction. Two calls into SQLite less are four times less that this
             # thread gives the GIL away and must win it back from a busy event loop.
-            self._timed(lambda: self._patiently(execute))
+            self._checked(lambda: self._patiently(execute))
 
     def _transact(self, work: Callable[[], object]) -> None:
         def transaction() -> None:
@@ -322,7 +329,7 @@ class SqliteWriter:
             work()
             self._connection.execute("COMMIT")
 
-        self._timed(transaction)
+        self._checked(transaction)
 
     def _patiently(self, begin: Callable[[], object]) -> None:
         """Do what takes SQLite's lock for writing, and wait for another program that holds it, however long."""
@@ -347,31 +354,16 @@ class SqliteWriter:
                     self._queue.qsize() + 1,
                 )
 
-    def _timed(self, commit: Callable[[], object]) -> None:
-        started = time.perf_counter()
+    def _checked(self, commit: Callable[[], object]) -> None:
         commit()
         self._opened.check()  # before anybody is told that it is durable
-        self._commits += 1
-        self._slowest = max(self._slowest, time.perf_counter() - started)
+        self.commits += 1
 
     def _rollback(self) -> None:
         # What could not be written must not linger in an open transaction. If that fails too, it adds nothing.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-
-    def _number(self, group: Sequence[_Batch]) -> dict[str, list[Value]]:
-        """Give every record of a group its number; the rows of each table as one flat list."""
-        values: dict[str, list[Value]] = {}
-        for batch in group:
-            for record in batch.rows:
-                self._sequence += 1
-                for table, row, checksum in record:
-                    flat = values.setdefault(table, [])
-                    flat.append(self._sequence)
-                    flat += row
-                    flat.append(checksum ^ self._sequence)
-        return values
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -396,36 +388,3 @@ class SqliteWriter:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
-
-
-class _Statements:
-    """One INSERT for many rows.
-
-    ``executemany`` would give the GIL away at every row: with a busy event loop each time can cost the 5 ms of a
-    thread switch (195,800 rows/s became 6,300).
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        self._tables: dict[str, tuple[str, str, int, int]] = {}
-        for table in TABLES.values():
-            self._add(table.name, table.columns, most)
-            if table.side:
-                self._add(table.side, (table.side_column,), most)
-
-    def _add(self, table: str, columns: Iterable[str], most: int) -> None:
-        names = ("seq", *columns, "checksum")
-        head = f"INSERT INTO {table} ({', '.join(names)}) VALUES "
-        row = f"({', '.join('?' * len(names))})"
-        self._tables[table] = head, row, len(names), min(_CHUNK, most // len(names))
-
-    def insert(self, rows: Mapping[str, list[Value]]) -> list[tuple[str, Sequence[Value]]]:
-        """Statements, with their values, for rows given as one flat list for each table."""
-        statements: list[tuple[str, Sequence[Value]]] = []
-        for table, flat in rows.items():
-            head, row, width, most = self._tables[table]
-            for start in range(0, len(flat), most * width):
-                values = flat[start : start + most * width]
-                # SQLite3's cache keeps each length that occurs as a prepared statement.
-                statements.append((head + ", ".join([row] * (len(values) // width)), values))
-        return statements

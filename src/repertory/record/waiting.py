@@ -9,12 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio.lowlevel
 
 if TYPE_CHECKING:
     import trio
+
+
+Failure: TypeAlias = Callable[[], BaseException]
+"""Makes the error that a waiter raises, a new one for each."""
 
 
 class Waiter(Protocol):
@@ -124,15 +128,15 @@ class Latch:
 
     def __init__(self) -> None:
         self.done = False
-        self.failure: Callable[[], BaseException] | None = None
+        self.failure: Failure | None = None
         self._tasks: list[Waiter] = []
         self._threads: list[threading.Event] = []
 
-    def finish(self, failure: Callable[[], BaseException] | None = None) -> list[Waiter]:
+    def finish(self, failure: Failure | None = None) -> list[Waiter]:
         """Mark as done and let waiting threads go on.
 
         Args:
-            failure: Makes the error that every waiter raises, a new one for each; None for success.
+            failure: What every waiter raises; None for success.
 
         Returns:
             The waiting tasks, for one ``wake_all`` over many latches.

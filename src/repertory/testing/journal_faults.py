@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from repertory.errors import JournalWriteFailed
 from repertory.record.journal import Ticket
 from repertory.record.memory_journal import MemoryJournal
 from repertory.record.records import Record
-from repertory.record.rows import Table
 from repertory.record.waiting import Latch, wake_all
 
 
@@ -96,10 +94,10 @@ class SlowJournal(MemoryJournal):
         self._held.append((ticket, partial(super().submit, records, on_commit=on_commit, after=after)))
         return ticket
 
-    async def _read(self, table: Table, key: str = "", *values: str) -> list[tuple[int, Any]]:
+    async def _settle(self) -> None:
         if self._held:
             await self._held[-1][0].wait_done()
-        return await super()._read(table, key, *values)
+        await super()._settle()
 
     async def aclose(self) -> None:
         """Write what is queued, then close."""
