@@ -279,7 +279,7 @@ class Caller:
         self._ended(finished)
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
-        """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
+        """Decide what the model first sees of a result; the content store takes the whole where that is less."""
         if self._policy is None or output.paged or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content), []
@@ -299,13 +299,13 @@ class Caller:
             run_id=self._live.run_id,
             source_type=output.source_type,
             source=use.name,
-            body=output.text,
+            # What the ledger holds whole is read from there; what it does not, stands here alone.
+            body=output.text if shaped.original_length else "",
+            length=len(output.text),
             at=self._runtime.clock(),
             url=output.url,
             format=output.format,
             metadata=output.metadata,
-            # What the ledger holds whole may go some time after the run; what it does not, is all there is.
-            retention=None if shaped.original_length else self._runtime.content_retention,
         )
         return shaped, [stored]
 

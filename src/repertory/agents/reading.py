@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repertory.agents.live import LiveRun
-from repertory.memory.contents import read_whole
 from repertory.record import Snapshot
 from repertory.record.journal import SearchHit
 from repertory.record.records import ContentStored
@@ -38,8 +37,8 @@ class ContentsOfTree:
         self._root = live.root.run_id
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, also where the ledger alone still has it; None where this tree has none of that id."""
-        stored = await read_whole(self._journal, content_id)
+        """One stored content; None where this tree has none of that id."""
+        stored = await self._journal.read_content(content_id)
         return stored if stored is not None and self._is_ours(stored.run_id) else None
 
     def _is_ours(self, run_id: str) -> bool:

@@ -56,13 +56,11 @@ class Runtime:
         models: OpenModels,
         memory: ActorRef[Any],
         summarizer: ActorRef[Any],
-        content_retention: float | None,
         alerts: AlertThresholds | None,
         clock: Callable[[], float],
         summary_profile: ModelProfile | None = None,
     ) -> None:
         self.journal = journal
-        self.content_retention = content_retention
         self.summarizer = summarizer
         self.hub = EventHub()
         self.clock = clock

@@ -240,7 +240,6 @@ async def open_supervisor(
     durability: Durability = "power",
     journal: Journal | None = None,
     summaries: Strategy | None = None,
-    content_retention: float | None = 3600.0,
     alerts: AlertThresholds | None = _ALERTS,
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
@@ -258,9 +257,6 @@ async def open_supervisor(
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
         summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
-        content_retention: Seconds that the content store keeps, after the end of a run, what the ledger holds as
-            well; None keeps it for good. It is cleaned up within five minutes of that, and can be retrieved from the
-            ledger still. What only the content store has is always kept.
         alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
         drain_timeout: Seconds.
         redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
@@ -302,7 +298,6 @@ async def open_supervisor(
                 models=models,
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
-                content_retention=content_retention,
                 alerts=alerts,
                 clock=clock,
                 summary_profile=getattr(summaries, "profile", None),

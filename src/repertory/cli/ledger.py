@@ -114,12 +114,11 @@ def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
 
 
 async def _find_content(citation: str, db: Path | None) -> ContentStored:
-    from repertory.memory.contents import read_whole
 
     paths = databases_to_read(db)
     for path in paths:
         async with open_to_read(path) as journal:
-            found = await read_whole(journal, citation)
+            found = await journal.read_content(citation)
         if found is not None and (found.body or not found.length):
             return found
         if found is not None:
