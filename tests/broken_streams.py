@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from repertory.llm import ModelResponse, Text, Thinking, ToolUse, Usage
+from repertory.llm import ModelResponse, Text, ToolUse, Usage
+from repertory.llm.messages import Thinking
 from repertory.testing.faults import Raw
 from repertory.testing.wire import events_of
 

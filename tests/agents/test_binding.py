@@ -23,18 +23,17 @@ from repertory.llm import (
     Message,
     ModelRequest,
     ModelResponse,
-    RawBlock,
     RetryPolicy,
     Text,
-    Thinking,
     ToolUse,
     Usage,
-    encode_request,
     estimate_tokens,
-    is_compaction,
     profile_for,
     text_of,
 )
+from repertory.llm.features import is_compaction
+from repertory.llm.messages import RawBlock, Thinking
+from repertory.llm.model import encode_request
 from repertory.record.records import SummaryStored
 from repertory.testing import FunctionModel, call
 from repertory.testing.binding import Binder

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from repertory._frozen import freeze, thaw
-from repertory.llm import encode_request
 from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json
-from repertory.llm.model import ModelRequest, ModelResponse
+from repertory.llm.model import ModelRequest, ModelResponse, encode_request
 from repertory.record import Draft, Ledger, MemoryJournal
 from repertory.record.records import RunStarted
 from repertory.testing import FunctionModel

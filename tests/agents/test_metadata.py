@@ -9,8 +9,8 @@ import pytest
 from context_scenes import STRICT, log_of
 
 import repertory as rp
-from repertory.llm import encode_request
 from repertory.llm.messages import canonical_json
+from repertory.llm.model import encode_request
 from repertory.record import Entry
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools

@@ -18,7 +18,8 @@ from repertory import __version__
 from repertory.cli import doctor
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
-from repertory.llm import AnthropicModel, RawBlock, Text
+from repertory.llm import AnthropicModel, Text
+from repertory.llm.messages import RawBlock
 from repertory.testing import FunctionModel, call, open_messages_server
 from repertory.torture.appends import run_appends
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, swap_in, validate
-from repertory.llm import RawBlock, Text, Thinking, ToolResult, ToolUse, profile_for, text_of
+from repertory.llm import Text, ToolResult, ToolUse, profile_for, text_of
+from repertory.llm.messages import RawBlock, Thinking
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 

@@ -30,25 +30,19 @@ from repertory.errors import (
 )
 from repertory.llm import (
     AnthropicModel,
-    Breakpoint,
     Message,
     Model,
     ModelRequest,
     ModelResponse,
-    RawBlock,
-    Retrying,
     RetryPolicy,
     StreamEvent,
     Text,
-    TextDelta,
-    Thinking,
-    TokenCounter,
     ToolResult,
-    ToolSchema,
     ToolUse,
-    encode_request,
     profile_for,
 )
+from repertory.llm.messages import RawBlock, Thinking
+from repertory.llm.model import Breakpoint, Retrying, TextDelta, TokenCounter, ToolSchema, encode_request
 from repertory.testing import FunctionModel, MessagesServer, open_messages_server
 from repertory.testing.faults import (
     Break,

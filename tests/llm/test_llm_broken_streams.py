@@ -10,20 +10,11 @@ import pytest
 from backends import RunAsync
 from broken_streams import broken_answer
 from repertory.errors import ModelError
-from repertory.llm import (
-    AnthropicModel,
-    Message,
-    ModelRequest,
-    ModelResponse,
-    RetryPolicy,
-    StreamEvent,
-    Text,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    cost_of,
-)
+from repertory.llm import AnthropicModel, Message, ModelRequest, ModelResponse, RetryPolicy, StreamEvent, Text
 from repertory.llm._bounds import MOST_TOKENS
+from repertory.llm.messages import Thinking
+from repertory.llm.model import TextDelta, ThinkingDelta
+from repertory.llm.profiles import cost_of
 from repertory.testing import FunctionModel, open_messages_server
 from repertory.testing.faults import Raw
 

@@ -6,20 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.llm import (
-    Image,
-    Message,
-    ModelRequest,
-    RawBlock,
-    Text,
-    ToolResult,
-    ToolSchema,
-    ToolUse,
-    canonical_json,
-    encode_block,
-    estimate_tokens,
-)
+from repertory.llm import Message, ModelRequest, Text, ToolResult, ToolUse, estimate_tokens
 from repertory.llm.estimate import IMAGE_TOKENS
+from repertory.llm.messages import Image, RawBlock, canonical_json, encode_block
+from repertory.llm.model import ToolSchema
 
 texts = st.builds(Text, st.text(max_size=200))
 messages = st.builds(Message, st.sampled_from(["user", "assistant"]), st.lists(texts, max_size=4).map(tuple))

@@ -7,20 +7,9 @@ from typing import Any
 import pytest
 
 from repertory.errors import ThinkingMismatch
-from repertory.llm import (
-    AnthropicModel,
-    Message,
-    ModelRequest,
-    RawBlock,
-    RetryPolicy,
-    Text,
-    Thinking,
-    compaction_request,
-    compaction_text,
-    dropping_mismatched,
-    is_compaction,
-)
-from repertory.llm.features import needed_betas
+from repertory.llm import AnthropicModel, Message, ModelRequest, RetryPolicy, Text
+from repertory.llm.features import compaction_request, compaction_text, dropping_mismatched, is_compaction, needed_betas
+from repertory.llm.messages import RawBlock, Thinking
 from repertory.llm.model import encode_request
 from repertory.testing import open_messages_server
 

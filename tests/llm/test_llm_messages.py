@@ -9,22 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.llm import (
+from repertory.llm import Message, Text, ToolResult, ToolUse, text_of
+from repertory.llm.messages import (
     Image,
-    Message,
     RawBlock,
     RedactedThinking,
-    Text,
     Thinking,
-    ToolResult,
-    ToolUse,
     canonical_json,
     decode_block,
     decode_content,
     decode_message,
     encode_block,
     encode_message,
-    text_of,
     tool_uses,
 )
 

@@ -23,19 +23,14 @@ from repertory.llm import (
     OfflineModel,
     StreamEvent,
     Text,
-    TextDelta,
     ToolResult,
-    ToolSchema,
     ToolUse,
-    ToolUseStarted,
-    canonical_json,
-    encode_block,
     profile_for,
     text_of,
-    tool_uses,
 )
 from repertory.llm._quoting import fit, keywords, sentences, shorten, stem
-from repertory.llm.model import encode_request
+from repertory.llm.messages import canonical_json, encode_block, tool_uses
+from repertory.llm.model import TextDelta, ToolSchema, ToolUseStarted, encode_request
 from repertory.llm.offline import respond, split
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor

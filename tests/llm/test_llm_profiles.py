@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.llm import Usage, cost_of, prices_at, profile_for, with_prices
-from repertory.llm._catalog import CATALOG
-from repertory.llm.profiles import FREE_OF_CHARGE, OFFLINE, ModelProfile, Prices, cost_at_most
+from repertory.llm import Usage, profile_for, with_prices
+from repertory.llm.profiles import (
+    CATALOG,
+    FREE_OF_CHARGE,
+    OFFLINE,
+    ModelProfile,
+    Prices,
+    cost_at_most,
+    cost_of,
+    prices_at,
+)
 
 tokens = st.integers(0, 2_000_000)
 usages = st.builds(Usage, tokens, tokens, tokens, tokens, tokens)

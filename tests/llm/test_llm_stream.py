@@ -11,18 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.errors import ModelResponseInvalid
-from repertory.llm import (
-    ModelResponse,
-    RawBlock,
-    Text,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolUse,
-    ToolUseStarted,
-    Usage,
-)
+from repertory.llm import ModelResponse, Text, ToolUse, Usage
 from repertory.llm._stream import Assembler, EventReader, response_of, usage_of
+from repertory.llm.messages import RawBlock, Thinking
+from repertory.llm.model import TextDelta, ThinkingDelta, ToolUseStarted
 from repertory.testing.wire import encode_event, encode_response, events_of
 
 words = st.text(max_size=120)

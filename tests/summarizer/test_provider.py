@@ -8,7 +8,8 @@ import pytest
 from summarizer_scenes import open_scene
 
 from repertory.errors import ModelUnavailable
-from repertory.llm import Message, ModelRequest, ModelResponse, RawBlock, Text, Usage
+from repertory.llm import Message, ModelRequest, ModelResponse, Text, Usage
+from repertory.llm.messages import RawBlock
 from repertory.summarizer import ProviderStrategy, SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel
 

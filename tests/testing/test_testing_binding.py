@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.llm import RedactedThinking, Text, Thinking, encode_block, profile_for
+from repertory.llm import Text, profile_for
+from repertory.llm.messages import RedactedThinking, Thinking, encode_block
 from repertory.testing.binding import Binder
 from repertory.testing.refusal import Refusal
 

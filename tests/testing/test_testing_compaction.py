@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from repertory.llm import AnthropicModel, Text, Thinking, ToolUse, decode_message, encode_block, profile_for
+from repertory.llm import AnthropicModel, Text, ToolUse, profile_for
+from repertory.llm.messages import Thinking, decode_message, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.testing import open_messages_server
 from repertory.testing.binding import Binder

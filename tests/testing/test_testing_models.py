@@ -7,21 +7,9 @@ import pytest
 
 from backends import RunAsync
 from repertory.errors import ModelUnavailable
-from repertory.llm import (
-    Message,
-    Model,
-    ModelRequest,
-    ModelResponse,
-    StreamEvent,
-    Text,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolUse,
-    ToolUseStarted,
-    Usage,
-    profile_for,
-)
+from repertory.llm import Message, Model, ModelRequest, ModelResponse, StreamEvent, Text, ToolUse, Usage, profile_for
+from repertory.llm.messages import Thinking
+from repertory.llm.model import TextDelta, ThinkingDelta, ToolUseStarted
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -12,6 +12,7 @@ from repertory._frozen import freeze_fields
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block, encode_message
 from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import Usage as Usage  # noqa: PLC0414 - a response has one, so it is named here too
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
@@ -106,47 +107,6 @@ def _mark(blocks: list[Json], ttl: CacheTtl) -> None:
         marker: Json = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
         blocks[index] = {**block, "cache_control": marker}  # never into a block the ledger owns
         return
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one call, as the provider billed them. The four input figures do not overlap.
-
-    Attributes:
-        input_tokens: Input that neither came from the cache nor was written to it.
-        output_tokens: What the model wrote, thinking included.
-        cache_read_tokens: Input read from the prompt cache.
-        cache_write_tokens: Input written to the 5-minute cache.
-        cache_write_1h_tokens: Input written to the 1-hour cache.
-
-    Raises:
-        ModelResponseInvalid: A figure is no whole number, or below 0: money and limits are counted by it.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            tokens: object = getattr(self, name)
-            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-                raise ModelResponseInvalid(f"usage.{name} must be a whole number of at least 0, got {tokens!r:.100}")
-
-    @property
-    def prompt_tokens(self) -> int:
-        """All input: fresh, read and written."""
-        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-        )
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):

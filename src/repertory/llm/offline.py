@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.lowlevel
@@ -62,7 +63,8 @@ _SUBJECT = re.compile(r"\b(?:does|do|did|is|are)\s+(?:the\s+)?(?:\w+'s\s+)?(\w+)
 _PRONOUN = re.compile(r"\b(its|their|it|they|them|those)\b", re.IGNORECASE)
 
 
-class _Notes(msgspec.Struct, omit_defaults=True):
+@dataclass
+class _Notes:
     """What the model tells itself from turn to turn.
 
     Attributes:
@@ -76,9 +78,9 @@ class _Notes(msgspec.Struct, omit_defaults=True):
 
     task: str = ""
     step: int = 0
-    pages: list[str] = []
-    found: list[str] = []
-    parts: dict[str, list[str]] = {}
+    pages: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    parts: dict[str, list[str]] = field(default_factory=dict)
     alone: bool = False
 
 

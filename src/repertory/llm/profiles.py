@@ -1,18 +1,17 @@
-"""What the planner needs to know about a model: window, prices with their date, cache rules, binding.
+"""What the planner needs to know about a model, the table of those we know, and what a call costs.
 
-The table itself is data, in ``_catalog.py``. Anything in it can be overridden: ``msgspec.structs.replace(profile,
-context_window=...)``, or ``with_prices`` for the prices alone.
+Anything in a profile can be overridden: ``msgspec.structs.replace(profile, context_window=...)``, or ``with_prices``
+for the prices alone.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    from repertory.llm.model import Usage
+from repertory.errors import ModelResponseInvalid
 
 Target: TypeAlias = Literal["free", "binding"]
 
@@ -89,21 +88,16 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
 _COMFORT = 100_000
 
 # The provider's smallest model (platform.claude.com/docs, Models overview of 2026-10-07).
-SMALL_CLAUDE = "claude-haiku-5-5"
+_SMALL_CLAUDE = "claude-haiku-5-5"
 
 
-def comfort_in(window: int) -> int:
+def _comfort(window: int) -> int:
     """The ``comfort_tokens`` of a model of which only the window is known: half of it, at most 100,000."""
     return min(_COMFORT, window // 2)
 
 
 NO_CACHE = CacheRules(breakpoints=0, minimum_tokens=0, lookback_blocks=0, ttl=0.0)
 FREE_OF_CHARGE = Prices(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0, cache_write_1h=0.0)
-# What a Claude model that is not in the table may cost, for the planner's sums: only the proportions mean something.
-# Writes cost 1.25 and 2 times input on every model so far, and reads 0.1 to 0.025 times (Prompt caching, 2026-11). At
-# the lowest an edit of the past pays latest, so it still pays wherever reads turn out to be dearer.
-_GUESSED_PRICES = Prices(input=1.0, output=5.0, cache_read=0.025, cache_write=1.25, cache_write_1h=2.0)
-
 OFFLINE = ModelProfile(
     name="offline",
     context_window=200_000,
@@ -112,8 +106,112 @@ OFFLINE = ModelProfile(
     # shows what its shape would cost; there is no prompt cache, so a read or a write costs what input costs.
     prices=(Prices(input=1.0, output=5.0, cache_read=1.0, cache_write=1.0, cache_write_1h=1.0),),
     cache=NO_CACHE,
-    comfort_tokens=comfort_in(200_000),
+    comfort_tokens=_comfort(200_000),
     as_of="2026-11-21",
+)
+
+# The models we know. Prices change: every row says on which day its window, longest answer, prices, cache minimum and
+# binding were checked against the newest copies that could be had of the provider's own pages: each model's overview,
+# pricing, prompt caching, preserved thinking, on-demand compaction (platform.claude.com/docs). Where a figure stands in
+# none of them, the row says where it is from. Characters per token are our own rough guesses: models from Opus 4.7 on
+# make about 30% more tokens of a text.
+_CHECKED = "2026-11-22"
+
+
+def _prices(input: float, output: float, read: float, *, above: int = 0) -> Prices:  # noqa: A002
+    # Writes are 1.25 times input for five minutes and twice input for an hour, on every model so far.
+    short, long = round(input * 1.25, 6), input * 2
+    return Prices(input=input, output=output, cache_read=read, cache_write=short, cache_write_1h=long, above=above)
+
+
+def _claude(
+    name: str,
+    *prices: Prices,
+    minimum: int,
+    window: int = 1_000_000,
+    max_output: int = 128_000,
+    target: Target = "free",
+    chars_per_token: float = 2.8,
+    compacts: bool = True,
+) -> ModelProfile:
+    return ModelProfile(
+        name=name,
+        target=target,
+        context_window=window,
+        max_output=max_output,
+        prices=prices,
+        cache=CacheRules(minimum_tokens=minimum),
+        chars_per_token=chars_per_token,
+        as_of=_CHECKED,
+        compacts=compacts,
+        comfort_tokens=_comfort(window),
+        summary_model=_SMALL_CLAUDE,
+    )
+
+
+def _claude_4_5(name: str, prices: Prices, *, minimum: int) -> ModelProfile:
+    return _claude(
+        name, prices, minimum=minimum, window=200_000, max_output=64_000, chars_per_token=3.6, compacts=False
+    )
+
+
+_OPUS = _prices(5, 25, 0.50)
+
+CATALOG: dict[str, ModelProfile] = {
+    profile.name: profile
+    for profile in (
+        OFFLINE,
+        # Thinking is bound to the history: for every account on Fable 5.2, elsewhere for accounts made since
+        # 2026-08-31. Append-only is legal for all of them, so all of them are `binding`.
+        # Of Fable 5.2 (2026-11-09) the provider's page confirms the binding. Prices, window and longest answer are as
+        # three resellers repeat them; the cache minimum was not found. 1,024 is the cautious guess: too much forgoes a
+        # breakpoint, too little marks a prefix that is silently not cached.
+        _claude("claude-fable-5-2", _prices(8, 40, 0.20), minimum=1024, target="binding"),
+        _claude("claude-fable-5-1", _prices(10, 50, 0.25), minimum=512, target="binding"),
+        _claude("claude-fable-5", _prices(10, 50, 1.00), minimum=512),
+        _claude("claude-opus-5-5", _prices(4, 20, 0.20), minimum=512, target="binding"),
+        # Reads cost 0.05 times input since 2026-10-07, by the provider's page on Haiku 5.5.
+        _claude("claude-sonnet-5-5", _prices(2, 10, 0.10), minimum=512, target="binding"),
+        _claude(
+            "claude-haiku-5-5",
+            _prices(0.10, 0.50, 0.01),
+            _prices(0.50, 2.50, 0.05, above=100_000),  # every token of a longer request, the output too
+            minimum=512,
+            target="binding",
+        ),
+        _claude("claude-opus-5", _OPUS, minimum=512),
+        _claude("claude-opus-4-8", _OPUS, minimum=1024),
+        # Window and longest answer from two clouds' model cards.
+        _claude("claude-opus-4-7", _OPUS, minimum=2048),
+        _claude("claude-opus-4-6", _OPUS, minimum=4096, chars_per_token=3.6),
+        _claude_4_5("claude-opus-4-5", _OPUS, minimum=4096),
+        _claude("claude-sonnet-5", _prices(2, 10, 0.20), minimum=1024),
+        # Older pages and resellers say 64,000; the provider's page since Sonnet 5.5 came says 128,000.
+        _claude("claude-sonnet-4-6", _prices(3, 15, 0.30), minimum=1024, chars_per_token=3.6),
+        # Retires on 2026-11-30.
+        _claude_4_5("claude-sonnet-4-5", _prices(3, 15, 0.30), minimum=1024),
+        _claude_4_5("claude-haiku-4-5", _prices(1, 5, 0.10), minimum=4096),
+    )
+}
+
+# A Claude model that is not in the table is taken for one newer than it. Of its prices only the proportions mean
+# something: reads cost 0.1 to 0.025 times input so far (Prompt caching, 2026-11), and at the lowest an edit of the past
+# pays latest, so it still pays wherever reads turn out to be dearer. Of the minimum prefix, 512 to 4,096 tokens, most
+# models have 1,024 or less; a marker below the minimum is ignored and costs nothing.
+_NEW_CLAUDE = msgspec.structs.replace(
+    _claude("claude", _prices(1, 5, 0.025), minimum=1024, window=200_000, max_output=64_000, target="binding"),
+    as_of="",
+    known=False,
+)
+_LOCAL = ModelProfile(
+    name="local",
+    context_window=32_768,
+    max_output=8_192,
+    prices=(FREE_OF_CHARGE,),
+    cache=NO_CACHE,
+    chars_per_token=3.5,
+    comfort_tokens=_comfort(32_768),
+    known=False,
 )
 
 # Cloud and gateway spellings of one model: "us.anthropic.claude-opus-4-6-v1:0", "anthropic/claude-opus-4.6",
@@ -141,41 +239,12 @@ def profile_for(name: str) -> ModelProfile:
         The profile, under the name that was asked for. Its ``summary_model`` is "" where the name is spelled as a cloud
         or a gateway does: how that spells the small model's name nobody knows.
     """
-    from repertory.llm._catalog import CATALOG
-
     key = canonical_name(name)
     found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
     if found is None:
-        found = _CLAUDE if key.startswith("claude-") else _LOCAL
+        found = _NEW_CLAUDE if key.startswith("claude-") else _LOCAL
     plain = re.sub(r"-20\d{6}$", "", name) == key
     return msgspec.structs.replace(found, name=name, summary_model=found.summary_model if plain else "")
-
-
-_CLAUDE = ModelProfile(
-    name="claude",
-    target="binding",
-    context_window=200_000,
-    max_output=64_000,
-    prices=(_GUESSED_PRICES,),
-    # Four markers, 5 minutes and 20 positions hold for every model; of the minimum prefix, 512 to 4,096 tokens, most
-    # have 1,024 or less (Prompt caching). A marker below the minimum is ignored and costs nothing.
-    cache=CacheRules(breakpoints=4, minimum_tokens=1024, lookback_blocks=20, ttl=300.0),
-    chars_per_token=2.8,
-    compacts=True,
-    comfort_tokens=comfort_in(200_000),
-    summary_model=SMALL_CLAUDE,
-    known=False,
-)
-_LOCAL = ModelProfile(
-    name="local",
-    context_window=32_768,
-    max_output=8_192,
-    prices=(FREE_OF_CHARGE,),
-    cache=NO_CACHE,
-    chars_per_token=3.5,
-    comfort_tokens=comfort_in(32_768),
-    known=False,
-)
 
 
 def canonical_name(name: str) -> str:
@@ -188,6 +257,47 @@ def canonical_name(name: str) -> str:
     while (shorter := _SUFFIXES.sub("", key)) != key:
         key = shorter
     return key.replace(".", "-")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one call, as the provider billed them. The four input figures do not overlap.
+
+    Attributes:
+        input_tokens: Input that neither came from the cache nor was written to it.
+        output_tokens: What the model wrote, thinking included.
+        cache_read_tokens: Input read from the prompt cache.
+        cache_write_tokens: Input written to the 5-minute cache.
+        cache_write_1h_tokens: Input written to the 1-hour cache.
+
+    Raises:
+        ModelResponseInvalid: A figure is no whole number, or below 0: money and limits are counted by it.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            tokens: object = getattr(self, name)
+            if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+                raise ModelResponseInvalid(f"usage.{name} must be a whole number of at least 0, got {tokens!r:.100}")
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All input: fresh, read and written."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+        )
 
 
 def with_prices(
