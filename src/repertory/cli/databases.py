@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -105,26 +105,15 @@ def is_owned(path: Path) -> bool:
 
     try:
         with open(f"{os.path.realpath(path)}.lock", "rb") as lock:
-            owner = lock.read(32).strip()
             # Only where the owner seems alive is the lock tried, so that looking never gets in an opener's way.
-            if not owner.isdigit() or not _is_alive(int(owner)):
-                return False
+            with suppress(PermissionError):  # alive, and another user's
+                os.kill(int(lock.read(32)), 0)
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        return False  # no lock file, or not ours to read
-    return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+    except (OSError, ValueError):  # no lock file, not ours to read, or nobody's
         pass
-    return True
+    return False
 
 
 @asynccontextmanager
