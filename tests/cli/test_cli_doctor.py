@@ -145,7 +145,7 @@ async def ask_for_a_tool(answer: Any) -> doctor.Finding:
         open_messages_server(FunctionModel(lambda _: answer)) as server,
         aclosing(AnthropicModel("claude-opus-5", base_url=server.url)) as model,
     ):
-        return await doctor._tool_call(model)
+        return await doctor._call(model)
 
 
 @pytest.mark.parametrize(
@@ -171,16 +171,15 @@ def test_a_model_that_does_not_call_a_tool_is_a_warning(
 ) -> None:
     """What came is quoted, and the advice says that agents need tools."""
     found = run_async(ask_for_a_tool, answer)
-    assert (found.name, found.verdict) == ("tool call", verdict)
+    assert (found.name, found.verdict) == ("model call", verdict)
     assert said in found.fact
     assert ("agents need tools" in found.advice) is (verdict == "warning")
 
 
-def test_a_model_is_tried_with_a_tool_unless_it_cannot_be_reached(tmp_path: Path) -> None:
-    """In JSON like every other check; where the first call fails there is no second one to fail like it."""
-    tried = checks_of(tmp_path, "--llm")
-    assert tried["model call"]["verdict"] == tried["tool call"]["verdict"] == "ok"
-    assert "tool call" not in checks_of(tmp_path, "--model", "claude-opus-5", "--llm")
+def test_a_model_is_asked_only_on_request(tmp_path: Path) -> None:
+    """It may cost something; in JSON it is a check like every other."""
+    assert checks_of(tmp_path, "--llm")["model call"]["verdict"] == "ok"
+    assert "model call" not in checks_of(tmp_path)
 
 
 def test_versions_are_shown(tmp_path: Path) -> None:

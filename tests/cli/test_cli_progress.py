@@ -27,8 +27,8 @@ from repertory.agents import (
     ToolEnded,
     ToolStarted,
 )
-from repertory.cli.ledger import print_ledger
 from repertory.cli.live import Progress, draw
+from repertory.cli.reading import print_ledger
 from repertory.cli.runs import in_tree
 from repertory.llm.messages import Text
 from repertory.llm.model import Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from repertory.cli import output
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
-from repertory.cli.inspection import inspect
-from repertory.cli.ledger import ledger
+from repertory.cli.options import option
+from repertory.cli.reading import inspect, ledger
 from repertory.cli.replay import replay
 from repertory.cli.running import resume, run
 from repertory.cli.runs import ps
@@ -114,12 +114,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _repertory(
     ctx: typer.Context,
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere on the line.")
-    ] = False,
+    show_version: bool = option("--version", "Show the version.", False, callback=_show_version, is_eager=True),
+    debug: bool = option("--debug", "Show the traceback of an error. May stand anywhere on the line.", False),
 ) -> None:
     """Options of every command."""
     if ctx.invoked_subcommand is None:

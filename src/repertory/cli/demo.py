@@ -8,14 +8,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
-from repertory.cli.options import AsJson, Backend, Loop, ModelName, Plain, database
-from repertory.cli.running import Outcome, execute, existing_folder, print_answer, raise_for
+from repertory.cli.options import AS_JSON, BACKEND, MODEL, PLAIN, Backend, argument, option
+from repertory.cli.running import execute, existing_folder, print_answer
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
@@ -63,19 +61,14 @@ def _model(name: str | None) -> Model:
 
 
 def demo(
-    question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="What to find out. Default: a question about asyncio.")
-    ] = None,
+    question: str | None = argument("QUESTION", "What to find out. Default: a question about asyncio."),
     *,
-    root: Annotated[
-        Path | None,
-        typer.Option("--root", metavar="DIR", help="The folder to read. Default: this Python's standard library."),
-    ] = None,
-    db: Annotated[Path | None, database("a new one in the data folder")] = None,
-    model: ModelName = None,
-    backend: Loop = Backend.trio,
-    as_json: AsJson = False,
-    plain: Plain = False,
+    root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
+    db: Path | None = option("--db FILE", "The database. Default: a new one in the data folder."),
+    model: str | None = MODEL,
+    backend: Backend = BACKEND,
+    as_json: bool = AS_JSON,
+    plain: bool = PLAIN,
 ) -> None:
     """Watch a team of agents answer a question.
 
@@ -100,10 +93,11 @@ def demo(
         start, path=path, root=folder, model=chosen, backend=backend, as_json=as_json, plain=plain, is_shown=True
     )
     if as_json:
-        output.print_json(outcome.to_json())
+        output.print_json(outcome.fields)
     else:
-        _print_closing(outcome, named=named_database(db) is not None)
-    raise_for(outcome)
+        _print_closing(outcome.fields, named=named_database(db) is not None)
+    if outcome.error is not None:
+        raise outcome.error
 
 
 def _print_opening(task: str, folder: Path, path: Path) -> None:
@@ -114,31 +108,31 @@ def _print_opening(task: str, folder: Path, path: Path) -> None:
     screen.print(Text(output.clean(f"from {folder}\nrecorded in {path}\n"), style="dim"), soft_wrap=True)
 
 
-def _print_closing(outcome: Outcome, *, named: bool) -> None:
+def _print_closing(fields: Json, *, named: bool) -> None:
     from rich.text import Text
 
     screen = output.console()
     screen.print()
-    if outcome.answer is not None:
-        print_answer(outcome.answer)
+    if fields["answer"] is not None:
+        print_answer(fields["answer"])
         screen.print()
-    if outcome.statistics.iterations:
+    if fields["iterations"]:
         headers = ("", "MODELS SAW", "PLAIN LOOP", "")
-        output.print_table(screen, headers, list(_figures(outcome)), right="MODELS SAW|PLAIN LOOP")
-    if outcome.model == "offline":
+        output.print_table(screen, headers, list(_figures(fields)), right="MODELS SAW|PLAIN LOOP")
+    if fields["model"] == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
         output.show(screen, Text(words, style="dim"), "")
-    for citation in outcome.unresolved:
-        problem = f"{citation.path}:{citation.first} does not hold: {citation.problem}"
+    for citation in fields["citations"]["unresolved"]:
+        problem = f"{citation['path']}:{citation['first']} does not hold: {citation['problem']}"
         screen.print(Text(output.clean(problem), style="red"))
     screen.print(Text("Look at what happened:", style="bold"))
-    where = f" --db {outcome.database}" if named else ""
-    name = _program()
+    where = f" --db {fields['database']}" if named else ""
+    name, run_id = _program(), fields["run_id"]
     for command, what in (
         (f"{name} ps -a{where}", "the tree of runs"),
-        (f"{name} stats {outcome.run_id}{where}", "what it saw and cost, call by call"),
-        (f"{name} inspect {outcome.run_id}{where}", "what the model saw last"),
-        (f"{name} ledger {outcome.run_id}{where}", "the whole record"),
+        (f"{name} stats {run_id}{where}", "what it saw and cost, call by call"),
+        (f"{name} inspect {run_id}{where}", "what the model saw last"),
+        (f"{name} ledger {run_id}{where}", "the whole record"),
     ):
         screen.print(Text.assemble(f"  {output.clean(command)}", (f"   {what}", "dim")), soft_wrap=True)
 
@@ -150,24 +144,21 @@ def _program() -> str:
     return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"
 
 
-def _figures(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
-    figures = outcome.statistics
+def _figures(fields: Json) -> Iterator[tuple[str, str, str, str]]:
+    seen, plain = fields["tokens_seen"], fields["tokens_plain"]
+    cost, plain_cost = fields["cost_seen"], fields["cost_plain"]
+    yield "prompt tokens", output.tokens(seen), output.tokens(plain), output.ratio(seen, plain)
+    prices = output.cost(cost, seen), output.cost(plain_cost, plain), output.ratio(cost, plain_cost)
+    yield "cost, cache priced in", *prices
     yield (
-        "prompt tokens",
-        output.tokens(figures.tokens_seen),
-        output.tokens(figures.tokens_plain),
-        output.ratio(figures.tokens_seen, figures.tokens_plain),
+        "newest prompts",
+        output.tokens(fields["view_tokens"]),
+        output.tokens(fields["record_tokens"]),
+        "of all agents",
     )
-    yield (
-        "cost, cache priced in",
-        output.cost(figures.cost_seen, figures.tokens_seen),
-        output.cost(figures.cost_plain, figures.tokens_plain),
-        output.ratio(figures.cost_seen, figures.cost_plain),
-    )
-    yield "newest prompts", output.tokens(figures.view_tokens), output.tokens(figures.record_tokens), "of all agents"
-    yield "iterations", str(figures.iterations), "", f"{figures.runs} agents, {outcome.seconds:.1f} s"
-    yield "tool calls", str(figures.tool_calls), "", f"{figures.dedup_hits} repeats not run again"
-    yield "summaries", str(figures.summaries), "", "made in the background"
-    yield "retrievals", str(figures.retrievals), "", "of what had left the view"
-    resolved = sum(citation.resolved for citation in outcome.citations)
-    yield "citations", str(len(outcome.citations)), "", f"{resolved} hold, looked up in the files"
+    yield "iterations", str(fields["iterations"]), "", f"{fields['agents']} agents, {fields['seconds']:.1f} s"
+    yield "tool calls", str(fields["tool_calls"]), "", f"{fields['dedup_hits']} repeats not run again"
+    yield "summaries", str(fields["summaries"]), "", "made in the background"
+    yield "retrievals", str(fields["retrievals"]), "", "of what had left the view"
+    citations = fields["citations"]
+    yield "citations", str(citations["total"]), "", f"{citations['resolved']} hold, looked up in the files"

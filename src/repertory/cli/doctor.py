@@ -6,17 +6,15 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import data_dir, is_owned, is_there, kept_databases, named_database, open_to_read
-from repertory.cli.options import AsJson, Database, ModelName
+from repertory.cli.options import AS_JSON, DATABASE, MODEL, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -45,11 +43,11 @@ class Finding:
 
 def doctor(
     *,
-    db: Database = None,
-    model: ModelName = None,
-    llm: Annotated[bool, typer.Option("--llm", help="Call the model twice, too; once with a tool.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Check every record of the database, too.")] = False,
-    as_json: AsJson = False,
+    db: Path | None = DATABASE,
+    model: str | None = MODEL,
+    llm: bool = option("--llm", "Ask the model to call a tool, too.", False),
+    deep: bool = option("--deep", "Check every record of the database, too.", False),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Check this machine and its settings.
 
@@ -83,10 +81,8 @@ async def _look(db: Path | None, name: str | None, llm: bool, deep: bool) -> lis
     except RepertoryError as error:
         return [*findings, Finding("model", "problem", str(error))]
     findings.append(_model(model))
-    for call in (_call, _tool_call) if llm else ():
-        findings.append(await call(model))
-        if findings[-1].verdict == "problem":  # the next one would fail like it
-            break
+    if llm:
+        findings.append(await _call(model))
     await model.aclose()
     return findings
 
@@ -209,54 +205,31 @@ def _model(model: Model) -> Finding:
 
 
 async def _call(model: Model) -> Finding:
-    from repertory.llm.messages import text_of
+    """Whether the model answers, and calls a tool when it is told to: without that no agent works."""
+    from repertory.llm.messages import Message, Text, encode_block, text_of, tool_uses
+    from repertory.llm.model import ModelRequest, ToolSchema
 
-    def judge(content: tuple[Block, ...], seconds: float) -> Finding:
-        return Finding("model call", "ok", f"answered {output.one_line(text_of(content), 40)!r} in {seconds:.1f} s")
-
-    return await _ask(model, "model call", "Say the word ready.", judge, max_tokens=64)
-
-
-async def _tool_call(model: Model) -> Finding:
-    """Whether the model calls a tool when it is told to: without that no agent works."""
-    from repertory.llm.messages import encode_block, text_of, tool_uses
-    from repertory.llm.model import ToolSchema
-
-    name = "tool call"
+    name = "model call"
     query = {"type": "string", "description": "One word."}
     schema = {"type": "object", "properties": {"query": query}, "required": ["query"], "additionalProperties": False}
-
-    def judge(content: tuple[Block, ...], seconds: float) -> Finding:
-        for block in filter(_is_broken_call, content):
-            fact = output.one_line(f"its call is not legal: {encode_block(block)}", 160)
-            return Finding(name, "warning", fact, _NEEDS_TOOLS)
-        calls = tool_uses(content)
-        if not calls:
-            words = output.one_line(text_of(content), 40)
-            return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", _NEEDS_TOOLS)
-        word = output.one_line(calls[0].input["query"], 40)
-        return Finding(name, "ok", f"called search(query={word!r}) in {seconds:.1f} s")
-
+    tool = ToolSchema("search", "Search the notes for a word.", schema)
+    asked = Message("user", (Text("Use the tool search, once, to look up the word lighthouse."),))
     # Not forced by `tool_choice`, which the newest models refuse; with room for those that think first.
-    tools = (ToolSchema("search", "Search the notes for a word.", schema),)
-    asked = "Use the tool search, once, to look up the word lighthouse."
-    return await _ask(model, name, asked, judge, tools=tools, max_tokens=1024)
-
-
-async def _ask(
-    model: Model, name: str, text: str, judge: Callable[[tuple[Block, ...], float], Finding], **options: Any
-) -> Finding:
-    from repertory.llm.messages import Message, Text
-    from repertory.llm.model import ModelRequest
-
+    request = ModelRequest(model=model.name, messages=(asked,), tools=(tool,), max_tokens=1024)
     begun = time.monotonic()
     try:
-        response = await model.complete(
-            ModelRequest(model=model.name, messages=(Message("user", (Text(text),)),), **options)
-        )
+        content = (await model.complete(request)).content
     except RepertoryError as error:
         return Finding(name, "problem", f"{type(error).__name__}: {error}")
-    return judge(response.content, time.monotonic() - begun)
+    for block in filter(_is_broken_call, content):
+        fact = output.one_line(f"its call is not legal: {encode_block(block)}", 160)
+        return Finding(name, "warning", fact, _NEEDS_TOOLS)
+    calls = tool_uses(content)
+    if not calls:
+        words = output.one_line(text_of(content), 40)
+        return Finding(name, "warning", f"it was asked to call a tool, and answered {words!r}", _NEEDS_TOOLS)
+    word = output.one_line(calls[0].input["query"], 40)
+    return Finding(name, "ok", f"called search(query={word!r}) in {time.monotonic() - begun:.1f} s")
 
 
 def _is_broken_call(block: Block) -> bool:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.agents import events
 from repertory.cli import output
-from repertory.cli.entries import call_line
 from repertory.cli.output import one_line, tokens
+from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import cursor_hidden_at
 
@@ -48,7 +48,8 @@ def status_line() -> Generator[Callable[[str], None]]:
     screen.print(" " * width, end="\r")
 
 
-def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> AbstractContextManager[Progress]:
+@contextmanager
+def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Progress]:
     """Show what goes on until the block is left.
 
     Args:
@@ -56,26 +57,12 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> AbstractContex
         plain: Lines instead of a picture.
         stderr: Lines go to standard error, because standard output is for the answer alone.
     """
-    screen = output.console(stderr=as_json or stderr)
-    if has_picture(screen) and not plain:
-        return _picture(screen)
-    return _lines(None if as_json else _write if not stderr else output.remark)
-
-
-@contextmanager
-def _lines(write: Callable[[str], None] | None) -> Generator[Progress]:
-    yield Progress(write)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-@contextmanager
-def _picture(screen: Console) -> Generator[Progress]:
     from rich.live import Live
 
+    screen = output.console(stderr=as_json or stderr)
+    if plain or not has_picture(screen):
+        yield Progress(None if as_json else output.remark if stderr else partial(print, flush=True))
+        return
     progress = Progress()
     progress.announce = progress.notes.append
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.

@@ -7,52 +7,50 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from repertory.cli import output
-from repertory.cli.citations import Citation, check_citations
+from repertory.cli.citations import check_citations
 from repertory.cli.databases import read_run, runs_database
 from repertory.cli.options import (
-    AgentRef,
-    AsJson,
+    AGENT,
+    AS_JSON,
+    BACKEND,
+    DATABASE,
+    MODEL,
+    OWN_DATABASE,
+    PLAIN,
+    SUMMARY_MODEL,
+    UNFINISHED_RUN,
     Backend,
-    Database,
-    Loop,
-    ModelName,
-    OwnDatabase,
-    Plain,
-    SummaryModel,
-    UnfinishedRunId,
+    argument,
+    option,
 )
-from repertory.errors import ConfigurationError, RunError
+from repertory.errors import ConfigurationError, RepertoryError, RunError
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
     from repertory.llm import Model
     from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow, RunStatistics
+    from repertory.record import Journal, RunRow
     from repertory.summarizer import Strategy
 
 RESEARCH = "repertory.agents:research_team"
 
 
 def run(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do.")],
+    task: str = argument("TASK", "What to do.", ...),
     *,
-    root: Annotated[
-        Path | None, typer.Option("--root", metavar="DIR", help="The folder to read. Default: the current one.")
-    ] = None,
-    agent: AgentRef = None,
-    db: OwnDatabase = None,
-    model: ModelName = None,
-    summary_model: SummaryModel = None,
-    backend: Loop = Backend.trio,
-    as_json: AsJson = False,
-    plain: Plain = False,
+    root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
+    agent: str | None = AGENT,
+    db: Path | None = OWN_DATABASE,
+    model: str | None = MODEL,
+    summary_model: str | None = SUMMARY_MODEL,
+    backend: Backend = BACKEND,
+    as_json: bool = AS_JSON,
+    plain: bool = PLAIN,
 ) -> None:
     """Run an agent on a task.
 
@@ -62,15 +60,14 @@ def run(
     folder = existing_folder(root or Path())
     options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
     reference = agent or RESEARCH
-    found = find_agent(reference, options, model)
-    path = runs_database(db)
+    found = find_agent(reference, options)
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options)
 
     outcome = execute(
         start,
-        path=path,
+        path=runs_database(db),
         root=folder,
         model=model,
         summary_model=summary_model,
@@ -82,16 +79,16 @@ def run(
 
 
 def resume(
-    run_id: UnfinishedRunId = None,
+    run_id: str | None = UNFINISHED_RUN,
     *,
-    agent: AgentRef = None,
-    root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="Another folder than before.")] = None,
-    db: Database = None,
-    model: ModelName = None,
-    summary_model: SummaryModel = None,
-    backend: Loop = Backend.trio,
-    as_json: AsJson = False,
-    plain: Plain = False,
+    agent: str | None = AGENT,
+    root: Path | None = option("--root DIR", "Another folder than before."),
+    db: Path | None = DATABASE,
+    model: str | None = MODEL,
+    summary_model: str | None = SUMMARY_MODEL,
+    backend: Backend = BACKEND,
+    as_json: bool = AS_JSON,
+    plain: bool = PLAIN,
 ) -> None:
     """Go on with a run that did not finish.
 
@@ -114,16 +111,15 @@ def resume(
             f"run {started.run_id} does not say where its agent {started.agent!r} is defined; "
             "name it with --agent module:name"
         )
-    found = find_agent(reference, options, options.get("model"))
+    found = find_agent(reference, options)
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.resume(started.run_id, agent=found)
 
-    folder = Path(options["root"]) if "root" in options else None
     outcome = execute(
         start,
         path=path,
-        root=folder,
+        root=Path(options["root"]) if "root" in options else None,
         model=options.get("model"),
         summary_model=summary_model,
         backend=backend,
@@ -134,11 +130,7 @@ def resume(
 
 
 def existing_folder(path: Path) -> Path:
-    """The folder, made absolute.
-
-    Raises:
-        ConfigurationError: It is not there.
-    """
+    """The folder, made absolute; an error where it is not there."""
     if not os.path.isdir(path):
         raise ConfigurationError(f"--root: there is no folder {path}")
     try:
@@ -147,12 +139,8 @@ def existing_folder(path: Path) -> Path:
         raise ConfigurationError("the current folder is gone; go to another one") from error
 
 
-def find_agent(reference: str, options: Json, model: str | None) -> Agent:
-    """Import an agent, from the current folder too, and see that its model makes sense before anything is written.
-
-    Raises:
-        ConfigurationError: There is no such agent or model.
-    """
+def find_agent(reference: str, options: Json) -> Agent:
+    """Import an agent, from the current folder too, and see that its model makes sense before anything is written."""
     import msgspec
 
     from repertory.agents import load_agent
@@ -160,6 +148,7 @@ def find_agent(reference: str, options: Json, model: str | None) -> Agent:
 
     if "" not in sys.path:
         sys.path.insert(0, "")
+    model = options.get("model")
     open_model(model)
     agent = load_agent(reference, **options)
     return agent if model is None else msgspec.structs.replace(agent, model=model)
@@ -168,51 +157,17 @@ def find_agent(reference: str, options: Json, model: str | None) -> Agent:
 # --- one run in the foreground ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Outcome:
-    """How a run ended in this process."""
+    """How a run ended in this process.
 
-    run_id: str
-    agent: str
-    task: str
-    model: str
-    state: str
-    database: Path
-    seconds: float
-    statistics: RunStatistics
-    answer: str | None = None
-    citations: tuple[Citation, ...] = ()
-    error: RunError | None = None
-    signal: int = 0
+    Attributes:
+        fields: What ``--json`` gives.
+        error: What the command ends with: the run failed, or a signal came first; None where it has its answer.
+    """
 
-    def to_json(self) -> Json:
-        """What ``--json`` gives."""
-        import msgspec
-
-        figures = msgspec.to_builtins(self.statistics)
-        return {
-            "run_id": self.run_id,
-            "agent": self.agent,
-            "task": self.task,
-            "model": self.model,
-            "state": self.state,
-            "answer": self.answer,
-            "error": None if self.error is None else str(self.error),
-            "database": str(self.database),
-            "seconds": round(self.seconds, 3),
-            "agents": figures.pop("runs"),
-            **figures,
-            "citations": {
-                "total": len(self.citations),
-                "resolved": len(self.citations) - len(self.unresolved),
-                "unresolved": [asdict(citation) for citation in self.unresolved],
-            },
-        }
-
-    @property
-    def unresolved(self) -> list[Citation]:
-        """The citations that do not hold."""
-        return [citation for citation in self.citations if not citation.resolved]
+    fields: Json
+    error: RepertoryError | None
 
 
 def execute(
@@ -261,41 +216,52 @@ def execute(
                 async for event in started.events(tree=True):
                     progress.add(event)
                 watching.cancel_scope.cancel()
-            outcomes.append(await _outcome(supervisor, started, path, stop.signal, time.monotonic() - begun))
+            go_on = f"go on with: repertory resume {started.id} --db {path}"
+            interrupted = stop.interrupted(f"interrupted, nothing is lost; {go_on}")
+            outcomes.append(await _outcome(supervisor, started, path, go_on, interrupted))
         if not outcomes:  # a second signal came before the supervisor was closed in order, or before there was a run
             raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
 
     with show_progress(as_json=as_json, plain=plain, stderr=not is_shown) as progress:
-        anyio.run(main, backend=backend.value)
-    outcome = outcomes[0]
-    if outcome.answer is None or root is None:
-        return outcome
-    return replace(outcome, citations=tuple(check_citations(outcome.answer, root)))
+        anyio.run(main, backend=backend)
+    (outcome,) = outcomes
+    answer = outcome.fields["answer"]
+    citations = [] if answer is None or root is None else check_citations(answer, root)
+    unresolved = [asdict(citation) for citation in citations if not citation.resolved]
+    counts = {"total": len(citations), "resolved": len(citations) - len(unresolved), "unresolved": unresolved}
+    outcome.fields.update(seconds=round(time.monotonic() - begun, 3), citations=counts)
+    return outcome
 
 
-async def _outcome(supervisor: Supervisor, run: Run, path: Path, signal_number: int, seconds: float) -> Outcome:
+async def _outcome(
+    supervisor: Supervisor, run: Run, path: Path, go_on: str, interrupted: output.Interrupted
+) -> Outcome:
+    import msgspec
+
     from repertory.record import FINAL_STATES
 
-    answer, error = None, None
-    if run.state in FINAL_STATES:
-        signal_number = 0  # it came too late to matter
+    answer, words = None, None
+    error: RepertoryError | None = interrupted
+    if run.state in FINAL_STATES:  # a signal came too late to matter, if any
         try:
-            answer = await run.wait_result()
+            answer, error = await run.wait_result(), None
         except RunError as raised:
-            error = raised
-    return Outcome(
-        run_id=run.id,
-        agent=run.agent.name,
-        task=run.task,
-        model=(await supervisor.journal.read_run(run.id)).started.model,
-        state=run.state if error is not None or answer is not None else "interrupted",
-        database=path,
-        seconds=seconds,
-        statistics=run.statistics(tree=True),
-        answer=answer,
-        error=error,
-        signal=signal_number,
-    )
+            words, error = str(raised), type(raised)(f"{raised}; {go_on}")
+            error.__cause__ = raised.__cause__
+    figures = msgspec.to_builtins(run.statistics(tree=True))
+    fields = {
+        "run_id": run.id,
+        "agent": run.agent.name,
+        "task": run.task,
+        "model": (await supervisor.journal.read_run(run.id)).started.model,
+        "state": "interrupted" if error is interrupted else run.state,
+        "answer": answer,
+        "error": words,
+        "database": str(path),
+        "agents": figures.pop("runs"),
+        **figures,
+    }
+    return Outcome(fields, error)
 
 
 @asynccontextmanager
@@ -322,27 +288,15 @@ async def summaries_by(name: str | None) -> AsyncGenerator[Strategy | None]:
 
 def report(outcome: Outcome, *, as_json: bool) -> None:
     """Write the answer, or the one object, to standard output; raise what kept the run from its answer."""
+    fields = outcome.fields
     if as_json:
-        output.print_json(outcome.to_json())
-    elif outcome.answer is not None:
-        print_answer(outcome.answer)
-        for citation in outcome.unresolved:
-            output.say(f"citation {citation.path}:{citation.first} does not hold: {citation.problem}")
-    raise_for(outcome)
-
-
-def raise_for(outcome: Outcome) -> None:
-    """Raise what kept the run from its answer.
-
-    Raises:
-        Interrupted: A signal ended it.
-        RunError: It failed.
-    """
-    go_on = f"go on with: repertory resume {outcome.run_id} --db {outcome.database}"
-    if outcome.signal:
-        raise output.Interrupted(f"interrupted, nothing is lost; {go_on}", 128 + outcome.signal)
+        output.print_json(fields)
+    elif fields["answer"] is not None:
+        print_answer(fields["answer"])
+        for citation in fields["citations"]["unresolved"]:
+            output.say(f"citation {citation['path']}:{citation['first']} does not hold: {citation['problem']}")
     if outcome.error is not None:
-        raise type(outcome.error)(f"{outcome.error}; {go_on}") from outcome.error.__cause__
+        raise outcome.error
 
 
 def print_answer(answer: str) -> None:

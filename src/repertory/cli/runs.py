@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
 from repertory.cli.databases import databases_to_read, is_owned, kept_databases, named_database, open_to_read
-from repertory.cli.options import AsJson, Database
+from repertory.cli.options import AS_JSON, DATABASE, option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,9 +30,9 @@ COLOURS = {
 
 def ps(
     *,
-    db: Database = None,
-    everything: Annotated[bool, typer.Option("-a", "--all", help="Show runs that have ended, too.")] = False,
-    as_json: AsJson = False,
+    db: Path | None = DATABASE,
+    everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
+    as_json: bool = AS_JSON,
 ) -> None:
     """List runs as a tree.
 

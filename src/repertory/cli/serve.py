@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from repertory.cli.options import Backend, Loop, OwnDatabase, SummaryModel
+from repertory.cli.options import BACKEND, OWN_DATABASE, SUMMARY_MODEL, Backend, option
 
 
 def serve(
     *,
-    db: OwnDatabase = None,
-    socket: Annotated[
-        Path | None,
-        typer.Option("--socket", metavar="PATH", help="The unix socket. Default: ctl.sock in the runtime folder."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", min=0, max=65535, help="A port of 127.0.0.1 instead; 0 for any."),
-    ] = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option("--agent", metavar="MODULE:NAME", help="An agent that runs can be started with. May be repeated."),
-    ] = None,
-    root: Annotated[
-        Path | None, typer.Option("--root", metavar="DIR", help="Offer the research team, for this folder.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="The model of agents that name none.")
-    ] = None,
-    summary_model: SummaryModel = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an earlier process left unfinished.")
-    ] = False,
-    redact: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--redact", metavar="NAME", help="An environment variable whose value is never recorded. May be repeated."
-        ),
-    ] = None,
-    backend: Loop = Backend.trio,
+    db: Path | None = OWN_DATABASE,
+    socket: Path | None = option("--socket PATH", "The unix socket. Default: ctl.sock in the runtime folder."),
+    port: int | None = option("--port N", "A port of 127.0.0.1 instead; 0 for any.", min=0, max=65535),
+    agent: list[str] = option("--agent MODULE:NAME", "An agent that runs can be started with. May be repeated.", ()),
+    root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
+    model: str | None = option("--model NAME", "The model of agents that name none."),
+    summary_model: str | None = SUMMARY_MODEL,
+    resume: bool = option("--resume", "Go on with what an earlier process left unfinished.", False),
+    redact: list[str] = option(
+        "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
+    ),
+    backend: Backend = BACKEND,
 ) -> None:
     """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
 
     SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
     """
-    from repertory.agents import run
+    import anyio
+
     from repertory.cli.databases import runs_database
     from repertory.cli.output import say
     from repertory.cli.running import summaries_by
@@ -59,13 +39,13 @@ def serve(
                 database=runs_database(db),
                 socket=socket,
                 port=port,
-                agents=agent or (),
+                agents=agent,
                 root=root,
                 resume=resume,
                 model=model,
                 summaries=summaries,
-                redact=redact or (),
+                redact=redact,
             )
             await run_service(options, report=say)
 
-    run(main, backend=backend.value)
+    anyio.run(main, backend=backend)

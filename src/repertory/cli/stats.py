@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from repertory.cli import output
 from repertory.cli.databases import read_run
-from repertory.cli.options import AsJson, Database, RunId
+from repertory.cli.options import AS_JSON, DATABASE, RUN, option
 from repertory.cli.output import cost, dollars, one_line, tokens
 from repertory.cli.runs import in_tree, own_id
 
@@ -27,11 +25,11 @@ _HEIGHT = 8
 
 
 def stats(
-    run_id: RunId = None,
+    run_id: str | None = RUN,
     *,
-    tree: Annotated[bool, typer.Option("--tree", help="Add the runs below it.")] = False,
-    db: Database = None,
-    as_json: AsJson = False,
+    tree: bool = option("--tree", "Add the runs below it.", False),
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show what a run saw and cost, iteration by iteration, beside what a plain loop would have sent.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from repertory.cli import output, signals
-from repertory.cli.options import AsJson, Backend, Loop, database
+from repertory.cli.options import AS_JSON, BACKEND, Backend, argument, option
 from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
@@ -25,39 +24,16 @@ _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or
 _SURVIVES = {"power": "each on disk before it was acknowledged", "process": "survive the process, not the power"}
 
 
-class Workload(StrEnum):
-    """What can be stressed."""
-
-    appends = "appends"
-
-
-class Profile(StrEnum):
-    """How much is played."""
-
-    short = "short"
-    full = "full"
-
-
 def stress(
-    workload: Annotated[
-        Workload, typer.Argument(metavar="WORKLOAD", help="What to stress: appends.")
-    ] = Workload.appends,
+    workload: Literal["appends"] = argument("WORKLOAD", "What to stress: appends.", "appends"),
     *,
-    writers: Annotated[
-        int, typer.Option("--writers", min=1, max=10_000, metavar="N", help="How many append at once.")
-    ] = 50,
-    appends: Annotated[
-        int, typer.Option("--appends", min=1, max=1_000_000, metavar="N", help="Appends of each writer.")
-    ] = 2000,
-    threads: Annotated[
-        int, typer.Option("--threads", min=0, max=1000, metavar="N", help="How many of the writers are OS threads.")
-    ] = 8,
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Acknowledge what survives a loss of power, not just of the process.")
-    ] = False,
-    db: Annotated[Path | None, database("one that is thrown away")] = None,
-    backend: Loop = Backend.trio,
-    as_json: AsJson = False,
+    writers: int = option("--writers N", "How many append at once.", 50, min=1, max=10_000),
+    appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),
+    threads: int = option("--threads N", "How many of the writers are OS threads.", 8, min=0, max=1000),
+    durable: bool = option("--durable", "Acknowledge what survives a loss of power, not just of the process.", False),
+    db: Path | None = option("--db FILE", "The database. Default: one that is thrown away."),
+    backend: Backend = BACKEND,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Append from many tasks at once, and check.
 
@@ -89,7 +65,7 @@ def stress(
                 )
         raise stop.interrupted("stopped before the end; nothing was found wrong so far")
 
-    finish(anyio.run(main, backend=backend.value), as_json=as_json)
+    finish(anyio.run(main, backend=backend), as_json=as_json)
 
 
 async def _summarize(snapshot: Snapshot) -> str:
@@ -107,24 +83,15 @@ def _appended(progress: Progress) -> str:
 
 def torture(
     *,
-    profile: Annotated[
-        Profile, typer.Option("--profile", metavar="short|full", help="A minute, or half an hour on two cores.")
-    ] = Profile.short,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Play this scenario only. May be repeated.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", min=0, help="Decides every case. Default: a new one.")
-    ] = None,
-    case: Annotated[
-        int | None, typer.Option("--case", metavar="N", min=0, help="Play this case alone, and no controls.")
-    ] = None,
-    traces: Annotated[
-        Path | None,
-        typer.Option("--traces", metavar="DIR", help="Look again at what a failed case of power cuts left."),
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes that play.")] = 2,
-    as_json: AsJson = False,
+    profile: Literal["short", "full"] = option(
+        "--profile short|full", "A minute, or half an hour on two cores.", "short"
+    ),
+    only: list[str] = option("--only NAME", "Play this scenario only. May be repeated.", ()),
+    seed: int | None = option("--seed N", "Decides every case. Default: a new one.", min=0),
+    case: int | None = option("--case N", "Play this case alone, and no controls.", min=0),
+    traces: Path | None = option("--traces DIR", "Look again at what a failed case of power cuts left."),
+    workers: int = option("--workers N", "Processes that play.", 2, min=1),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Try to make it lose something.
 
@@ -138,14 +105,14 @@ def torture(
     from repertory.torture import choose, run_torture
     from repertory.torture.scenarios import SCENARIOS
 
-    if (case is not None or traces is not None) and len(only or []) != 1:
+    if (case is not None or traces is not None) and len(only) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
     with signals.told_to(told.append), status_line() as show:
         report = run_torture(
-            choose(SCENARIOS, only or []),
-            profile=profile.value,
+            choose(SCENARIOS, only),
+            profile=profile,
             seed=seed,
             case=case,
             traces=traces,

@@ -1,0 +1,360 @@
+"""``repertory inspect`` and ``repertory ledger``: what the model saw, and the record that it was made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repertory.cli import output
+from repertory.cli.databases import databases_to_read, open_to_read, read_run
+from repertory.cli.options import AS_JSON, DATABASE, FULL, RUN, option
+from repertory.cli.output import clean, one_line, tokens
+from repertory.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from repertory.llm.messages import Json
+    from repertory.record import ContentStored, Entry, Journal, RunRow
+
+_WIDE = 120  # columns from which the record and the view stand side by side
+_POLL = 0.5  # seconds between two looks at a record that is being written by another process
+_PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
+_COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
+_OF_CALL = ("model", "iteration", "call", "at", "digest", "prompt_estimate")
+_OF_ENTRY = ("position", "iteration", "kind", "role", "tool", "content_id", "tokens", "original_length")
+_OF_DECISION = ("iteration", "kind", "reason", "sentence")
+_OF_REPLY = ("usage", "cost", "duration", "stop_reason", "error")
+
+
+def inspect(
+    run_id: str | None = RUN,
+    *,
+    iteration: int | None = option("-i, --iteration N", "Which one. Default: the newest.", min=1),
+    full: bool = FULL,
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show what the model saw at an iteration.
+
+    Beside it stands the record: how each entry was shown, and the decisions that made it so.
+    """
+
+    async def read(path: Path, journal: Journal, row: RunRow) -> Json:
+        return await read_inspection(journal, row, iteration)
+
+    shown = read_run(run_id, db, read)
+    if as_json:
+        output.print_json(shown)
+    else:
+        _print(shown, full=full)
+
+
+async def read_inspection(journal: Journal, row: RunRow, iteration: int | None) -> Json:
+    """Read one iteration of a run back, with all that explains it: what ``inspect --json`` gives.
+
+    Raises:
+        NothingThere: The run made no such iteration.
+    """
+    import msgspec
+
+    from repertory.context import decode_decision, replay, sent_body
+
+    run_id = row.started.run_id
+    calls = [call for call in await journal.read_model_calls(run_id) if call.called.purpose == "agent"]
+    if not calls:
+        raise output.NothingThere(
+            f"run {run_id} has not called a model yet; repertory ledger {run_id} shows its record"
+        )
+    made = sorted({call.called.iteration for call in calls})
+    wanted = made[-1] if iteration is None else iteration
+    if wanted not in made:
+        raise output.NothingThere(f"run {run_id} has no iteration {wanted}; it made {made[0]} to {made[-1]}")
+    call = [call for call in calls if call.called.iteration == wanted][-1]
+    bodies = [decision.body for decision in await journal.read_decisions(run_id) if decision.iteration <= wanted]
+    plan = replay(bodies)
+    entries = await journal.read_entries(run_id, stop=call.called.position)
+    replied = call.replied
+    return {
+        "run_id": run_id,
+        "agent": row.started.agent,
+        **_fields(call.called, _OF_CALL),
+        "iterations": made[-1],
+        "record_tokens": sum(entry.tokens for entry in entries),
+        "request": sent_body(await journal.read_request(run_id, call.called.call)),
+        "record": [
+            {**_fields(entry, _OF_ENTRY), "shown": plan.representation(entry), "what": describe_entry(entry)}
+            for entry in entries
+        ],
+        "decisions": [
+            {
+                **_fields(decision, _OF_DECISION),
+                "arithmetic": msgspec.to_builtins(decision.arithmetic),
+                "edits": len(decision.edits),
+            }
+            for decision in map(decode_decision, bodies)
+        ],
+        **{name: msgspec.to_builtins(getattr(replied, name, None)) for name in _OF_REPLY},
+        "prompt_tokens": None if replied is None else replied.usage.prompt_tokens,
+    }
+
+
+def _fields(of: object, names: tuple[str, ...]) -> Json:
+    return {name: getattr(of, name) for name in names}
+
+
+def _print(shown: Json, *, full: bool) -> None:
+    from rich.console import Group
+    from rich.table import Table
+
+    screen = output.console()
+    output.show(screen, _heading(shown))
+    two_columns = screen.is_terminal and screen.width >= _WIDE
+    record = list(_record_part(shown, screen.width * 2 // 5 - 4 if two_columns else screen.width))
+    view = list(_view_part(shown["request"], full=full))
+    if two_columns:
+        side_by_side = Table(box=None, expand=True, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
+        side_by_side.add_column(ratio=2)
+        side_by_side.add_column(ratio=3)
+        side_by_side.add_row(Group(*record), Group(*view))
+        output.show(screen, side_by_side)
+    else:
+        output.show(screen, *record, "", *view)
+
+
+def _heading(shown: Json) -> RenderableType:
+    from rich.text import Text
+
+    heading = Text.assemble(
+        (one_line(shown["agent"]), "bold"),
+        f" {one_line(shown['run_id'])}\n",
+        (f"iteration {shown['iteration']} of {shown['iterations']}", "bold"),
+        f", {one_line(shown['model'])}, {output.timestamp(shown['at'])}\n",
+    )
+    usage = shown["usage"]
+    if usage is None:
+        heading.append(f"no answer yet; about {tokens(shown['prompt_estimate'])} tokens were sent\n")
+    elif shown["error"] is not None:
+        heading.append(f"failed: {one_line(shown['error'])}\n", style="red")
+    else:
+        heading.append(
+            f"saw {tokens(shown['prompt_tokens'])} tokens ({tokens(usage['cache_read_tokens'])} from the "
+            f"cache), wrote {tokens(usage['output_tokens'])}, {output.dollars(shown['cost'])}, "
+            f"{shown['duration']:.1f} s; the record held about {tokens(shown['record_tokens'])}\n"
+        )
+    return heading
+
+
+def _record_part(shown: Json, width: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text("THE RECORD, and how each entry was shown", style="bold")
+    rows = [
+        (
+            str(entry["position"]),
+            str(entry["iteration"]),
+            Text(entry["shown"], style=_COLOURS.get(entry["shown"], "")),
+            tokens(entry["tokens"]),
+            one_line(entry["what"]),
+        )
+        for entry in shown["record"]
+    ]
+    yield output.table(("#", "IT", "SHOWN", "TOKENS", "WHAT"), rows, width=width, right="#|IT|TOKENS")
+    decided = "DECISIONS so far" if shown["decisions"] else "No decision has changed the view so far."
+    yield Text(f"\n{decided}", style="bold")
+    for decision in shown["decisions"]:
+        yield Text(f"it {decision['iteration']:<3} {decision['kind']}: {one_line(decision['sentence'])}")
+
+
+def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text("WHAT THE MODEL SAW", style="bold")
+    tools = [tool.get("name", "?") for tool in request.get("tools", ())]
+    yield Text(f"tools: {one_line(', '.join(tools)) or 'none'}", style="dim")
+    for where, content in (
+        ("system", request.get("system", ())),
+        *((m["role"], m["content"]) for m in request["messages"]),
+    ):
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks:
+            label, text = describe_wire_block(block)
+            marked = "  ⟵ cached up to here" if "cache_control" in block else ""
+            yield Text(f"{where} {label}{marked}", style="magenta" if where == "system" else "cyan")
+            yield Text(_preview(text, full=full), overflow="fold")
+    if not full:
+        yield Text("--full shows every message whole, --json the whole request", style="dim")
+
+
+# --- the record -------------------------------------------------------------------------------------------
+
+
+def ledger(
+    run_id: str | None = RUN,
+    *,
+    content: str | None = option("--content CITATION", "Show one stored content whole, instead."),
+    full: bool = FULL,
+    follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show the full record of a run."""
+    if content is not None:
+        _show_content(content, db, as_json=as_json)
+        return
+    if follow and as_json:
+        raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
+
+    async def read(path: Path, journal: Journal, row: RunRow) -> None:
+        if as_json:
+            entries = await journal.read_entries(row.started.run_id)
+            head = {name: getattr(row.started, name) for name in ("run_id", "agent", "model", "task")}
+            listed = [entry_json(entry) for entry in entries]
+            output.print_json({"database": str(path), **head, "state": row.state, "entries": listed})
+        else:
+            await print_ledger(journal, row, full=full, follow=follow)
+
+    read_run(run_id, db, read)
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """The object that ``--json`` gives for an entry; its content is as the Messages API writes it."""
+    from repertory.llm.messages import encode_block
+
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__ if name != "content"}
+    return {**fields, "content": [encode_block(block) for block in entry.content]}
+
+
+async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: bool) -> None:
+    """Print the entries of a run, and those that come until it ends, if it is to be followed."""
+    import anyio
+    from rich.text import Text
+
+    from repertory.record import FINAL_STATES
+
+    started, shown = row.started, 0
+    screen = output.console()
+    facts = f" {one_line(started.run_id)}, {one_line(started.model)}\n"
+    screen.print(Text.assemble((one_line(started.agent), "bold"), facts))
+    while True:
+        row = await journal.read_run(started.run_id)  # before its entries: those of a run that has ended are all
+        for entry in await journal.read_entries(started.run_id, start=shown):
+            _print_entry(screen, entry, full=full)
+            shown += 1
+        if not follow or row.state in FINAL_STATES:
+            break
+        await anyio.sleep(_POLL)
+    if row.error is not None:
+        output.say(f"the run failed: {row.error}")
+
+
+def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
+    from rich.text import Text
+
+    who = entry.kind if entry.tool is None else f"{entry.tool} → result"
+    facts = f"  {tokens(entry.tokens)} tokens"
+    if entry.original_length:
+        facts += f", shortened from {entry.original_length:,} characters"
+    if entry.content_id is not None:
+        facts += f", whole: --content {one_line(entry.content_id)}"
+    line = Text.assemble(
+        (f"#{entry.position:<4}", "bold"),
+        (f"it {entry.iteration:<3} {one_line(who)}", "cyan" if entry.role == "user" else "green"),
+        (facts, "dim"),
+    )
+    text = whole_entry(entry)
+    screen.print(line, Text(_preview(text, full=full)), "", sep="\n", soft_wrap=True)
+
+
+def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
+    import anyio
+    import msgspec
+
+    found = anyio.run(_find_content, citation, db)
+    if as_json:
+        fields: dict[str, Any] = msgspec.to_builtins(found)
+        fields.pop("record")  # the journal's name for this kind of record
+        output.print_json(fields)
+    else:
+        print(clean(found.body))  # noqa: T201 - a command's own answer
+
+
+async def _find_content(citation: str, db: Path | None) -> ContentStored:
+    paths = databases_to_read(db)
+    for path in paths:
+        async with open_to_read(path) as journal:
+            found = await journal.read_content(citation)
+        if found is not None and (found.body or not found.length):
+            return found
+        if found is not None:
+            raise output.NothingThere(f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone")
+    where = str(paths[0]) if len(paths) == 1 else f"any of {len(paths)} databases"
+    raise output.NothingThere(f"no content {citation!r} in {where}; repertory ledger RUN lists those of a run")
+
+
+# --- entries and blocks -----------------------------------------------------------------------------------
+
+
+def _preview(text: str, *, full: bool) -> str:
+    """The beginning of a text, with how much is left out; all of it if it is to be full."""
+    if full:
+        return text
+    lines, characters = _PREVIEW
+    kept = "\n".join(text[:characters].split("\n")[:lines])
+    left = len(text) - len(kept)
+    return kept if left <= 0 else f"{kept}… ({left:,} more characters)"
+
+
+def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
+    """A label and the text of a content block as it is sent."""
+    kind = block.get("type")
+    if kind == "text":
+        return "", clean(block["text"])
+    if kind == "tool_use":
+        return f"calls {one_line(block['name'])}", _arguments(block["input"])
+    if kind == "tool_result":
+        content: Any = block.get("content", "")
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        words = "\n".join(part["text"] if part.get("type") == "text" else f"({part.get('type')})" for part in parts)
+        return "result" + (", an error" if block.get("is_error") else ""), clean(words)
+    if kind == "thinking":
+        return "thinks", clean(block["thinking"])
+    return f"({one_line(kind)})", ""
+
+
+def _arguments(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{one_line(name)}={one_line(_value(value))}" for name, value in arguments.items())
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
+    """A tool call on one line, its arguments' values first: ``search_files "lock", "asyncio"``."""
+    values = ", ".join(_value(value) for value in arguments.values())
+    return one_line(f"{tool} {values}", width)
+
+
+def describe_entry(entry: Entry) -> str:
+    """An entry on one line."""
+    from repertory.llm.messages import ToolUse, text_of
+
+    if entry.tool is not None:
+        return one_line(f"{entry.tool}: {text_of(entry.content)}", 120)
+    calls = "; ".join(call_line(block.name, block.input) for block in entry.content if isinstance(block, ToolUse))
+    words = text_of(entry.content)
+    return one_line(f"{entry.kind}: {' '.join(part for part in (words, calls) if part)}", 120)
+
+
+def whole_entry(entry: Entry) -> str:
+    """All that an entry says."""
+    from repertory.llm.messages import encode_block
+
+    parts: list[str] = []
+    for block in entry.content:
+        label, text = describe_wire_block(encode_block(block))
+        parts.append(f"{label}: {text}" if label and label != "result" else text)
+    return "\n".join(part for part in parts if part)
