@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import msgspec
@@ -33,6 +34,27 @@ def check_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         got = "an empty one" if isinstance(value, str) else repr(value)[:100]
         raise ConfigurationError(f"expected {what} with some text, got {got}")
+
+
+def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
+    """Raise ``ConfigurationError`` for what is no such number from ``least`` to ``most``, nor a permitted None."""
+    number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    if not (none if value is None else number and least <= value <= most):
+        words = "a whole number" if kind is int else "a number"
+        bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ConfigurationError(f"{name} must be {words} {bounds}{' or None' * none}, got {value!r}")
+
+
+def check_value(where: str, value: object, kind: Any) -> None:
+    """See that a value is of a type.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def check_fields(where: str, message: msgspec.Struct) -> None:

@@ -16,7 +16,7 @@ from context_scenes import Reader, clerk, read_log
 import repertory as rp
 from backends import RunAsync
 from repertory.agents import Alert, ContextEdited
-from repertory.agents.alerts import AlertThresholds, Prompt, Watch, crossings
+from repertory.agents.alerts import AlertThresholds, Watch, crossings
 from repertory.errors import ConfigurationError
 from repertory.record import RunStatistics
 from repertory.testing import ScriptedModel, call, open_messages_server
@@ -65,11 +65,11 @@ def test_a_reason_has_the_figure_and_the_threshold() -> None:
 )
 def test_a_bill_far_below_the_estimate_is_worth_an_alert(billed: int, estimate: int, alerts: int) -> None:
     """A prompt of 16 kB that cost fewer than 1,000 tokens was not read whole, or not billed as it should be."""
-    found = crossings(RunStatistics(), DOCUMENTED, tokens=0, newest=Prompt(billed, estimate))
+    found = crossings(RunStatistics(), DOCUMENTED, tokens=0, billed=billed, estimate=estimate)
     assert [crossing.metric for crossing in found] == ["billed_share"] * alerts
     for crossing in found:
         assert crossing.reason.startswith(f"the server billed {billed:,} tokens for a prompt of about {estimate:,}")
-    silent = crossings(RunStatistics(), AlertThresholds(billed_share=None), tokens=0, newest=Prompt(billed, estimate))
+    silent = crossings(RunStatistics(), AlertThresholds(billed_share=None), tokens=0, billed=billed, estimate=estimate)
     assert not silent
 
 

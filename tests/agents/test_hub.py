@@ -5,8 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from repertory.agents.events import Event, EventsMissed, RunResumed
-from repertory.agents.hub import EventHub
+from repertory.agents.events import Event, EventHub, EventsMissed, RunResumed
 
 
 def event(number: int) -> RunResumed:

@@ -196,3 +196,13 @@ async def test_retrievals_of_what_a_summary_stands_for_are_counted_apart() -> No
     assert (seen.retrievals, seen.retrievals_covered) == (2, 1)
     assert seen.retrieval_rate == 1 / seen.summaries
     assert rp.RunStatistics().retrieval_rate == 0.0
+
+
+async def test_the_application_can_have_every_call_run_again() -> None:
+    """It knows what no tool of the run can: that something outside has changed."""
+    counted = Counted()
+    steps = [*[call("read_log", day=1)] * 2, lambda _: run.forget_results() or call("read_log", day=1), "Done."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[counted.tool]), "Read.")
+        await run.wait_result()
+    assert counted.days == [1, 1]

@@ -13,7 +13,7 @@ import trio.testing
 from context_scenes import log_of
 
 import repertory as rp
-from repertory.agents.retention import EVERY
+from repertory.agents.supervisor import CLEANING
 from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
@@ -44,7 +44,7 @@ async def test_contents_are_cleaned_up_while_the_supervisor_lives(autojump_clock
         await supervisor.journal.write([stored])
         await trio.sleep(3_500)
         assert await supervisor.journal.read_content("c") == stored
-        await trio.sleep(100 + EVERY)
+        await trio.sleep(100 + CLEANING)
         assert await supervisor.journal.read_content("c") == msgspec.structs.replace(stored, body="")
         assert [each.length for each in await supervisor.journal.read_contents(run.id)] == [len("whole")]
 
@@ -56,7 +56,7 @@ async def test_a_supervisor_that_closes_does_not_wait_for_the_next_cleaning(
     begun = trio.current_time()
     async with rp.open_supervisor(model=ScriptedModel([])):
         pass
-    assert trio.current_time() - begun < EVERY
+    assert trio.current_time() - begun < CLEANING
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])

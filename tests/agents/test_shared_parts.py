@@ -7,7 +7,7 @@ import pytest
 import repertory as rp
 from backends import RunAsync
 from repertory.agents.events import AnyEvent, SummaryRefused
-from repertory.agents.models import OpenModels
+from repertory.agents.models import open_models
 from repertory.errors import MailboxFull, ModelError
 from repertory.llm import ModelRequest
 from repertory.llm.messages import Message, Text
@@ -33,7 +33,7 @@ def test_a_model_that_was_opened_by_its_name_is_closed_with_the_supervisor(
             monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
             monkeypatch.delenv("REPERTORY_MODEL", raising=False)
             own = rp.AnthropicModel("claude-haiku-4-5", base_url=server.url)
-            async with OpenModels(None) as models:
+            async with open_models(None) as models:
                 opened, again = models.get("claude-haiku-4-5"), models.get("claude-haiku-4-5")
                 assert opened is again
                 assert models.get(own) is own
@@ -57,8 +57,8 @@ async def test_a_model_that_cannot_be_closed_keeps_no_other_open() -> None:
             closed.append(self.name)
             raise ModelError("no")
 
-    async with OpenModels(None) as models:
-        models._opened.update({name: Stubborn([], name=name) for name in ("a", "b")})
+    async with open_models(None) as models:
+        models.opened.update({name: Stubborn([], name=name) for name in ("a", "b")})
     assert closed == ["a", "b"]
 
 
@@ -70,7 +70,7 @@ async def test_a_summarizer_whose_mailbox_is_full_crashes_no_run(mode: str) -> N
     agent = rp.Agent("a", tools=[look], context=policy)
     model = ScriptedModel([*(call("look", number=number) for number in range(3)), "Done."])
     async with rp.open_supervisor(model=model) as supervisor:
-        summarizer = supervisor._runtime.summarizer
+        summarizer = supervisor._runtime.shared.summarizer
         summarizer.pause()
         with pytest.raises(MailboxFull):
             while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.agents.agent import Agent, load_agent
+from repertory.agents.agent import Agent, Limits, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import (
     Alert,
@@ -22,7 +22,6 @@ from repertory.agents.events import (
     ToolProgress,
     ToolStarted,
 )
-from repertory.agents.limits import Limits
 from repertory.agents.research import research_team
 from repertory.agents.runs import Run
 from repertory.agents.start import run, run_sync

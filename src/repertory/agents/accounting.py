@@ -1,12 +1,17 @@
-"""What a plain loop would have cost in a run's place, and the figures of a tree of runs while it goes on."""
+"""What runs have cost: their figures, what a plain loop would have cost, and what they may still spend."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from weakref import WeakValueDictionary
 
+import anyio
 import msgspec
 
+from repertory.agents.agent import Agent
+from repertory.errors import LimitExceeded
 from repertory.llm.model import Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import Journal, ModelReplied, Record, RunStatistics
@@ -90,3 +95,93 @@ class Tallies:
             tally = self._of_root.get(getattr(record, "run_id", "").partition(".")[0])
             if tally is not None:
                 count_in(tally.by_run, record)
+
+
+class _Pot:
+    """What the runs of one tree spend at the moment, beside what is on record; US dollars by run."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, float] = {}
+        self.cut_off: dict[str, float] = {}
+        self.changed = anyio.Event()
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+
+
+class Spending:
+    """What a run may spend by its own limit and by those of the runs above it: reserved before a call, settled after.
+
+    What was billed is in the tally, by the journal's records. Beside it stand the calls under way, each at the most
+    that it can cost, and those that were cut off: they are billed as a rule, and nobody says how much.
+
+    Attributes:
+        bounded: Whether there is such a limit.
+    """
+
+    def __init__(self, run_id: str, agent: Agent, tally: Tally, *, above: Spending | None = None) -> None:
+        self._run_id = run_id
+        self._tally = tally
+        self._pot: _Pot = above._pot if above is not None else _Pot()
+        self._bounds: tuple[tuple[str, Agent, float], ...] = above._bounds if above is not None else ()
+        if agent.limits.cost is not None:
+            self._bounds = ((run_id, agent, agent.limits.cost), *self._bounds)
+        self.bounded = bool(self._bounds)
+
+    async def count_cut_off(self, journal: Journal) -> None:
+        """Count the calls of the tree that earlier processes did not see the end of."""
+        for run_id in {self._run_id, *self._tally.by_run}:
+            calls = await journal.read_model_calls(run_id)
+            self._pot.cut_off[run_id] = sum(row.called.cost_at_most for row in calls if row.replied is None)
+
+    def call(self) -> AbstractAsyncContextManager[None]:
+        """Make one model call, once there is money for it.
+
+        As long as something is left, one call may begin whatever it costs. Another one beside it waits where both
+        together could cost more than is left, so that a tree spends at most its bound and one call.
+
+        Raises:
+            LimitExceeded: What may be spent has been spent.
+        """
+        return self._reserved() if self._bounds else nullcontext()
+
+    @asynccontextmanager
+    async def _reserved(self) -> AsyncGenerator[None]:
+        pot, run_id = self._pot, self._run_id
+        while self._has_to_wait():
+            await pot.changed.wait()
+        pot.under_way[run_id] = math.inf  # until the request is made, which says how much it can cost
+        try:
+            yield
+        except BaseException as error:
+            cost = pot.under_way[run_id]
+            if cost != math.inf and not isinstance(error, Exception):  # else it has ended, and the record says how
+                pot.cut_off[run_id] = pot.cut_off.get(run_id, 0.0) + cost
+            raise
+        finally:
+            del pot.under_way[run_id]
+            pot.wake()
+
+    def expect(self, cost: float) -> None:
+        """Say what the call under way can cost at most, in US dollars."""
+        if self._run_id in self._pot.under_way:
+            self._pot.under_way[self._run_id] = cost
+            self._pot.wake()
+
+    def _has_to_wait(self) -> bool:
+        wait = False
+        for run_id, agent, bound in self._bounds:
+            spent = self._tally.tree(run_id).cost_seen + _below(self._pot.cut_off, run_id)
+            if spent >= bound:
+                raise LimitExceeded(
+                    f"run {run_id} and those below it have spent ${spent:.4f}; the limit of agent {agent.name} is "
+                    f"${bound:.4f} (limits.cost)"
+                )
+            beside = _below(self._pot.under_way, run_id)
+            wait = wait or (beside > 0 and spent + beside >= bound)
+        return wait
+
+
+def _below(amounts: Mapping[str, float], run_id: str) -> float:
+    return sum(amount for name, amount in amounts.items() if name == run_id or name.startswith(f"{run_id}."))

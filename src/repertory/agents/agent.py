@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
+from repertory._choices import check_number
 from repertory._frozen import freeze_fields
-from repertory.agents.limits import Limits, check_number
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.messages import Json, canonical_json
@@ -22,6 +22,39 @@ from repertory.tools import Tool
 MemoryMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on one run and on the runs below it. A run that reaches one ends with ``LimitExceeded``.
+
+    They count what is on record, in whichever process it happened, and are reserved before anything begins.
+
+    Attributes:
+        iterations: Iterations of one run, each of which is a model call that was answered.
+        depth: How many levels of sub-agents may stand below the root; 0 forbids delegation.
+        runs: How many runs the whole tree may hold, the root included; also those that have ended.
+        cost: US dollars that the whole tree may spend, by its models' prices, the summarizer's calls included; None
+            for no bound. The call with which the bound is reached is still paid; where calls side by side could go
+            further beyond it, they are made one after the other. A call that a crash cut off counts with the most that
+            it can have cost.
+        parallel_tools: How many tool calls of one message run at once.
+
+    Raises:
+        ConfigurationError: A value is no number, or out of its bounds.
+    """
+
+    iterations: int = 50
+    depth: int = 3
+    runs: int = 20
+    cost: float | None = None
+    parallel_tools: int = 8
+
+    def __post_init__(self) -> None:
+        for name, least in (("iterations", 1), ("depth", 0), ("runs", 1), ("parallel_tools", 1)):
+            check_number(f"limits.{name}", getattr(self, name), int, least=least)
+        check_number("limits.cost", self.cost, int | float, least=0, none=True)
+        if self.cost == 0:
+            raise ConfigurationError("limits.cost must be above 0, or None for no bound, got 0")
 
 
 class Agent(msgspec.Struct, frozen=True):

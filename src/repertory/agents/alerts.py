@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from repertory.agents.limits import check_number
+from repertory._choices import check_number
 from repertory.record import RunStatistics
 
 
@@ -57,19 +57,8 @@ class Crossing(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """Tokens of a prompt, as the server billed it and as it is estimated by its characters alone."""
-
-    billed: int = 0
-    estimate: int = 0
-
-
 def crossings(
-    figures: RunStatistics,
-    thresholds: AlertThresholds,
-    *,
-    tokens: int,
-    newest: Prompt = Prompt(),  # noqa: B008 - frozen
+    figures: RunStatistics, thresholds: AlertThresholds, *, tokens: int, billed: int = 0, estimate: int = 0
 ) -> list[Crossing]:
     """Say which figures are beyond their thresholds. A pure function.
 
@@ -77,35 +66,29 @@ def crossings(
         figures: Of the run.
         thresholds: From where on a figure is worth an alert.
         tokens: Prompt tokens of the last iterations.
-        newest: The newest prompt.
+        billed: Tokens of the newest prompt, as the server billed it.
+        estimate: The same, as its characters alone let expect.
     """
     found: list[Crossing] = []
     most = thresholds.tokens
     if most is not None and tokens > most:
         reason = f"{tokens:,} prompt tokens in the last {thresholds.window} iterations, more than {most:,}"
         found.append(Crossing("tokens", tokens, most, reason))
-    share = thresholds.retrieval_share
-    if share is not None and figures.tool_calls >= thresholds.least_tool_calls:
-        value = figures.retrievals / figures.tool_calls
-        if value > share:
-            reason = f"{value:.1%} of {figures.tool_calls} tool calls look something up again, more than {share:.1%}"
-            found.append(Crossing("retrieval_share", value, share, reason))
-    failures = thresholds.summary_failures
-    asked = figures.summaries_written + figures.summaries_refused
-    if failures is not None and asked:
-        value = figures.summaries_failed / asked
-        if value > failures:
-            reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
-            found.append(Crossing("summary_failures", value, failures, reason))
+    share, calls = thresholds.retrieval_share, figures.tool_calls
+    if share is not None and calls >= thresholds.least_tool_calls and (value := figures.retrievals / calls) > share:
+        reason = f"{value:.1%} of {calls} tool calls look something up again, more than {share:.1%}"
+        found.append(Crossing("retrieval_share", value, share, reason))
+    failures, asked = thresholds.summary_failures, figures.summaries_written + figures.summaries_refused
+    if failures is not None and asked and (value := figures.summaries_failed / asked) > failures:
+        reason = f"{value:.1%} of {asked} summaries failed or were refused, more than {failures:.1%}"
+        found.append(Crossing("summary_failures", value, failures, reason))
     least = thresholds.billed_share
-    if least is not None and newest.estimate >= thresholds.least_estimate:
-        value = newest.billed / newest.estimate
-        if value < least:
-            reason = (
-                f"the server billed {newest.billed:,} tokens for a prompt of about {newest.estimate:,}, less than "
-                f"{least:.0%}: it cuts or edits prompts, or its bill is wrong"
-            )
-            found.append(Crossing("billed_share", value, least, reason))
+    if least is not None and estimate >= thresholds.least_estimate and (value := billed / estimate) < least:
+        reason = (
+            f"the server billed {billed:,} tokens for a prompt of about {estimate:,}, less than {least:.0%}: it cuts "
+            "or edits prompts, or its bill is wrong"
+        )
+        found.append(Crossing("billed_share", value, least, reason))
     return found
 
 
@@ -115,17 +98,19 @@ class Watch:
     def __init__(self, thresholds: AlertThresholds) -> None:
         self._thresholds = thresholds
         self._prompts: deque[int] = deque(maxlen=thresholds.window)
-        self._newest = Prompt()
+        self._estimate = 0  # of the newest prompt
         self._beyond: set[str] = set()
 
     def saw_prompt(self, tokens: int, *, estimate: int = 0) -> None:
         """Count the prompt of one more iteration: what was billed for it, and what it is estimated at."""
         self._prompts.append(tokens)
-        self._newest = Prompt(tokens, estimate)
+        self._estimate = estimate
 
     def check(self, figures: RunStatistics) -> list[Crossing]:
         """The figures that have gone beyond their threshold since the last check; back below, they may again."""
-        found = crossings(figures, self._thresholds, tokens=sum(self._prompts), newest=self._newest)
+        prompts = self._prompts
+        billed = prompts[-1] if prompts else 0
+        found = crossings(figures, self._thresholds, tokens=sum(prompts), billed=billed, estimate=self._estimate)
         fresh = [crossing for crossing in found if crossing.metric not in self._beyond]
         self._beyond = {crossing.metric for crossing in found}
         return fresh

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import msgspec
@@ -14,34 +14,21 @@ from anyio import RunFinishedError, from_thread
 from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
-from repertory.actors import ActorContext
 from repertory.agents.answers import Answer
-from repertory.agents.delegation import DELEGATE, Unfinished, delegate_tool
-from repertory.agents.events import ToolEnded, ToolProgress, ToolStarted
+from repertory.agents.delegation import DELEGATE, SpawnBelow, Unfinished, delegate_tool
+from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
-from repertory.agents.reading import ContentsOfTree, RecordOfRun
 from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
-from repertory.context import ContextPolicy, Shaped, shape_result
+from repertory.context import Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.record import Draft, Entry, Snapshot
 from repertory.record.entries import Retrieved
-from repertory.record.records import ContentStored, ModelReplied, OutcomeStatus, Record, ToolFinished, ToolIntended
-from repertory.tools import (
-    EarlierCall,
-    Tool,
-    ToolCallCache,
-    ToolContext,
-    ToolOutput,
-    arguments_digest,
-    execute,
-    unknown_tool,
-)
-
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
+from repertory.record.journal import SearchHit
+from repertory.record.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
+from repertory.tools import EarlierCall, Tool, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
 _LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
 _TRACEBACK = 16_000  # characters of one that is kept; the end says what was raised, and where
@@ -51,30 +38,29 @@ _RECENT = 2  # iterations for which a result is taken to stay as it is
 class Caller:
     """Makes the tool calls of one run."""
 
-    def __init__(self, runtime: Runtime, live: LiveRun, ctx: ActorContext) -> None:
-        self._runtime = runtime
-        self._journal = runtime.journal
+    def __init__(self, live: LiveRun, spawn: SpawnBelow) -> None:
+        """Prepare for a run; ``spawn`` starts the runs that it delegates to."""
         self._live = live
-        agent = live.agent
-        own = list(agent.tools)
-        if agent.team:
-            own.append(delegate_tool(runtime, live, ctx))
+        self._journal = live.shared.journal
+        own = [*live.agent.tools, *([delegate_tool(live, spawn)] if live.agent.team else [])]
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
-        self._cache = ToolCallCache(max_calls=_known_calls(self._policy))
+        self._reading = _Reading(live)
         self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
 
     def open(self, snapshot: Snapshot) -> None:
-        """Take up the calls where the record left them."""
+        """Take up the calls where the record left them; answer none from what was seen before."""
         turns = (entry for entry in snapshot if entry.role == "assistant")
         self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
+        self._live.repeats.clear()
 
-    def forget_results(self) -> None:
-        """Answer no call from an earlier one: somebody outside may have changed what it saw."""
-        self._cache.clear()
-
-    async def keep(self, answer: Answer, iteration: int, replied: ModelReplied) -> list[OpenCall]:
+    async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
         """Make an answer durable, in one transaction with the results of those of its calls that are not to be made.
+
+        Args:
+            answer: What the model answered.
+            iteration: The iteration that asked for it.
+            records: What else is to be durable with it.
 
         Returns:
             Its other calls, which may be run from now on.
@@ -89,11 +75,12 @@ class Caller:
         uses = tool_uses(answer.content)
         told = [(use, answer.unmade[use.id]) for use in uses if use.id in answer.unmade]
         results = [error_result(use, text, iteration) for use, text in told]
-        finished = [self._finished(use, "error", characters=len(text), shown=len(text)) for use, text in told]
-        turn, *_ = await self._live.ledger.append(draft, *results, also=[replied, *finished])
+        ends = [self._ends(use, "error", characters=len(text), shown=len(text)) for use, text in told]
+        also = [record for finished, ended in ends for record in (finished, to_record(ended))]
+        turn, *_ = await self._live.ledger.append(draft, *results, also=[*records, *also])
         self.known_ids.update(use.id for use in uses)
-        for each in finished:
-            self._ended(each)
+        for _, ended in ends:
+            self._live.show(ended)
         return [call for call in calls_of(turn) if call.use.id not in answer.unmade]
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
@@ -131,7 +118,7 @@ class Caller:
         groups: dict[str, list[OpenCall]] = {}
         for call in calls:
             tool = self.tools.get(call.use.name)
-            same = tool is not None and tool.repeatable and _known_calls(self._policy) > 0
+            same = tool is not None and tool.repeatable and self._live.repeats.remembers
             key = arguments_digest(call.use.name, call.use.input) if same else call.use.id
             groups.setdefault(key, []).append(call)
         return groups.values()
@@ -140,15 +127,13 @@ class Caller:
         use = call.use
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
-            finished = self._finished(use, "interrupted")
-            await self._live.ledger.append(error_result(use, INTERRUPTED, iteration), also=[finished])
-            self._ended(finished)
+            await self._keep(use, error_result(use, INTERRUPTED, iteration), "interrupted")
             return
         if tool is None:
             await self._append(use, unknown_tool(use.name, self.tools), iteration)
             return
         digest = arguments_digest(use.name, use.input)
-        earlier = self._cache.find(tool, digest)
+        earlier = self._live.repeats.find(tool, digest)
         entry = self._entry_of(earlier.call_id) if earlier is not None else None
         if earlier is not None and entry is not None:
             await self._repeat(use, earlier, entry, iteration)
@@ -159,25 +144,11 @@ class Caller:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
         pointer = self._pointer(earlier, entry)
         if pointer:
-            result = ToolResult(use.id, pointer)
-            draft = Draft(role="user", kind=entry.kind, content=(result,), iteration=iteration)
+            draft = Draft(role="user", kind=entry.kind, content=(ToolResult(use.id, pointer),))
         else:
-            draft = Draft(
-                role="user",
-                kind=entry.kind,
-                content=(_marked(entry, use.id, earlier.note),),
-                iteration=iteration,
-                content_id=entry.content_id,
-                original_length=entry.original_length,
-                gist=entry.gist,
-                url=entry.url,
-                facts=entry.facts,
-                retrieved=entry.retrieved,
-                covered=entry.covered,
-                pinned=entry.pinned,
-                metadata=entry.metadata,
-            )
-        draft = msgspec.structs.replace(draft, deduplicated_from=earlier.call_id)
+            same = {name: getattr(entry, name) for name in Draft.__struct_fields__}
+            draft = Draft(**{**same, "content": (_marked(entry, use.id, earlier.note),)})
+        draft = msgspec.structs.replace(draft, iteration=iteration, deduplicated_from=earlier.call_id)
         await self._keep(use, draft, "ok")
 
     async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
@@ -193,14 +164,15 @@ class Caller:
             arguments_digest=digest,
             idempotency_key=key,
             iteration=iteration,
-            at=self._runtime.clock(),
+            at=live.shared.clock(),
         )
-        ticket = self._journal.submit([intended])
+        started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
+        ticket = self._journal.submit([intended, to_record(started)])
         if tool.effect != "pure":
             # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
             await ticket.wait()
-        self._runtime.publish(live, ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
-        mark = self._cache.begin(tool)
+        live.show(started)
+        mark = live.repeats.begin(tool)
         context = ToolContext(
             run_id=live.run_id,
             agent=live.agent.name,
@@ -208,9 +180,9 @@ class Caller:
             call_id=use.id,
             idempotency_key=key,
             arguments_digest=digest,
-            record=RecordOfRun(live),
+            record=self._reading,
             progress=self._progress_of(use),
-            contents=ContentsOfTree(live),
+            contents=self._reading,
             memory=live.memory,
         )
         try:
@@ -226,7 +198,7 @@ class Caller:
             text = f"{tool.name} ran, but its result cannot be kept: {error}"
             output = ToolOutput(text, status="error", duration=output.duration)
             await self._append(use, output, iteration)
-        self._cache.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
+        live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
 
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
         """Shape a result and keep it."""
@@ -264,7 +236,7 @@ class Caller:
         """Make a result durable together with its outcome and everything it commits."""
         draft = msgspec.structs.replace(draft, tool=use.name, tool_call_id=use.id)
         shown = len(text_of(draft.content))
-        finished = self._finished(
+        finished, ended = self._ends(
             use,
             status,
             duration=duration,
@@ -275,11 +247,11 @@ class Caller:
             shown=shown,
             error=error,
         )
-        await self._live.ledger.append(draft, also=[finished, *also])
-        self._ended(finished)
+        await self._live.ledger.append(draft, also=[finished, to_record(ended), *also])
+        self._live.show(ended)
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
-        """Decide what the model first sees of a result; the content store takes the whole where that is less."""
+        """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
         if self._policy is None or output.paged or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content), []
@@ -302,36 +274,31 @@ class Caller:
             # What the ledger holds whole is read from there; what it does not, stands here alone.
             body=output.text if shaped.original_length else "",
             length=len(output.text),
-            at=self._runtime.clock(),
+            at=self._live.shared.clock(),
             url=output.url,
             format=output.format,
             metadata=output.metadata,
         )
         return shaped, [stored]
 
-    def _finished(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> ToolFinished:
-        return ToolFinished(
-            run_id=self._live.run_id,
+    def _ends(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> tuple[ToolFinished, AnyEvent]:
+        """The record of how a call ended, and the event that says so."""
+        live = self._live
+        finished = ToolFinished(
+            run_id=live.run_id, call_id=use.id, tool=use.name, status=status, at=live.shared.clock(), **fields
+        )
+        ended = live.event(
+            ToolEnded,
             call_id=use.id,
             tool=use.name,
             status=status,
-            at=self._runtime.clock(),
-            **fields,
-        )
-
-    def _ended(self, finished: ToolFinished) -> None:
-        self._runtime.publish(
-            self._live,
-            ToolEnded,
-            call_id=finished.call_id,
-            tool=finished.tool,
-            status=finished.status,
             characters=finished.characters,
             shown=finished.shown,
             duration=finished.duration,
             deduplicated=finished.deduplicated_from is not None,
             retrieval=finished.retrieval,
         )
+        return finished, ended
 
     def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
         """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
@@ -339,7 +306,7 @@ class Caller:
 
         def tell(text: str) -> None:
             def publish() -> None:
-                self._runtime.publish(self._live, ToolProgress, keep=False, call_id=use.id, tool=use.name, text=text)
+                self._live.show(self._live.event(ToolProgress, call_id=use.id, tool=use.name, text=text))
 
             if get_ident() == home:
                 publish()
@@ -386,9 +353,31 @@ class Caller:
         )
 
 
-def _known_calls(policy: ContextPolicy | None) -> int:
-    """How many calls may answer later ones; none in a plain loop, which shows what it was asked for."""
-    return policy.known_calls if policy is not None and policy.deduplicate else 0
+class _Reading:
+    """What the tools of a run may read: its own record, and the stored contents of its tree.
+
+    A citation id is no secret: it stands in answers, logs and URLs. So knowing one must not open another tree's
+    contents.
+    """
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._journal = live.shared.journal
+
+    def snapshot(self) -> Snapshot:
+        """The ledger as it stands; later appends do not show."""
+        return self._live.ledger.snapshot()
+
+    async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
+        """Full-text search over the ledger, best first."""
+        return await self._journal.search_entries(self._live.run_id, query, limit=limit)
+
+    async def read_content(self, content_id: str) -> ContentStored | None:
+        """One stored content; None where this tree has none of that id."""
+        stored = await self._journal.read_content(content_id)
+        # The ids of runs below others begin with theirs and a dot.
+        ours = stored is not None and f"{stored.run_id}.".startswith(f"{self._live.root.run_id}.")
+        return stored if ours else None
 
 
 def _marked(entry: Entry, call_id: str, note: str) -> ToolResult:

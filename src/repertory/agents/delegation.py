@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-from repertory.actors import ActorContext
+from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun
 from repertory.errors import LimitExceeded, ToolFailed
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
-
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
 
 DELEGATE = "delegate"
 
@@ -32,7 +29,19 @@ class Unfinished(BaseException):
     """
 
 
-def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
+class SpawnBelow(Protocol):
+    """Starts the run of a delegation, or finds the one that the same call began before.
+
+    Raises:
+        LimitExceeded: The tree is deep or large enough.
+    """
+
+    async def __call__(self, agent: Agent, task: str, *, call_id: str, key: str) -> LiveRun:
+        """Start it; ``key`` follows from the call."""
+        ...
+
+
+def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
     """Make the ``delegate`` tool of one run, its team's names in the schema.
 
     The sub-agent's run has an id that follows from the call, so a delegation that is made again after a crash
@@ -46,9 +55,7 @@ def delegate_tool(runtime: Runtime, live: LiveRun, ctx: ActorContext) -> Tool:
         task: What to do, complete in itself.
         """
         try:
-            child = await runtime.spawn_below(
-                live, team[agent], task, call_id=context.call_id, key=context.idempotency_key, ctx=ctx
-            )
+            child = await spawn(team[agent], task, call_id=context.call_id, key=context.idempotency_key)
         except LimitExceeded as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
         live.waiting += 1

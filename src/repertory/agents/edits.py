@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,9 +32,6 @@ from repertory.llm.messages import RedactedThinking, Thinking
 from repertory.record.entries import Entry
 from repertory.record.records import DecisionMade
 
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
-
 HOLD = 3  # iterations for which what was expanded or retrieved is left alone, so that it is not taken away at once
 _HOLDS = "held for a while"
 
@@ -49,7 +45,6 @@ class PlanEdits:
 
     def __init__(
         self,
-        runtime: Runtime,
         live: LiveRun,
         policy: ContextPolicy | None,
         *,
@@ -59,14 +54,12 @@ class PlanEdits:
         """Prepare for a run.
 
         Args:
-            runtime: Where decisions are journalled and published.
             live: The run.
             policy: Its policy; None for a plain loop, which nobody can edit.
             binding: Whether the model binds its reasoning to the history before it.
             price: Writes into a decision what it costs.
         """
         self._price = price
-        self._runtime = runtime
         self._live = live
         self._policy = policy
         self._binding = binding
@@ -99,8 +92,7 @@ class PlanEdits:
         live = self._live
         live.plan = apply(live.plan, decision)
         covers = swapped_in(decision)
-        self._runtime.publish(
-            live,
+        live.publish(
             ContextEdited,
             kind=decision.kind,
             reason=decision.sentence,
@@ -122,7 +114,7 @@ class PlanEdits:
             kind=decision.kind,
             covers=swapped_in(decision),
             body=encode_decision(decision),
-            at=self._runtime.clock(),
+            at=self._live.shared.clock(),
         )
 
     # --- what callers ask for -----------------------------------------------------------------------------
@@ -146,7 +138,7 @@ class PlanEdits:
             # Pinned for a while: an old result would be the first to be shortened again.
             decision = msgspec.structs.replace(decision, edits=(PinEntry(position=position), *decision.edits))
             self._held[position] = live.iteration + 1 + HOLD
-        await self._runtime.journal.write([self._take_asked(decision)])
+        await self._live.shared.journal.write([self._take_asked(decision)])
 
     async def pin(self, position: int, *, on: bool) -> None:
         """See ``Run.pin`` and ``Run.unpin``."""
@@ -155,7 +147,7 @@ class PlanEdits:
         snapshot = live.ledger.snapshot()
         decision = pin(snapshot, position, iteration=live.iteration + 1, on=on)
         self._held.pop(position, None)
-        await self._runtime.journal.write([self._take_asked(decision)])
+        await self._live.shared.journal.write([self._take_asked(decision)])
 
     def _take_asked(self, decision: Decision) -> DecisionMade:
         before = self._live.plan
@@ -181,7 +173,7 @@ class PlanEdits:
         """What the content store has of an entry that was cut on arrival; None where the ledger has all of it."""
         if entry.content_id is None or not entry.original_length:
             return None
-        stored = await self._runtime.journal.read_content(entry.content_id)
+        stored = await self._live.shared.journal.read_content(entry.content_id)
         if stored is None or not stored.body:
             raise ContextError(f"the whole of entry {entry.position} ({entry.content_id}) was cleaned up and is gone")
         return stored.body

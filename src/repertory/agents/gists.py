@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
@@ -10,15 +10,11 @@ from repertory.context import ContextPolicy
 from repertory.llm.messages import text_of
 from repertory.summarizer import SummarizeResult
 
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
-
 
 class Gists:
     """The summaries of one run's results whose policy says ``compact_mode="summary"``."""
 
-    def __init__(self, runtime: Runtime, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any]) -> None:
-        self._runtime = runtime
+    def __init__(self, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any]) -> None:
         self._live = live
         self._policy = policy
         self._ref = ref
@@ -37,8 +33,7 @@ class Gists:
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length:
                 continue  # hardly longer than its summary
-            self._runtime.ask_summarizer(
-                self._live,
+            self._live.ask_summarizer(
                 SummarizeResult(
                     run_id=self._live.run_id,
                     position=entry.position,

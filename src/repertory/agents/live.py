@@ -1,28 +1,59 @@
-"""What this process knows of a run while it lives."""
+"""What this process knows of a run while it lives, and what all its runs share."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
 
 from repertory.actors import ActorRef
-from repertory.agents.accounting import Tally
+from repertory.agents.accounting import Spending, Tallies, Tally
 from repertory.agents.agent import Agent
-from repertory.agents.alerts import Watch
-from repertory.agents.log import log_listener_error
-from repertory.agents.spending import Spending
+from repertory.agents.alerts import AlertThresholds, Watch
+from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, SummaryRefused, to_record
+from repertory.agents.log import log, log_event
+from repertory.agents.models import OpenModels
 from repertory.context import EMPTY, MessageEvent, added, notify
-from repertory.errors import JournalError
+from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
+from repertory.llm.model import Model, Usage
+from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.memory import Memory
 from repertory.record import Ledger, RunStatistics
-from repertory.record.journal import Ticket
-from repertory.record.records import RunStarted, RunState
+from repertory.record.journal import Journal, Ticket
+from repertory.record.records import RunStarted, RunState, RunStateChanged
+from repertory.summarizer import Summarize, SummarizeResult
+from repertory.tools import ToolCallCache
 
 SAID = "UserSaid"  # the type of the records that keep what is said
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a supervisor share.
+
+    Attributes:
+        alerts: From where on a run's figures are worth an alert; None for no alerts.
+        clock: Gives seconds since 1970.
+        summary_profile: The model that writes summaries; None where none does.
+    """
+
+    journal: Journal
+    models: OpenModels
+    memory: ActorRef[Any]
+    summarizer: ActorRef[Any]
+    tallies: Tallies
+    hub: EventHub
+    clock: Callable[[], float]
+    alerts: AlertThresholds | None = None
+    summary_profile: ModelProfile | None = None
+
+    def summary_price(self, tokens: int, written: int) -> float:
+        """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
+        profile = self.summary_profile
+        return cost_of(profile, Usage(input_tokens=tokens, output_tokens=written)) if profile is not None else 0.0
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -32,13 +63,30 @@ class Said(msgspec.Struct, frozen=True):
     text: str
 
 
-class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnd(msgspec.Struct, frozen=True):
     """How a run ended; ``cause`` is the error itself, where it happened in this process."""
 
     state: RunState
     result: str | None = None
     error: str | None = None
     cause: BaseException | None = None
+
+    @classmethod
+    def failed(cls, cause: BaseException | None) -> RunEnd:
+        """The end of a run that failed with an error."""
+        return cls("failed", error=None if cause is None else f"{type(cause).__name__}: {cause}", cause=cause)
+
+
+class EditsView(Protocol):
+    """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
+
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
+        """Show an entry again."""
+        ...
+
+    async def pin(self, position: int, *, on: bool) -> None:
+        """Keep an entry in view, or no longer."""
+        ...
 
 
 class LiveRun:
@@ -47,68 +95,76 @@ class LiveRun:
     Attributes:
         parent: The run that delegated to it; None for a root.
         members: For a root: the ids of all runs of its tree, those that are about to begin included.
-        spending: What the tree may still spend; that of its root.
+        repeats: Its tool calls that need not be made again.
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
         said: What was said to it from outside, by message id.
+        waiting: Delegations that have not reported yet.
+        ending: Whether it takes no more messages.
         first_event: The number of its first event in this process.
         last_event: The number of the event after its last one; None while it goes on.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         agent_changed: Whether it goes on with another definition than the one it was begun with.
+        gists: A model's summaries of single results, by position.
     """
 
     def __init__(
         self,
+        shared: Shared,
         started: RunStarted,
         agent: Agent,
+        *,
         ledger: Ledger,
         memory: Memory,
         tally: Tally,
-        *,
         parent: LiveRun | None = None,
     ) -> None:
+        self.shared = shared
+        self.run_id = started.run_id
         self.started = started
         self.agent = agent
         self.ledger = ledger
         self.memory = memory
+        self.tally = tally
         self.parent = parent
         self.children: list[LiveRun] = []
-        self.tally = tally
-        self.listener_errors = 0
-        self.watch: Watch | None = None  # None where nobody wants alerts
+        self.members: set[str] = {started.run_id}
+        above = parent.spending if parent is not None else None
+        self.spending: Spending = Spending(started.run_id, agent, tally, above=above)
+        self.watch = Watch(shared.alerts) if shared.alerts is not None else None
+        policy = agent.context
+        self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
         self.plan = EMPTY
+        self.gists: dict[int, str] = {}
         self.listeners: list[Callable[[MessageEvent], object]] = []
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
-        self.gists: dict[int, str] = {}  # a model's summaries of single results, by position
+        self.listener_errors = 0
         self._told = 0  # entries whose listeners were told of them
         self.state: RunState = "running"
-        self.waiting = 0  # delegations that have not reported yet
         self.iteration = 0
+        self.waiting = 0
         self.resumed = False
+        self.agent_changed = False
+        self.begun: Ticket | None = None
+        self.ref: ActorRef[Any] | None = None
+        self.first_event = 0
+        self.last_event: int | None = None
         self.killed = False
         self.ending = False
         self.stop_asked = False
-        self.agent_changed = False
-        self.members: set[str] = {started.run_id}
-        self.spending: Spending = parent.spending if parent is not None else Spending()
-        self.begun: Ticket | None = None
         self.end: RunEnd | None = None
         self.lost: JournalError | None = None
-        self.said: dict[str, str] = {}
-        self.first_event = 0
-        self.last_event: int | None = None
-        self.ref: ActorRef[Any] | None = None
         self.ended = anyio.Event()
+        self.said: dict[str, str] = {}
+        self._inbox: list[Said] = []
         self.wish: Wish = "go"
         self._wished = anyio.Event()
-        self._inbox: list[Said] = []
+        self._view: EditsView | None = None
+        self._view_news = anyio.Event()
 
-    @property
-    def run_id(self) -> str:
-        """The run's id."""
-        return self.started.run_id
+    # --- its place in the tree ---
 
     @property
     def root(self) -> LiveRun:
@@ -129,11 +185,40 @@ class LiveRun:
             yield from child.tree()
 
     @property
+    def model(self) -> Model:
+        """The model that it calls: its agent's, else its parent's, else the supervisor's."""
+        named = (run.agent.model for run in self.lineage() if run.agent.model is not None)
+        return self.shared.models.get(next(named, None))
+
+    # --- who watches it ---
+
+    @property
     def statistics(self) -> RunStatistics:
         """The figures of this run, as far as they are durable."""
         return self.tally.of(self.run_id)
 
-    # --- what listeners hear ---
+    def event(self, kind: type[AnyEvent], /, **fields: Any) -> AnyEvent:
+        """Make an event of this run, without what is to be redacted. Whoever made it publishes and records it."""
+        fields = self.shared.journal.redact(fields)
+        return kind(
+            run_id=self.run_id, agent=self.agent.name, iteration=self.iteration, at=self.shared.clock(), **fields
+        )
+
+    def show(self, event: AnyEvent) -> None:
+        """Let everybody know who watches."""
+        self.shared.hub.publish(event)
+        log_event(event)
+
+    def publish(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        """Make an event, show it and keep it in the journal."""
+        event = self.event(kind, **fields)
+        self.show(event)
+        self.shared.journal.submit([to_record(event)])
+
+    def check_alerts(self) -> None:
+        """Say which figures have gone beyond their threshold; see ``AlertThresholds``."""
+        for crossing in self.watch.check(self.statistics) if self.watch is not None else ():
+            self.publish(Alert, **msgspec.structs.asdict(crossing))
 
     def tell(self, events: Iterable[MessageEvent]) -> None:
         """Tell the listeners what became of messages; what they raise is logged and counted, and nothing more."""
@@ -143,42 +228,114 @@ class LiveRun:
         for listener in self.listeners:
             for event, error in notify(listener, named):
                 self.listener_errors += 1
-                log_listener_error(self.run_id, event.kind, error)
+                log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
 
     def tell_added(self) -> None:
         """Tell the listeners of the entries that have come since."""
-        snapshot = self.ledger.snapshot()
-        told, self._told = self._told, len(snapshot)
-        self.tell(added(snapshot[told:]))
+        if self.listeners:
+            snapshot = self.ledger.snapshot()
+            told, self._told = self._told, len(snapshot)
+            self.tell(added(snapshot[told:]))
 
     def skip_added(self) -> None:
         """Take all entries so far as told: an earlier process did."""
         self._told = len(self.ledger.snapshot())
 
-    # --- what is asked of the loop; read at its boundaries ---
+    # --- how it stands ---
+
+    def state_record(self, state: RunState, **fields: Any) -> RunStateChanged:
+        """The record of another state."""
+        return RunStateChanged(
+            run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
+        )
+
+    async def change_state(self, state: RunState) -> None:
+        """Go into a state that is not the last."""
+        await self.shared.journal.write([self.state_record(state)])
+        self.state = state
+        self.publish(StateChanged, state=state)
+
+    def check_limits(self) -> None:
+        """Raise ``LimitExceeded`` if it may not make another iteration."""
+        most = self.agent.limits.iterations
+        if self.iteration >= most:
+            raise LimitExceeded(
+                f"no answer after {most} iterations, the limit of agent {self.agent.name} (limits.iterations)"
+            )
+
+    def try_to_end(self) -> bool:
+        """Take no more messages, unless one has come that the loop has not seen."""
+        self.ending = not self._inbox
+        return self.ending
+
+    def close(self) -> None:
+        """Tell those who watch or wait that it has ended."""
+        assert self.end is not None
+        self.tell_added()
+        self.state = self.end.state
+        self.publish(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
+        self.last_event = self.shared.hub.count
+        self.set_ended()
+
+    def set_ended(self) -> None:
+        """Wake everybody who waits for its end."""
+        self.ended.set()
+        self._view_news.set()
+
+    # --- what is asked of it ---
 
     def wish_for(self, wish: Wish) -> None:
-        """Ask the loop to go on, pause, stop, or close with the supervisor. The last two are not taken back."""
-        if self.wish not in ("stop", "close"):
-            self.wish = wish
-        wished, self._wished = self._wished, anyio.Event()
-        wished.set()
+        """Ask its loop, and those below it, to go on, pause, stop, or close with the supervisor.
+
+        The loops look at their boundaries. The last two are not taken back.
+        """
+        for run in self.tree():
+            if run.wish not in ("stop", "close"):
+                run.wish = wish
+            wished, run._wished = run._wished, anyio.Event()
+            wished.set()
 
     async def wait_for_wish(self) -> None:
         """Wait until something is asked of the loop."""
         await self._wished.wait()
 
-    def say(self, said: Said) -> None:
-        """Put a message where the loop looks at its next boundary."""
+    def say(self, said: Said, *, heard: bool = False) -> None:
+        """Put a message where the loop looks at its next boundary, unless it has heard it already."""
         self.said[said.message_id] = said.text
-        self._inbox.append(said)
+        if not heard:
+            self._inbox.append(said)
 
     def take_inbox(self) -> list[Said]:
         """What was said since the last boundary."""
         said, self._inbox = self._inbox, []
         return said
 
-    def try_to_end(self) -> bool:
-        """Take no more messages, unless one has come that the loop has not seen."""
-        self.ending = not self._inbox
-        return self.ending
+    def opened(self, view: EditsView) -> None:
+        """Take the view of its loop, which may be edited from now on."""
+        self._view = view
+        self._view_news.set()
+
+    async def view(self) -> EditsView:
+        """Its view, once it is open.
+
+        Raises:
+            RunError: The run has ended.
+        """
+        if not self.ending:
+            await self._view_news.wait()
+        if self.ending or self._view is None:
+            raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
+        return self._view
+
+    def ask_summarizer(self, job: Summarize | SummarizeResult) -> bool:
+        """Send the summarizer a request and go on.
+
+        Returns:
+            Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
+        """
+        try:
+            self.shared.summarizer.tell(job)
+        except MailboxFull:
+            self.publish(SummaryRefused, reason="the summarizer has more requests waiting than it can hold")
+            return False
+        return True

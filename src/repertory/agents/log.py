@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from repertory.agents.events import AnyEvent
+
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
-
-    from repertory.errors import JournalUnreadable
 
 _STANDARD = logging.getLogger("repertory")
 _STANDARD.addHandler(logging.NullHandler())  # else Python itself writes warnings to standard error
@@ -47,59 +49,32 @@ def _logger() -> BoundLogger:
     return logger
 
 
-def log_event(kind: str, /, **facts: Any) -> None:
+def log(level: int, name: str, /, **facts: Any) -> None:
+    """Log something under its dotted name; an error as ``exc_info``."""
+    if _STANDARD.isEnabledFor(level):
+        _logger().log(level, name, **facts)
+
+
+def log_event(event: AnyEvent) -> None:
     """Log an event of a run under its dotted name: ``ToolEnded`` is ``tool.ended``."""
+    kind = type(event).__name__
     level = _LEVELS.get(kind, logging.DEBUG)
     if _STANDARD.isEnabledFor(level):
-        _logger().log(level, _WORD.sub(".", kind).lower(), **facts)
-
-
-def log_crash(run_id: str, error: BaseException | None) -> None:
-    """Log that a run's actor crashed for good."""
-    _logger().error("run.crashed", run=run_id, exc_info=error)
-
-
-def log_agent_changed(run_id: str, agent: str, *, was: str, now: str) -> None:
-    """Log that a run goes on with another definition of its agent than the one it was begun with."""
-    _logger().warning("agent.changed", run=run_id, agent=agent, was=was, now=now)
-
-
-def log_failed_cleaning(error: Exception) -> None:
-    """Log that stored contents whose time is over could not be cleaned up."""
-    _logger().warning("contents.cleaning.failed", exc_info=error)
-
-
-def log_unreadable(run_id: str, error: JournalUnreadable) -> None:
-    """Log that a run's record is damaged, where nobody waits for that run."""
-    _logger().error("run.unreadable", run=run_id, exc_info=error)
-
-
-def log_close_failed(model: str, error: Exception) -> None:
-    """Log that a model could not be closed."""
-    _logger().warning("model.close.failed", model=model, exc_info=error)
-
-
-def log_listener_error(run_id: str, kind: str, error: Exception) -> None:
-    """Log that an application's lifecycle listener raised."""
-    _logger().warning("listener.failed", run=run_id, kind=kind, exc_info=error)
+        facts = msgspec.structs.asdict(event)
+        del facts["at"]
+        log(level, _WORD.sub(".", kind).lower(), run=facts.pop("run_id"), **facts)
 
 
 def compactor_log(run_id: str) -> Callable[[str, Exception], None]:
     """Make what logs that a compactor raised: once for each, as it is asked about every result."""
     told: set[str] = set()
 
-    def log(compactor: str, error: Exception) -> None:
+    def tell(compactor: str, error: Exception) -> None:
         if compactor not in told:
             told.add(compactor)
-            _logger().warning("compactor.failed", run=run_id, compactor=compactor, exc_info=error)
+            log(logging.WARNING, "compactor.failed", run=run_id, compactor=compactor, exc_info=error)
 
-    return log
-
-
-def log_dead_letter(letter: object) -> None:
-    """Log a message that nobody handled."""
-    if _STANDARD.isEnabledFor(logging.DEBUG):
-        _logger().debug("actor.dead.letter", letter=repr(letter)[:500])
+    return tell
 
 
 @contextmanager

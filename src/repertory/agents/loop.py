@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import anyio
 
-from repertory.actors import ActorContext
+from repertory.actors import ActorRef
 from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, read_answer
 from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
-from repertory.agents.live import LiveRun
+from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
 from repertory.agents.recovery import OpenCall, open_calls
 from repertory.agents.view import ContextView
@@ -33,10 +33,6 @@ from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Draft, Entry, Snapshot
-from repertory.summarizer import SummaryFailed, SummaryReady
-
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
 _GO_ON = "Your last message was paused. Go on exactly where it stopped."
@@ -47,22 +43,24 @@ _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run f
 class Loop:
     """Runs one run from wherever its record stands. One per incarnation of its actor."""
 
-    def __init__(self, runtime: Runtime, live: LiveRun, ctx: ActorContext) -> None:
-        self._runtime = runtime
-        self._journal = runtime.journal
+    def __init__(self, live: LiveRun, caller: Caller, ref: ActorRef[Any]) -> None:
         self._live = live
+        self._journal = live.shared.journal
         self._agent = live.agent
-        self._model = runtime.model_for(live)
+        self._model = live.model
         self._ledger = live.ledger
-        self._caller = Caller(runtime, live, ctx)
-        self._view = ContextView(runtime, live, model=self._model, tools=self._caller.tools.values(), ref=ctx.ref)
+        self._caller = caller
+        self.view = ContextView(live, model=self._model, tools=caller.tools.values(), ref=ref)
         self._nudges = 0
 
-    async def run(self) -> None:
-        """Run to the end and record how it ended.
+    async def run(self) -> RunEnd | None:
+        """Run to the end.
 
         What the run itself got wrong, or its model, or a limit, ends the run as failed. Anything else is a
         crash of the actor, for its supervisor to judge.
+
+        Returns:
+            How it ended; None where the supervisor is closing: the record says how to go on.
         """
         on_compactor_failure(compactor_log(self._live.run_id))
         try:
@@ -70,13 +68,10 @@ class Loop:
         except JournalError:
             raise  # nothing can be recorded any more, so there is no honest way to end the run
         except (ModelError, ContextError, ToolAbort, RunError) as error:
-            await self._runtime.end_run(self._live, "failed", error=error)
-        else:
-            if result is not None:
-                await self._runtime.end_run(self._live, "done", result=result)
-            elif self._live.wish == "stop":
-                await self._runtime.end_run(self._live, "stopped")
-            # else the supervisor is closing: the record says how to go on
+            return RunEnd.failed(error)
+        if result is not None:
+            return RunEnd("done", result)
+        return RunEnd("stopped") if self._live.wish == "stop" else None
 
     async def _iterate_until_answered(self) -> str | None:
         await self._open()
@@ -95,7 +90,8 @@ class Loop:
         """Read what the record says, and bring the last iteration to its end."""
         if self._live.begun is not None:
             await self._live.begun.wait()
-        await self._view.open()
+        await self.view.open()
+        self._live.opened(self.view)
         # Only now: reading waits for what an earlier incarnation of the actor left on its way to the disk.
         snapshot = self._ledger.snapshot()
         self._caller.open(snapshot)
@@ -106,8 +102,7 @@ class Loop:
         journalled = await self._journal.read_tool_calls(self._live.run_id)
         calls = open_calls(snapshot, journalled)
         interrupted = sum(call.fate == "interrupted" for call in calls)
-        self._runtime.publish(
-            self._live,
+        self._live.publish(
             RunResumed,
             entries=len(snapshot),
             interrupted_calls=interrupted,
@@ -119,16 +114,16 @@ class Loop:
         """Serve the mailbox between iterations: wait while paused, take in what the user said."""
         live = self._live
         if live.wish == "pause":
-            await self._runtime.change_state(live, "paused")
+            await live.change_state("paused")
             while live.wish == "pause":
                 await live.wait_for_wish()
             if live.wish == "go":
-                await self._runtime.change_state(live, "running")
+                await live.change_state("running")
         if live.wish in ("stop", "close"):
             return False
         said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
         if said:
-            self._caller.forget_results()
+            live.repeats.clear()
             await self._ledger.append(
                 *(
                     Draft(
@@ -193,16 +188,16 @@ class Loop:
     # --- one iteration ------------------------------------------------------------------------------------
 
     async def _iterate(self) -> None:
-        self._runtime.check_limits(self._live)
-        async with self._live.spending.call(self._live):
+        self._live.check_limits()
+        async with self._live.spending.call():
             self._live.iteration += 1
             iteration = self._live.iteration
             calls = await self._ask_model(iteration)
         if calls:
             self._nudges = 0
             await self._caller.run(calls, iteration)
-        self._view.request_summary(iteration)
-        self._runtime.check_alerts(self._live)
+        self.view.request_summary(iteration)
+        self._live.check_alerts()
 
     async def _ask_model(self, iteration: int) -> list[OpenCall]:
         """Show the model the record; its answer is durable before anything acts on it.
@@ -215,23 +210,23 @@ class Loop:
                 shown to a model again, it would be declined again.
         """
         while True:
-            shown = await self._view.show(iteration)
-            if not await self._view.fits(shown, iteration):
+            shown = await self.view.show(iteration)
+            if not await self.view.fits(shown, iteration):
                 continue
             begun = anyio.current_time()
             try:
                 response = await self._complete(shown.request)
             except (PromptTooLong, ThinkingMismatch) as error:
-                self._view.failed(shown, error, duration=anyio.current_time() - begun)
+                self.view.failed(shown, error, duration=anyio.current_time() - begun)
                 if isinstance(error, PromptTooLong):
-                    again = self._view.shrink(shown, error)
+                    again = self.view.shrink(shown, error)
                 else:
-                    again = self._view.drop_mismatched(error, iteration)
+                    again = self.view.drop_mismatched(error, iteration)
                 if not again:
                     raise
                 continue  # a smaller request, or another one: a refused one is never sent again unchanged
             except ModelError as error:
-                self._view.failed(shown, error, duration=anyio.current_time() - begun)
+                self.view.failed(shown, error, duration=anyio.current_time() - begun)
                 raise
             answer = read_answer(
                 response,
@@ -239,9 +234,9 @@ class Loop:
                 tools=self._caller.tools,
                 most=_most_characters(shown.request.max_tokens, self._model.profile),
             )
-            replied = self._view.replied(shown, answer, response.usage, duration=anyio.current_time() - begun)
+            replied = self.view.replied(shown, answer, response.usage, duration=anyio.current_time() - begun)
             if answer.refused:
-                await self._journal.write([replied])
+                await self._journal.write(replied)
                 if self._live.try_to_end():
                     raise ModelRefused(_refusal(answer, response.extra))
                 return []
@@ -258,39 +253,13 @@ class Loop:
         """
         try:
             response = check_response(await self._model.complete(request, on_event=self._on_stream))
-            return self._runtime.journal.redact(response)
+            return self._journal.redact(response)
         except (RecursionError, RecordRefused) as error:  # making a block goes down into it, as redacting it does
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:
         if isinstance(event, Retrying):
-            self._runtime.publish(
-                self._live, ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason
-            )
-
-    # --- what the actor passes on -------------------------------------------------------------------------
-
-    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
-        """See ``Run.expand``."""
-        await self._view.edits_ready.wait()
-        await self._view.edits.expand(position, items, reason)
-
-    async def pin(self, position: int, *, on: bool) -> None:
-        """See ``Run.pin`` and ``Run.unpin``."""
-        await self._view.edits_ready.wait()
-        await self._view.edits.pin(position, on=on)
-
-    def summary_ready(self, message: SummaryReady) -> None:
-        """Keep a summary until the planner wants it."""
-        self._view.offer(message)
-
-    def charge(self, cost: float) -> None:
-        """Count what was paid for the run beside its own calls; US dollars."""
-        self._view.charge(cost)
-
-    def summary_failed(self, message: SummaryFailed) -> None:
-        """Say so, and go on without."""
-        self._view.summary_failed(message)
+            self._live.publish(ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason)
 
 
 def _most_characters(max_tokens: int, profile: ModelProfile) -> int:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 
-from repertory.agents.log import log_close_failed
+from repertory.agents.agent import Agent
+from repertory.agents.log import log
+from repertory.errors import ConfigurationError
 from repertory.llm import open_model
 from repertory.llm.model import Model
+from repertory.llm.profiles import ModelProfile
 
 _CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
 
 
 class OpenModels:
-    """Opens each named model once, and closes on leaving what it opened."""
+    """Opens each named model once. Made by ``open_models``."""
 
     def __init__(self, default: Model | str | None) -> None:
-        """Hold no model yet.
-
-        Args:
-            default: For agents that name none; None takes what the environment offers.
-        """
         self._default = default
-        self._opened: dict[str | None, Model] = {}
+        self.opened: dict[str | None, Model] = {}
 
     def get(self, wanted: Model | str | None) -> Model:
         """A model by its name, itself, or the default.
@@ -35,19 +34,61 @@ class OpenModels:
         wanted = self._default if wanted is None else wanted
         if wanted is not None and not isinstance(wanted, str):
             return wanted
-        if wanted not in self._opened:
-            self._opened[wanted] = open_model(wanted)
-        return self._opened[wanted]
+        if wanted not in self.opened:
+            self.opened[wanted] = open_model(wanted)
+        return self.opened[wanted]
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for model in self._opened.values():
+@asynccontextmanager
+async def open_models(default: Model | str | None) -> AsyncGenerator[OpenModels]:
+    """Hold the models of a supervisor, and close on leaving what was opened here.
+
+    Args:
+        default: For agents that name none; None takes what the environment offers.
+    """
+    models = OpenModels(default)
+    try:
+        yield models
+    finally:
+        for model in models.opened.values():
             with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING):
                 try:
                     await model.aclose()
                 except Exception as failure:  # noqa: BLE001 - the next one is to be closed all the same
-                    log_close_failed(model.name, failure)
+                    log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
+
+
+def check_prices(
+    agent: Agent,
+    models: OpenModels,
+    summaries: ModelProfile | None,
+    *,
+    inherited: Model | None = None,
+    bounded: str = "",
+) -> None:
+    """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
+
+    Args:
+        agent: What is to run.
+        models: The supervisor's.
+        summaries: The model that writes summaries; None where none does.
+        inherited: The model of the agent above it; None for a root, which has the supervisor's.
+        bounded: The agent above it that has such a limit; "" for none.
+
+    Raises:
+        ConfigurationError: Nobody knows what one of the models costs.
+    """
+    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
+    bounded = bounded or (agent.name if agent.limits.cost is not None else "")
+    of = [(model.profile, f"the model of {agent.name}")]
+    if summaries is not None:
+        of.append((summaries, "the model that writes summaries"))
+    for profile, whose in of if bounded else ():
+        if not profile.known:
+            raise ConfigurationError(
+                f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. "
+                "Give it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that "
+                "is free, or leave limits.cost out"
+            )
+    for member in agent.team:
+        check_prices(member, models, summaries, inherited=model, bounded=bounded)

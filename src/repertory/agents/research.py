@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from repertory.agents.agent import Agent
-from repertory.agents.limits import Limits
+from repertory.agents.agent import Agent, Limits
 from repertory.context import ContextPolicy
 from repertory.llm.model import Model
 from repertory.tools import context_tools, file_tools, memory_tools

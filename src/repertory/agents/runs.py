@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from repertory._choices import check_fields, check_text
+import anyio.lowlevel
+
+from repertory._choices import check_text, check_value
 from repertory._ids import new_id
-from repertory.agents.actor import ExpandShown, PinShown
 from repertory.agents.agent import Agent
-from repertory.agents.events import Event
-from repertory.agents.hub import EventReader
-from repertory.agents.live import LiveRun
-from repertory.agents.steering import deliver, edit_plan, kill_run, pause_run, stop_run, unpause_run
+from repertory.agents.events import Event, EventReader
+from repertory.agents.live import SAID, LiveRun, Said
 from repertory.context import ViewEntry, list_view
-from repertory.errors import ConfigurationError, RunFailed, RunStopped
+from repertory.errors import ConfigurationError, RunError, RunFailed, RunStopped
 from repertory.memory import Memory
 from repertory.record import RunStatistics
-from repertory.record.records import RunState, SummaryStored
+from repertory.record.records import FINAL_STATES, EventLogged, RunState, SummaryStored
 from repertory.summarizer import GetSummary
-
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 
@@ -29,8 +24,7 @@ _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 class Run:
     """One agent working on one task. Made by ``Supervisor.spawn`` and ``Supervisor.resume``."""
 
-    def __init__(self, runtime: Runtime, live: LiveRun) -> None:
-        self._runtime = runtime
+    def __init__(self, live: LiveRun) -> None:
         self._live = live
 
     def __repr__(self) -> str:
@@ -60,7 +54,7 @@ class Run:
     @property
     def children(self) -> tuple[Run, ...]:
         """The runs that it delegated to, oldest first."""
-        return tuple(Run(self._runtime, child) for child in self._live.children)
+        return tuple(Run(child) for child in self._live.children)
 
     @property
     def memory(self) -> Memory:
@@ -85,12 +79,12 @@ class Run:
         Args:
             tree: Watch the runs below it as well.
         """
-        live, run_id = self._live, self.id
+        live, run_id, below = self._live, self.id, f"{self.id}."
 
         def is_ours(event: Event) -> bool:
-            return event.run_id == run_id or (tree and self._runtime.is_below(event.run_id, run_id))
+            return event.run_id == run_id or (tree and event.run_id.startswith(below))
 
-        return self._runtime.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
+        return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
 
     async def wait_result(self) -> str:
         """Wait until the run has its answer, and return it.
@@ -128,8 +122,33 @@ class Run:
         check_text("a message", text)
         if message_id is not None:
             _check_message_id(message_id)
-        runtime = self._runtime
-        await deliver(runtime.journal, self._live, text, message_id=message_id or new_id("msg"), at=runtime.clock())
+        live, journal, message_id = self._live, self._live.shared.journal, message_id or new_id("msg")
+        text = journal.redact(text)  # as it will be read back, to tell whether it was said before
+        await anyio.lowlevel.checkpoint()
+        known = live.said.get(message_id)
+        if known is not None and known != text:
+            raise RunError(f"message {message_id!r} was sent to run {self.id} before, with another text")
+        if known is None:
+            if live.ending:
+                await live.ended.wait()
+                raise RunError(self._deaf())
+            # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
+            # Whatever the loop makes of it is submitted later, and becomes durable later.
+            body, now = {"message_id": message_id, "text": text}, live.shared.clock()
+            journal.submit([EventLogged(run_id=self.id, type=SAID, body=body, at=now, iteration=live.iteration)])
+            live.say(Said(message_id, text))
+        await journal.write(())
+
+    def _deaf(self) -> str:
+        """Why the run hears nothing more, and what to do instead."""
+        state: str = self._live.state
+        if state == "done":
+            advice = "spawn another run, and say in its task what it needs to know of this one"
+        elif state in FINAL_STATES:
+            advice = "supervisor.resume(run_id) lets it go on, and gives the run to send it to"
+        else:
+            state, advice = "interrupted", "its supervisor is closed; resume it in another one, and send it there"
+        return f"run {self.id} has ended ({state}) and did not read the message: {advice}"
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
         """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.
@@ -146,9 +165,8 @@ class Run:
             ConfigurationError: ``start_iteration`` is no whole number.
             ActorStopped: The supervisor is closed; the journal has it still, see ``Journal.read_summaries``.
         """
-        wanted = GetSummary(self.id, start_iteration)
-        check_fields("Run.summary", wanted)
-        found: SummaryStored | None = await self._runtime.summarizer.ask(wanted)
+        check_value("Run.summary: start_iteration", start_iteration, int)
+        found: SummaryStored | None = await self._live.shared.summarizer.ask(GetSummary(self.id, start_iteration))
         return found
 
     def view(self) -> list[ViewEntry]:
@@ -170,7 +188,8 @@ class Run:
             ContextError: There is no such entry, nothing to expand, or the lines are none.
             RunError: The run has ended.
         """
-        await edit_plan(self._live, ExpandShown(position, items, reason))
+        check_value("Run.expand", (position, items, reason), tuple[int, tuple[int, int] | None, str])
+        await (await self._live.view()).expand(position, items, reason)
 
     async def pin(self, position: int) -> None:
         """Keep an entry in view as it stands in the record, from the next request on, whatever happens around it.
@@ -179,7 +198,7 @@ class Run:
             ContextError: There is no such entry.
             RunError: The run has ended.
         """
-        await edit_plan(self._live, PinShown(position))
+        await self._pin(position, on=True)
 
     async def unpin(self, position: int) -> None:
         """Treat an entry like any other again.
@@ -188,23 +207,38 @@ class Run:
             ContextError: There is no such entry.
             RunError: The run has ended.
         """
-        await edit_plan(self._live, PinShown(position, on=False))
+        await self._pin(position, on=False)
+
+    async def _pin(self, position: int, *, on: bool) -> None:
+        check_value("Run.pin", position, int)
+        await (await self._live.view()).pin(position, on=on)
+
+    def forget_results(self) -> None:
+        """Make every tool call again that comes from now on: something outside has changed what earlier ones saw.
+
+        Else the call of a pure tool that was made before with the same arguments is answered from its result.
+        """
+        self._live.repeats.clear()
 
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are under way."""
-        stop_run(self._live)
+        self._live.stop_asked = True
+        self._live.wish_for("stop")
 
     def kill(self) -> None:
         """End the run now, cancelling what is under way. What is in the record stays."""
-        kill_run(self._live)
+        for run in self._live.tree():
+            run.killed = run.ending = True
+        if self._live.ref is not None:
+            self._live.ref.kill()
 
     def pause(self) -> None:
         """Hold the run at its next boundary until ``resume``."""
-        pause_run(self._live)
+        self._live.wish_for("pause")
 
     def resume(self) -> None:
         """Let a paused run go on."""
-        unpause_run(self._live)
+        self._live.wish_for("go")
 
 
 def _check_message_id(message_id: object) -> None:

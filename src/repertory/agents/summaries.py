@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
@@ -12,17 +12,13 @@ from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
 from repertory.summarizer import ExtractiveStrategy, Summarize
 
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
-
 _DENSE = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
 
 
 class Summaries:
     """What the summarizer wrote for a run, and when it is asked for more."""
 
-    def __init__(self, runtime: Runtime, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any]) -> None:
-        self._runtime = runtime
+    def __init__(self, live: LiveRun, policy: ContextPolicy | None, ref: ActorRef[Any]) -> None:
         self._live = live
         self._policy = policy
         self._ref = ref
@@ -66,14 +62,13 @@ class Summaries:
             return
         if iteration % policy.summarize_every and not self._is_dense(policy, size - max(self._asked_at, head)):
             return
-        price = self._runtime.summary_price(size - max(self._asked_at, head), policy.summary_tokens)
+        price = self._live.shared.summary_price(size - max(self._asked_at, head), policy.summary_tokens)
         waits = price and any(summary.strategy != ExtractiveStrategy.name for summary in self.ready)
         if planner is not None and (waits or not planner.affords(price)):
             return
         snapshot, newest = self._live.ledger.snapshot(), self._newest
         self._asked_at = size
-        self._runtime.ask_summarizer(
-            self._live,
+        self._live.ask_summarizer(
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,

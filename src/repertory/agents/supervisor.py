@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import cast
+from typing import Final, cast
 
 import anyio
 import msgspec
@@ -16,14 +17,14 @@ import msgspec
 from repertory._choices import check_fields, check_text
 from repertory._ids import new_id
 from repertory.actors import open_system
+from repertory.agents.accounting import Tallies
 from repertory.agents.agent import Agent, check_agent, check_listener, check_model, load_agent
 from repertory.agents.alerts import AlertThresholds
-from repertory.agents.hub import EventReader
-from repertory.agents.live import LiveRun
-from repertory.agents.log import log_dead_letter, redacted_log
-from repertory.agents.models import OpenModels
+from repertory.agents.events import EventHub, EventReader
+from repertory.agents.live import LiveRun, Shared
+from repertory.agents.log import log, redacted_log
+from repertory.agents.models import check_prices, open_models
 from repertory.agents.policies import check_policies, results_of
-from repertory.agents.retention import clean_for_ever
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
@@ -47,7 +48,7 @@ class Supervisor:
     @property
     def journal(self) -> Journal:
         """The durable record of all runs, to read."""
-        return self._runtime.journal
+        return self._runtime.shared.journal
 
     async def spawn(
         self,
@@ -90,7 +91,7 @@ class Supervisor:
         check_listener(on_lifecycle)
         check_policies(agent, results)
         check_text("a task", task)
-        self._runtime.check_prices(agent)
+        self._check_prices(agent)
         if run_id is not None:
             _check_run_id(run_id)
         runtime = self._runtime
@@ -98,7 +99,7 @@ class Supervisor:
             run_id=run_id or new_id("run"),
             agent=agent.name,
             task=task,
-            at=runtime.clock(),
+            at=runtime.shared.clock(),
             agent_digest=agent.digest,
             agent_ref=agent_ref,
             options={} if options is None else options,
@@ -114,7 +115,7 @@ class Supervisor:
                 live.listeners.append(on_lifecycle)
         if live.begun is not None:
             await live.begun.wait()
-        return Run(runtime, live)
+        return Run(live)
 
     async def _take_up(self, wanted: RunStarted, agent: Agent) -> LiveRun | None:
         """The run of this id, if there is one; it goes on, if it has not ended."""
@@ -127,12 +128,12 @@ class Supervisor:
         if row is None:
             return None
         _check_same(row.started, wanted)
-        live = await runtime.reopen(row, agent)
-        if row.state in FINAL_STATES:
-            runtime.show_end(live, row)
-        else:
-            await runtime.go_on(live)
-        return live
+        return await runtime.take_up(row, agent, ended=FINAL_STATES)
+
+    def _check_prices(self, agent: Agent) -> None:
+        """Raise ``ConfigurationError`` where a limit on money could not be kept."""
+        shared = self._runtime.shared
+        check_prices(agent, shared.models, shared.summary_profile)
 
     def run(self, run_id: str) -> Run:
         """A run that is under way in this process, a sub-agent's too, by its whole id.
@@ -143,7 +144,7 @@ class Supervisor:
         live = self._runtime.find(run_id)
         if live is None:
             raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
-        return Run(self._runtime, live)
+        return Run(live)
 
     async def resume(self, run_id: str, *, agent: Agent | None = None) -> Run:
         """Go on with a run that another process began, or that failed or was stopped.
@@ -172,7 +173,7 @@ class Supervisor:
             live = await self._resume(await self.journal.read_run(run_id), agent)
         if live.begun is not None:
             await live.begun.wait()
-        return Run(self._runtime, live)
+        return Run(live)
 
     async def _resume(self, row: RunRow, agent: Agent | None) -> LiveRun:
         runtime, started = self._runtime, row.started
@@ -189,23 +190,19 @@ class Supervisor:
             agent = load_agent(started.agent_ref, **started.options)
         if row.state != "done":
             check_policies(agent, results_of(started))
-            runtime.check_prices(agent)
-        live = await runtime.reopen(row, agent)
-        if row.state == "done":
-            runtime.show_end(live, row)
-        else:
-            await runtime.go_on(live)
-        return live
+            self._check_prices(agent)
+        return await runtime.take_up(row, agent, ended=("done",))
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
         """Every run in the journal, oldest first; None means in any state."""
-        return await self._runtime.journal.read_runs(states=states)
+        return await self.journal.read_runs(states=states)
 
     def events(self) -> EventReader:
         """Watch all runs of this process, from the oldest event still in memory."""
-        return self._runtime.hub.reader()
+        return self._runtime.shared.hub.reader()
 
 
+CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
 _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -281,31 +278,31 @@ async def open_supervisor(
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
             stack.enter_context(redacted_log(journal.redact))
-            models = await stack.enter_async_context(OpenModels(model))
+            models = await stack.enter_async_context(open_models(model))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             system = await stack.enter_async_context(
                 open_system(
-                    "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=log_dead_letter
+                    "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=_log_dead_letter
                 )
             )
             memory = partial(MemoryActor, journal, clock=clock)
-
             summarizer = partial(SummarizerActor, journal, summaries, clock=clock)
-            runtime = Runtime(
+            shared = Shared(
                 journal=journal,
-                system=system,
-                tasks=tasks,
                 models=models,
                 memory=system.spawn(memory, "memory", restart="permanent"),
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
-                alerts=alerts,
+                tallies=Tallies(journal),
+                hub=EventHub(),
                 clock=clock,
+                alerts=alerts,
                 summary_profile=getattr(summaries, "profile", None),
             )
+            runtime = Runtime(shared, system, tasks)
             await journal.delete_expired_contents(clock())
             cleaning = anyio.CancelScope()
             stack.callback(cleaning.cancel)
-            tasks.start_soon(_clean, journal, clock, cleaning)
+            tasks.start_soon(_clean_for_ever, journal, clock, cleaning)
             try:
                 yield Supervisor(runtime)
                 runtime.wind_down()
@@ -313,8 +310,8 @@ async def open_supervisor(
                 errors.append(error)
                 raise
             finally:
-                runtime.hub.close()
-                runtime.tallies.close()
+                shared.hub.close()
+                shared.tallies.close()
     except BaseExceptionGroup as group:
         # The groups are those of our own task groups: an error of the caller's own comes out as itself.
         leaves = _leaves(group)
@@ -329,9 +326,19 @@ async def open_supervisor(
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
 
 
-async def _clean(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:
+async def _clean_for_ever(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:
+    """Let stored contents go when their time is over, also in a process that lives for months."""
     with scope:
-        await clean_for_ever(journal, clock)
+        while True:
+            await anyio.sleep(CLEANING)
+            try:
+                await journal.delete_expired_contents(clock())
+            except JournalError as error:  # runs that write will hear of it themselves; to clean up is not worth one
+                log(logging.WARNING, "contents.cleaning.failed", exc_info=error)
+
+
+def _log_dead_letter(letter: object) -> None:
+    log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
 
 
 def _check_alerts(alerts: object) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import anyio
 import msgspec
 
 from repertory.actors import ActorRef
@@ -16,7 +15,7 @@ from repertory.agents.answers import Answer
 from repertory.agents.compaction import Compactions
 from repertory.agents.counting import PromptCounter
 from repertory.agents.edits import PlanEdits
-from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken
+from repertory.agents.events import IterationStarted, ModelAnswered, SummaryRefused, SummaryTaken, to_record
 from repertory.agents.gists import Gists
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
@@ -32,6 +31,7 @@ from repertory.context import (
     apply,
     decode_decision,
     priced,
+    text_tokens,
     validate,
 )
 from repertory.context.compaction import Compaction
@@ -42,12 +42,16 @@ from repertory.llm.messages import Text, canonical_json, text_of, tool_uses
 from repertory.llm.model import Model, ModelRequest, Usage, server_of
 from repertory.llm.profiles import cost_at_most, cost_of
 from repertory.record import Snapshot
-from repertory.record.records import DecisionMade, ModelReplied
-from repertory.summarizer import ProviderStrategy, Summarize, SummaryFailed, SummaryReady
+from repertory.record.records import DecisionMade, ModelReplied, Record
+from repertory.summarizer import (
+    ProviderStrategy,
+    ResultNotSummarized,
+    ResultSummarized,
+    Summarize,
+    SummaryFailed,
+    SummaryReady,
+)
 from repertory.tools import Tool
-
-if TYPE_CHECKING:
-    from repertory.agents.runtime import Runtime
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
@@ -75,16 +79,14 @@ class Shown(msgspec.Struct, frozen=True):
 class ContextView:
     """The view of one run: its plan, and everything that makes a request out of it."""
 
-    def __init__(
-        self, runtime: Runtime, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]
-    ) -> None:
+    def __init__(self, live: LiveRun, *, model: Model, tools: Iterable[Tool], ref: ActorRef[Any]) -> None:
         agent = live.agent
-        redact = runtime.journal.redact
+        redact = live.shared.journal.redact
         system = redact((Text(agent.instructions),) if agent.instructions.strip() else ())
         schemas = redact([tool.schema for tool in tools])
         max_tokens = min(agent.max_tokens, model.profile.max_output)
-        self._runtime = runtime
         self._live = live
+        self._journal = live.shared.journal
         self._model = model
         self._ref = ref
         self._policy = layered_policy(live)
@@ -97,15 +99,13 @@ class ContextView:
         self._server_limit = ServerLimit(max_tokens)
         self._planner: Planner | None = None
         self._planner = self._new_planner()
-        self.edits = PlanEdits(
-            runtime, live, self._policy, binding=model.profile.target == "binding", price=self._priced
-        )
-        self.edits_ready = anyio.Event()
+        self.edits = PlanEdits(live, self._policy, binding=model.profile.target == "binding", price=self._priced)
+        self.expand, self.pin = self.edits.expand, self.edits.pin
         self._compactions = Compactions(self._policy, model.profile, head=self._head)
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
         self._calibration = Calibration()
         self._counter = PromptCounter(model, max_tokens=max_tokens)
-        self._summaries = Summaries(runtime, live, self._policy, ref)
+        self._summaries = Summaries(live, self._policy, ref)
         self._answered: Shown | None = None  # the last request that was
         self._calls = 0
         self._called_at: float | None = None
@@ -114,11 +114,11 @@ class ContextView:
         self._shrink_to: int | None = None  # tokens, after a refusal
         self._shrink_at_most: int | None = None  # the same, where the wish for less cannot be fulfilled
         self._refusals = 0
-        self._gists = Gists(runtime, live, self._policy, ref)
+        self._gists = Gists(live, self._policy, ref)
 
     async def open(self) -> None:
         """Take up the plan and the figures where the record left them."""
-        journal, run_id = self._runtime.journal, self._live.run_id
+        journal, run_id = self._journal, self._live.run_id
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
         live = self._live
         live.plan = reduce(apply, decisions, EMPTY)
@@ -149,7 +149,6 @@ class ContextView:
         if live.watch is not None:
             live.watch.check(live.statistics)  # what is beyond by now was said by the process before
         self.edits.open(decisions, called_in=called_in)
-        self.edits_ready.set()
 
     # --- before a call ------------------------------------------------------------------------------------
 
@@ -160,7 +159,7 @@ class ContextView:
             ContextOverflow: It does not fit, even at its smallest.
         """
         begun = perf_counter()
-        live, now = self._live, self._runtime.clock()
+        live, now = self._live, self._live.shared.clock()
         snapshot = live.ledger.snapshot()
         record_estimate = self._record_estimate(snapshot)
         estimate = record_estimate
@@ -190,7 +189,7 @@ class ContextView:
         self._calls += 1
         expected = self._calibration.real_tokens(estimate)
         most = cost_at_most(self._model.profile, prompt=expected, output=self._max_tokens)
-        live.spending.expect(live, most)
+        live.spending.expect(most)
         called = self._projector.record(
             request,
             run_id=live.run_id,
@@ -203,15 +202,15 @@ class ContextView:
             server=server_of(self._model),
         )
         records.append(msgspec.structs.replace(called, cost_at_most=most))
-        ticket = self._runtime.journal.submit(records)
-        self._runtime.publish(
-            live,
+        started = live.event(
             IterationStarted,
             view_tokens=expected,
             record_tokens=self._calibration.real_tokens(record_estimate),
             build_seconds=build_seconds,
         )
-        if live.spending.is_bounded(live):
+        ticket = self._journal.submit([*records, to_record(started)])
+        live.show(started)
+        if live.spending.bounded:
             await ticket.wait()  # else a crash could forget a call that is billed
         # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
         return Shown(request, self._calls, estimate, record_estimate, len(snapshot))
@@ -219,7 +218,7 @@ class ContextView:
     def _journal_decisions(self, made: Sequence[DecisionMade]) -> None:
         """Write down what holds whether or not a request can be made now: it is in the plan, and has been told."""
         if made:
-            self._runtime.journal.submit(made)
+            self._journal.submit(made)
 
     async def fits(self, shown: Shown, iteration: int) -> bool:
         """Have the server count a request where that is decisive; see ``PromptCounter``.
@@ -254,7 +253,7 @@ class ContextView:
             cold=self._cache_is_cold(now),
         )
         if refused:
-            self._runtime.publish(self._live, SummaryRefused, reason=refused)
+            self._live.publish(SummaryRefused, reason=refused)
         if swap is None:
             return []
         if self._planner is not None:
@@ -299,9 +298,9 @@ class ContextView:
 
     # --- after a call -------------------------------------------------------------------------------------
 
-    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> ModelReplied:
-        """Count an answer, and make the record that goes into the journal together with it."""
-        now = self._runtime.clock()
+    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
+        """Count an answer, and make the records that go into the journal together with it."""
+        now = self._live.shared.clock()
         cost = cost_of(self._model.profile, usage)
         self._called_at = now
         self._shrink_to = self._shrink_at_most = None
@@ -310,8 +309,7 @@ class ContextView:
         self._compactions.saw(answer.content)
         self._server_limit.accepted(usage.prompt_tokens)
         self._count(usage, view_estimate=shown.view_estimate)
-        self._runtime.publish(
-            self._live,
+        answered = self._live.event(
             ModelAnswered,
             usage=usage,
             cost=cost,
@@ -320,7 +318,8 @@ class ContextView:
             tool_calls=len(tool_uses(answer.content)),
             duration=duration,
         )
-        return with_plain(
+        self._live.show(answered)
+        replied = with_plain(
             ModelReplied(
                 run_id=self._live.run_id,
                 call=shown.call,
@@ -337,6 +336,7 @@ class ContextView:
             record_estimate=shown.record_estimate,
             previous=self._live.statistics.record_tokens,
         )
+        return [replied, to_record(answered)]
 
     def _count(self, usage: Usage, *, view_estimate: int) -> None:
         self._calibration = self._calibration.observe(estimate=view_estimate, real=usage.prompt_tokens)
@@ -346,12 +346,12 @@ class ContextView:
     def failed(self, shown: Shown, error: ModelError, *, duration: float) -> None:
         """Record a call without an answer."""
         words = f"{type(error).__name__}: {error}"
-        self._runtime.journal.submit(
+        self._journal.submit(
             [
                 ModelReplied(
                     run_id=self._live.run_id,
                     call=shown.call,
-                    at=self._runtime.clock(),
+                    at=self._live.shared.clock(),
                     error=words,
                     duration=duration,
                 )
@@ -413,7 +413,7 @@ class ContextView:
         position = len(self._live.ledger.snapshot())
         warning = f"thinking no longer fits the history and is dropped from now on, which costs reasoning: {error}"
         decision = Decision(kind=DROP_BLOCK, reason=warning, iteration=iteration, position=position, edits=())
-        self._runtime.journal.submit([self.edits.take(decision)])
+        self._journal.submit([self.edits.take(decision)])
         return True
 
     def _drop_blocks(self) -> None:
@@ -435,8 +435,7 @@ class ContextView:
         sent = self._answered
         if wanted is None or sent is None or sent.position != wanted.upto or not self._compactions.may_ask(now):
             return
-        taken = self._runtime.ask_summarizer(
-            self._live,
+        taken = self._live.ask_summarizer(
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,
@@ -451,7 +450,30 @@ class ContextView:
         if taken:
             self._compactions.asked(sent.position, sent.request.messages, now)
 
-    def offer(self, message: SummaryReady) -> None:
+    def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
+        """Take what the summarizer has to say."""
+        match message:
+            case SummaryReady():
+                self._offer(message)
+            case SummaryFailed():
+                self.summary_failed(message)
+            case ResultSummarized():
+                self._live.gists[message.position] = message.text
+                self.charge(message.cost)
+                entry = self._live.ledger.snapshot()[message.position]
+                self._live.publish(
+                    SummaryTaken,
+                    first=message.position,
+                    last=message.position,
+                    strategy="result",
+                    tokens=text_tokens(message.text),
+                    replaced_tokens=max(entry.tokens, entry.original_length // 4),
+                )
+            case ResultNotSummarized():
+                self.charge(message.cost)
+                self._live.publish(SummaryRefused, reason=message.reason)
+
+    def _offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
         if summary.strategy != ProviderStrategy.name:
@@ -459,10 +481,9 @@ class ContextView:
             self._summaries.add(summary)
         elif not self._compactions.arrived(summary):
             self.charge(message.cost)
-            self._runtime.publish(self._live, SummaryRefused, reason="the provider's summary came too late")
+            self._live.publish(SummaryRefused, reason="the provider's summary came too late")
             return
-        self._runtime.publish(
-            self._live,
+        self._live.publish(
             SummaryTaken,
             first=summary.first,
             last=summary.last,
@@ -482,4 +503,4 @@ class ContextView:
         self.charge(message.cost)
         self._compactions.failed(message.upto)
         if not message.superseded:
-            self._runtime.publish(self._live, SummaryRefused, reason=message.reason)
+            self._live.publish(SummaryRefused, reason=message.reason)

@@ -53,6 +53,11 @@ class ToolCallCache:
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it is not turned off."""
+        return self._max_calls > 0
+
     def find(self, tool: Tool, digest: str) -> EarlierCall | None:
         """The earlier call that answers this one; None where the tool must run.
 

@@ -65,6 +65,8 @@ async def hint_of(entry: Entry, contents: ContentReader | None) -> Piece:
 async def _body(entry: Entry, contents: ContentReader | None) -> tuple[str, str, str]:
     """The whole of a message, what is missing of it, and what to call it."""
     body, here = "\n".join(words_in(entry.content)), f"position {entry.position}"
+    if entry.content_id is not None and not entry.original_length and not entry.deduplicated_from:
+        return body, "", entry.content_id
     if entry.content_id is not None:
         stored = None if contents is None else await contents.read_content(entry.content_id)
         if stored is not None and stored.body:
