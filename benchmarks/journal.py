@@ -26,7 +26,6 @@ import anyio
 import anyio.lowlevel
 
 from repertory.llm import Text
-from repertory.memory import ContentStore
 from repertory.record import Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
 from repertory.record.journal import Ticket
 from repertory.record.records import Record
@@ -339,20 +338,6 @@ def measure_snapshots(rounds: int) -> dict[int, dict[str, float]]:
     return out
 
 
-def measure_citation(rounds: int) -> dict[str, float]:
-    """Milliseconds to cite a page, without and with making its row for the journal."""
-    store, journal = ContentStore(MemoryJournal()), MemoryJournal()
-    out: dict[str, float] = {}
-    for name, size in (("10 kB", 10_000), ("1 MB", 1_000_000)):
-        body = ("some words of a long page\n" * (size // 26 + 1))[:size]
-        prepare = lambda body=body: store.prepare(body, run_id="r", source="s")  # noqa: E731
-        out[f"cite {name}"] = _median(prepare, rounds * 5) / 1e6
-        out[f"cite and submit {name}"] = (
-            _median(lambda prepare=prepare: journal.submit([prepare()[1]]), rounds * 5) / 1e6  # type: ignore[misc]
-        )
-    return out
-
-
 def _median(work: Callable[[], object], rounds: int) -> float:
     times: list[float] = []
     for _ in range(rounds + 1):
@@ -396,7 +381,6 @@ def main() -> None:
             "throughput": measure_throughput(folder, rounds, rows),
             "busy": measure_busy(folder, 1.0 if options.quick else 4.0),
             "snapshots": measure_snapshots(rounds),
-            "citation": measure_citation(rounds),
         }
     speeds = found["throughput"]
     ratios = [
@@ -428,7 +412,6 @@ def main() -> None:
     print("snapshots, nanoseconds")
     for size, each in found["snapshots"].items():
         print(f"  {size:>9,} " + "   ".join(f"{what} {nanoseconds:,.0f}" for what, nanoseconds in each.items()))
-    print("citations, milliseconds: " + ", ".join(f"{what} {ms:.3f}" for what, ms in found["citation"].items()))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ NOT_EVEN = {
     "context": {"actors", "memory"},  # pure functions have no business with the runtime
 }
 ALSO = {"torture": {"testing"}}  # its teams are played by scripted models
-ANYWHERE = {"_choices", "_frozen", "_ids", "_version", "__version__"}
+ANYWHERE = {"_choices", "_excerpts", "_frozen", "_ids", "_version", "__version__"}
 # Rooms whose modules can be read one after the other, none needing one that needs it. A room without circles joins.
 WITHOUT_CIRCLES = ["actors", "llm", "record", "memory", "context", "tools", "service", "replay", "torture", "cli"]
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room

@@ -31,7 +31,6 @@
     │   ├── RecordRefused           a record cannot be kept, or is there already; nothing of its batch was written
     │   └── JournalClosed           used after close, or in a fork
     ├── MemoryStoreError            memory items, scopes and stored contents
-    │   ├── ContentNotFound         no such content, or no longer
     │   ├── ItemNotFound            no such item in this scope
     │   ├── ScopeNotFound           no such scope
     │   ├── QuotaExceeded           one item too many, or too large
@@ -197,10 +196,6 @@ class JournalClosed(JournalError):
 
 class MemoryStoreError(RepertoryError):
     """A memory item, scope or stored content is missing, in conflict, or over a quota."""
-
-
-class ContentNotFound(MemoryStoreError):
-    """No stored content has this id, or it was cleaned up."""
 
 
 class ItemNotFound(MemoryStoreError):

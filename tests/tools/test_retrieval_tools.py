@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
-from repertory.memory.contents import ContentStore
 from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
 from repertory.record.journal import SearchHit
@@ -30,7 +29,6 @@ class Run:
     def __init__(self) -> None:
         self.journal = MemoryJournal()
         self.ledger = Ledger(self.journal, "r")
-        self.store = ContentStore(self.journal)
         self.iteration = 0
 
     def snapshot(self) -> Snapshot:
@@ -52,21 +50,22 @@ class Run:
         use = ToolUse(f"call-{self.iteration}", tool, arguments)
         content = (Thinking("hm"), *([Text(said)] if said else []), use)
         await self.ledger.append(Draft(role="assistant", kind="assistant", content=content, iteration=self.iteration))
-        citation, record = self.store.prepare(result, run_id="r", source=tool)
+        name = f"content-{self.iteration}"
+        stored = ContentStored(content_id=name, run_id="r", source_type="tool", source=tool, body=result, at=0.0)
         await self.ledger.append(
             Draft(
                 role="user",
                 kind="action-result",
-                content=(ToolResult(use.id, citation.excerpt if cite else result),),
+                content=(ToolResult(use.id, result[:500] if cite else result),),
                 iteration=self.iteration,
                 tool=tool,
                 tool_call_id=use.id,
-                content_id=citation.content_id if cite else None,
+                content_id=name if cite else None,
                 original_length=len(result) if cite else 0,
             ),
-            also=[record] if cite else [],
+            also=[stored] if cite else [],
         )
-        return citation.content_id
+        return name
 
     async def call(self, tool: Any, **arguments: Any) -> ToolOutput:
         """The model retrieves something: its turn is in the record before the tool runs, the result after it."""

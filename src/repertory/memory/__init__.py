@@ -1,9 +1,8 @@
-"""What agents keep: items in scopes behind the memory actor, the content store, citations."""
+"""What agents keep: items in scopes, behind the memory actor."""
 
 from __future__ import annotations
 
 from repertory.memory.actor import MemoryActor
-from repertory.memory.contents import Citation, ContentStore, Passage
 from repertory.memory.handle import Memory
 from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
 from repertory.memory.messages import (
@@ -24,10 +23,8 @@ from repertory.memory.messages import (
 from repertory.memory.scopes import Conflict, MergeReport
 
 __all__ = [
-    "Citation",
     "ClearScope",
     "Conflict",
-    "ContentStore",
     "DeleteItem",
     "Item",
     "ItemInfo",
@@ -39,7 +36,6 @@ __all__ = [
     "MergeReport",
     "MergeScope",
     "OpenScope",
-    "Passage",
     "QueryItems",
     "Queued",
     "Quotas",

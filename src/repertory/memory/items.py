@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from repertory._choices import check_choice
+from repertory._excerpts import EXCERPT, cut_end, find_words, fold, words_of
 from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
-from repertory.record.excerpts import EXCERPT, cut_end, find_words, fold, words_of
 from repertory.record.records import ItemWritten
 
 ItemType: TypeAlias = str

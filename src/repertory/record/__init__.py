@@ -34,7 +34,6 @@ from repertory.record.statistics import RunStatistics
 from repertory.record.tuning import favour_writers
 
 if TYPE_CHECKING:
-    from repertory.record.excerpts import Excerpt
     from repertory.record.memory_journal import MemoryJournal
     from repertory.record.opening import open_journal
     from repertory.record.redaction import Redactor
@@ -51,7 +50,6 @@ __all__ = [
     "EntryAppended",
     "EntryKind",
     "EventLogged",
-    "Excerpt",
     "ItemWritten",
     "Journal",
     "Ledger",
@@ -84,7 +82,6 @@ __all__ = [
 ]
 
 _LATE = {
-    "Excerpt": "repertory.record.excerpts",
     "MemoryJournal": "repertory.record.memory_journal",
     "Redactor": "repertory.record.redaction",
     "SqliteJournal": "repertory.record.sqlite_journal",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.llm.messages import Block, ToolUse, text_of
-from repertory.record.excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.record.journal import SearchHit
 from repertory.record.records import EntryAppended
 from repertory.record.rows import encode_json

@@ -9,17 +9,17 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, ToolUse
-from repertory.memory.patterns import find_pattern
 from repertory.record.entries import Entry, Part, Retrieved
-from repertory.record.excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.record.records import ContentStored
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
+from repertory.tools.patterns import find_pattern
 from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
 from repertory.tools.retrieval_text import hint_of, line_range, parts_of, render, words_in
 from repertory.tools.threads import run_in_thread, turn_to_compute

@@ -90,14 +90,6 @@ def cut_at(text: str, start: int, end: int, limit: int = EXCERPT) -> tuple[int, 
     return first, last
 
 
-def locate_beginning(text: str, end: int) -> str:
-    """Say where the first ``end`` characters stand, as ``Lines.locate`` would, without listing all lines."""
-    lines = text.count("\n") + (not text.endswith("\n"))
-    if lines == 1:
-        return f"characters 1-{end} of {len(text)}"
-    return f"lines 1-{text.count(chr(10), 0, max(0, end - 1)) + 1} of {lines}"
-
-
 class Lines:
     """The lines of a text, for saying where something stands."""
 
