@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from repertory.memory.actor import MemoryActor
-from repertory.memory.handle import Memory
-from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
-from repertory.memory.messages import (
+from repertory.memory.actor import (
     ClearScope,
     DeleteItem,
-    MemoryMessage,
+    MemoryActor,
     MemoryRef,
     MergeScope,
     OpenScope,
@@ -20,6 +17,8 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
+from repertory.memory.handle import Memory
+from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
 from repertory.memory.scopes import Conflict, MergeReport
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "ItemQuery",
     "Memory",
     "MemoryActor",
-    "MemoryMessage",
     "MemoryRef",
     "MergeReport",
     "MergeScope",

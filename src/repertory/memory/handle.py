@@ -9,8 +9,7 @@ import msgspec
 
 from repertory._choices import check_choice, check_fields
 from repertory.llm.messages import Json
-from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, ItemType, Transform
-from repertory.memory.messages import (
+from repertory.memory.actor import (
     ClearScope,
     DeleteItem,
     MemoryRef,
@@ -22,6 +21,7 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
+from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, Transform
 from repertory.memory.scopes import MergeReport, Prefer
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -59,7 +59,7 @@ class Memory:
         self,
         content: str,
         *,
-        type: ItemType = "custom",  # noqa: A002 - the name of the thing
+        type: str = "custom",  # noqa: A002 - the name of the thing
         item_id: str = "",
         source: str = "",
         tags: Sequence[str] = (),

@@ -15,9 +15,6 @@ from repertory._frozen import freeze_fields
 from repertory.llm.messages import Json
 from repertory.record.records import ItemWritten
 
-ItemType: TypeAlias = str
-"""``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word."""
-
 TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "last_n", "filtered"]
 
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
@@ -30,13 +27,14 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
         item_id: Its id.
         scope_id: The scope that this version was written in; an inherited one names the ancestor.
         position: This version's place in the log of all items.
+        type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word.
         size: Characters of the content.
         at: When this version was written, in seconds since 1970.
     """
 
     item_id: str
     scope_id: str
-    type: ItemType
+    type: str
     size: int
     at: float
     position: int

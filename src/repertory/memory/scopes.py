@@ -17,6 +17,7 @@ from repertory.memory.items import ItemLog
 from repertory.record.records import ItemWritten, ScopeOpened
 
 Prefer: TypeAlias = Literal["neither", "child", "parent"]
+_Change: TypeAlias = tuple[ItemWritten, bool]  # what a new version says, and whether it ends the item
 
 
 class Conflict(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class ScopeTree:
     """All scopes and all items: what each scope sees, and which versions a change would write.
 
     The methods that change something return the versions to write and apply nothing, so that they can be made
-    durable first; ``add_scope`` and ``add_item`` apply. The versions' positions are in order from the next one on.
+    durable first; ``add_scope`` and ``log.add`` apply. The versions' positions are in order from the next one on.
     """
 
     def __init__(self, scopes: Iterable[ScopeOpened] = (), items: Iterable[ItemWritten] = ()) -> None:
@@ -142,39 +143,34 @@ class ScopeTree:
 
     # --- changing -----------------------------------------------------------------------------------------
 
-    def _version_of(self, version: ItemWritten, scope_id: str, offset: int, at: float, *, deleted: bool) -> ItemWritten:
-        return msgspec.structs.replace(
-            version,
-            scope_id=scope_id,
-            position=self.log.position + 1 + offset,
-            at=at,
-            deleted=deleted,
-            content="" if deleted else version.content,
-        )
+    def _versions(self, scope_id: str, changes: Iterable[_Change], at: float) -> list[ItemWritten]:
+        target = self.target(scope_id).scope_id
+        return [
+            msgspec.structs.replace(
+                version,
+                scope_id=target,
+                position=position,
+                at=at,
+                deleted=deleted,
+                content="" if deleted else version.content,
+            )
+            for position, (version, deleted) in enumerate(changes, self.log.position + 1)
+        ]
 
     def clear(self, scope_id: str, *, at: float) -> list[ItemWritten]:
         """The versions that end every item a scope sees."""
-        target = self.target(scope_id).scope_id
-        seen = self.visible(scope_id).values()
-        return [self._version_of(item, target, offset, at, deleted=True) for offset, item in enumerate(seen)]
+        return self._versions(scope_id, [(version, True) for version in self.visible(scope_id).values()], at)
 
     def delete(self, scope_id: str, item_id: str, *, at: float) -> list[ItemWritten]:
         """The version that ends one item. Raises ``ItemNotFound``."""
-        target = self.target(scope_id).scope_id
-        return [self._version_of(self.get(scope_id, item_id), target, 0, at, deleted=True)]
+        return self._versions(scope_id, [(self.get(scope_id, item_id), True)], at)
 
     def restore(self, scope_id: str, position: int, *, at: float) -> list[ItemWritten]:
         """The versions that make a scope see again what it saw at a position."""
-        target = self.target(scope_id).scope_id
         now, then = self.visible(scope_id), self.visible(scope_id, upto=position)
-        out: list[ItemWritten] = []
-        for item_id, version in then.items():
-            if item_id not in now or not _same(now[item_id], version):
-                out.append(self._version_of(version, target, len(out), at, deleted=False))
-        for item_id, version in now.items():
-            if item_id not in then:
-                out.append(self._version_of(version, target, len(out), at, deleted=True))
-        return out
+        back = [(version, False) for item_id, version in then.items() if not _same(now.get(item_id), version)]
+        gone = [(version, True) for item_id, version in now.items() if item_id not in then]
+        return self._versions(scope_id, [*back, *gone], at)
 
     def merge(self, scope_id: str, *, at: float, prefer: Prefer = "neither") -> tuple[list[ItemWritten], MergeReport]:
         """The versions that bring a snapshot scope's own changes into its parent, and the report.
@@ -189,10 +185,7 @@ class ScopeTree:
         scope = self.scope(scope_id)
         if scope.mode != "snapshot" or scope.parent_id is None:
             raise ScopeNotFound(f"scope {scope_id!r} is {scope.mode}, so it has no parent to merge into")
-        parent = self.target(scope.parent_id).scope_id
-        out: list[ItemWritten] = []
-        written: list[str] = []
-        deleted: list[str] = []
+        changes: list[_Change] = []
         conflicts: list[Conflict] = []
         unchanged = 0
         for item_id in self.log.item_ids(scope_id):
@@ -208,12 +201,14 @@ class ScopeTree:
                 conflicts.append(Conflict(item_id=item_id, base=base, child=mine, parent=theirs, taken=taken))
                 if taken == "parent":
                     continue
-            (deleted if mine.deleted else written).append(item_id)
-            out.append(self._version_of(mine, parent, len(out), at, deleted=mine.deleted))
+            changes.append((mine, mine.deleted))
         report = MergeReport(
-            written=tuple(written), deleted=tuple(deleted), unchanged=unchanged, conflicts=tuple(conflicts)
+            written=tuple(version.item_id for version, deleted in changes if not deleted),
+            deleted=tuple(version.item_id for version, deleted in changes if deleted),
+            unchanged=unchanged,
+            conflicts=tuple(conflicts),
         )
-        return out, report
+        return self._versions(scope.parent_id, changes, at), report
 
 
 def _same(one: ItemWritten | None, other: ItemWritten | None) -> bool:
