@@ -15,7 +15,6 @@ import msgspec
 Json: TypeAlias = dict[str, Any]
 
 _DEEPEST: Final = 1_000  # levels; Python's own readers and writers of JSON give up at about as many
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -46,6 +45,10 @@ class FrozenList(list[Any]):
         return list, (list(self),)
 
 
+_DONE: Final = frozenset({str, int, float, bool, type(None), FrozenDict, FrozenList})  # holds nothing to freeze
+_EMPTY: Final[dict[type[Any], Any]] = {dict: FrozenDict(), list: FrozenList()}  # most fields are empty: one for all
+
+
 def freeze(value: Any) -> Any:
     """The same value, every dict, list and set in it replaced by one that cannot change; what is frozen stays.
 
@@ -61,7 +64,7 @@ def freeze(value: Any) -> Any:
             raise RecursionError(f"a value that contains itself, or has more than {_DEEPEST:,} levels, cannot be kept")
         put: Any = dict.__setitem__ if isinstance(box, dict) else list.__setitem__
         for key, inner in box.items() if isinstance(box, dict) else enumerate(box):
-            if inner.__class__ not in _PLAIN and (made := _shell(inner)) is not inner:
+            if inner.__class__ not in _DONE and (made := _shell(inner)) is not inner:
                 put(box, key, made)
                 todo.append((made, depth + 1))
     return frozen
@@ -77,11 +80,13 @@ def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] 
     """
     for name in names:
         value = getattr(struct, name)
-        if value.__class__ not in _PLAIN and (frozen := freeze(value)) is not value:
+        kind = value.__class__
+        if kind not in _DONE:
+            frozen = freeze(value) if value or kind not in _EMPTY else _EMPTY[kind]
             msgspec.structs.force_setattr(struct, name, frozen)
     for name in sequences:
         value = getattr(struct, name)
-        if isinstance(value, list):
+        if value.__class__ is not tuple and isinstance(value, list):
             msgspec.structs.force_setattr(struct, name, tuple(value))
 
 

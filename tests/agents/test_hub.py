@@ -67,8 +67,8 @@ async def test_only_events_that_a_reader_wants_count_as_missed() -> None:
     assert [item async for item in none] == []
     missed, *rest = [item async for item in even]
     assert isinstance(missed, EventsMissed)
-    assert (missed.count, missed.iteration) == (8, 14)
-    assert [item.iteration for item in rest] == [16, 18, 20, 22, 24]
+    assert (missed.count, missed.iteration) == (3, 4)
+    assert [item.iteration for item in rest] == list(range(6, 26, 2))
 
 
 async def test_a_reader_can_choose_begin_and_end() -> None:
@@ -83,11 +83,9 @@ async def test_a_reader_can_choose_begin_and_end() -> None:
 
 
 async def test_a_reader_ends_even_if_the_end_is_no_longer_in_memory() -> None:
-    """A slow reader of what is over hears of the gap, and then that nothing comes any more."""
+    """A slow reader of what is over has all of it, and then hears that nothing comes any more."""
     hub = EventHub(keep=10)
     reader = hub.reader(until=lambda: 5)
     for number in range(25):
         hub.publish(event(number))
-    (missed,) = [item async for item in reader]
-    assert isinstance(missed, EventsMissed)
-    assert missed.count == 5
+    assert [item.iteration async for item in reader] == [0, 1, 2, 3, 4]

@@ -263,7 +263,7 @@ def _kind(value: object) -> str:
     return next((name for name, kind in _KINDS if isinstance(value, kind)), "something that JSON does not have")
 
 
-def _flaw(value: object, most: int) -> tuple[str, int]:
+def _flaw(value: Any, most: int) -> tuple[str, int]:
     """Why a value cannot be written as JSON, sent and read again, "" if it can; and about how many characters it has.
 
     Without recursion: what is too deep for a reader is too deep for a check that recurses as well.
@@ -287,14 +287,13 @@ def _flaw(value: object, most: int) -> tuple[str, int]:
             case dict() | list() | tuple():
                 if depth > MOST_DEPTH:
                     return f"values nested more than {MOST_DEPTH} deep", size
-                inside = cast("dict[object, object] | Sequence[object]", inner)
-                size += 2 + 2 * len(inside)
-                if isinstance(inside, dict):
-                    if not all(isinstance(name, str) for name in inside):
-                        return "names that are not text", size
-                    size += sum(len(cast("str", name)) + 2 for name in inside)
-                    inside = list(inside.values())
-                open_values.extend((each, depth + 1) for each in inside)
+                size += 2 + 2 * len(inner)
+                if isinstance(inner, dict):
+                    for name in inner:
+                        if not isinstance(name, str):
+                            return "names that are not text", size
+                        size += len(name) + 2
+                open_values += [(each, depth + 1) for each in (inner.values() if isinstance(inner, dict) else inner)]
             case _:
                 return f"a {type(inner).__name__}, which JSON does not have", size
         if size > most:

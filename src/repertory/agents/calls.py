@@ -73,13 +73,17 @@ class Caller:
             stop_reason=answer.stop_reason,
         )
         uses = tool_uses(answer.content)
-        told = [(use, answer.unmade[use.id]) for use in uses if use.id in answer.unmade]
-        results = [error_result(use, text, iteration) for use, text in told]
-        ends = [self._ends(use, "error", characters=len(text), shown=len(text)) for use, text in told]
-        also = [record for finished, ended in ends for record in (finished, to_record(ended))]
-        turn, *_ = await self._live.ledger.append(draft, *results, also=[*records, *also])
-        self.known_ids.update(use.id for use in uses)
-        for _, ended in ends:
+        drafts, also, events = [draft], [*records], list[AnyEvent]()
+        for use in uses:
+            self.known_ids.add(use.id)
+            text = answer.unmade.get(use.id)
+            if text is not None:
+                finished, ended = self._ends(use, "error", characters=len(text), shown=len(text))
+                drafts.append(error_result(use, text, iteration))
+                also += [finished, to_record(ended)]
+                events.append(ended)
+        turn, *_ = await self._live.ledger.append(*drafts, also=also)
+        for ended in events:
             self._live.show(ended)
         return [call for call in calls_of(turn) if call.use.id not in answer.unmade]
 

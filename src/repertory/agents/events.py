@@ -228,13 +228,14 @@ AnyEvent: TypeAlias = (
 """Any of the events, so that a type checker knows when a ``match`` has seen them all."""
 
 _KINDS: Final[dict[str, type[AnyEvent]]] = {kind.__name__: kind for kind in get_args(AnyEvent)}
-_OF_EVERY_EVENT: Final = frozenset(Event.__struct_fields__)  # the record has columns for them, or its run has
+_OF_EVERY_EVENT: Final = ("event", *Event.__struct_fields__)  # the record has columns for them, or its run has
 
 
 def to_record(event: AnyEvent) -> EventLogged:
     """What the journal keeps of an event: each of its own fields, whether or not it was given."""
-    own = [name for name in event.__struct_fields__ if name not in _OF_EVERY_EVENT]
-    body = {name: msgspec.to_builtins(getattr(event, name)) for name in own}
+    body = msgspec.to_builtins(event)
+    for name in _OF_EVERY_EVENT:
+        del body[name]
     return EventLogged(
         run_id=event.run_id, type=type(event).__name__, body=body, at=event.at, iteration=event.iteration
     )
@@ -261,84 +262,62 @@ def from_record(record: EventLogged, *, agent: str = "") -> AnyEvent | None:
 
 
 class EventHub:
-    """The newest events of a supervisor, readable from the beginning by any number of readers.
-
-    Readers hold a place in the log, not a buffer of their own, so a slow one costs nothing and blocks nobody:
-    it is told how many events it missed. The attributes are for readers.
+    """Where the events of all runs pass by. It keeps the newest, so that a reader who comes late has the beginning.
 
     Attributes:
-        events: The newest events.
-        count: How many there have been.
+        count: How many events there have been; the number of the next one.
         closed: Whether nothing will come any more.
     """
 
     def __init__(self, *, keep: int = 20_000, keep_ended: int = 500) -> None:
-        self._keep_ended = keep_ended
-        self.events: deque[AnyEvent] = deque(maxlen=keep)
         self.count = 0
-        self._news: anyio.Event | None = None  # made by the first reader who waits
         self.closed = False
+        self.keep = keep
+        self._keep_ended = keep_ended
+        self._events: deque[AnyEvent] = deque(maxlen=keep)
         self._readers: WeakSet[EventReader] = WeakSet()
 
-    @property
-    def oldest(self) -> int:
-        """The number of the oldest event in memory."""
-        return self.count - len(self.events)
-
     def publish(self, event: AnyEvent) -> None:
-        """Add an event and wake the readers. Never blocks."""
-        if len(self.events) == self.events.maxlen:
-            for reader in self._readers:
-                reader.lose(self.oldest, self.events[0])
-        self.events.append(event)
+        """Add an event and wake the readers who want it. Never blocks."""
+        self._events.append(event)
+        for reader in self._readers:
+            reader.put(self.count, event)
         self.count += 1
-        self._wake()
 
     def forget_ended(self, going: Container[str]) -> None:
-        """Let go of the oldest events, up to the first of a run that goes on or that a reader has still to read.
-
-        A few stay, for readers that come late.
+        """Let go of the oldest events, up to the first of a run that goes on; a few stay for readers who come late.
 
         Args:
             going: The ids of the runs that go on.
         """
-        wanted = (reader.next_number for reader in self._readers if not reader.is_over(reader.next_number))
-        read = min(wanted, default=self.count)
-        while len(self.events) > self._keep_ended and self.oldest < read and self.events[0].run_id not in going:
-            self.events.popleft()
+        while len(self._events) > self._keep_ended and self._events[0].run_id not in going:
+            self._events.popleft()
 
     def close(self) -> None:
         """End every reader once it has read what there is."""
         self.closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
-
-    async def wait_news(self) -> None:
-        """Wait until something happens."""
-        if self._news is None:
-            self._news = anyio.Event()
-        await self._news.wait()
+        for reader in self._readers:
+            reader.wake()
 
     def reader(
         self,
-        wanted: Callable[[Event], bool] | None = None,
+        wanted: Callable[[Event], bool] = lambda _: True,
         *,
         since: int = 0,
-        until: Callable[[], int | None] | None = None,
+        until: Callable[[], int | None] = lambda: None,
     ) -> EventReader:
         """Read events, from the oldest one in memory on.
 
         Args:
-            wanted: Which events; None means all.
+            wanted: Which events.
             since: The number of the first event to read; what is no longer in memory is passed over.
             until: Gives the number of the event before which the reader ends, or None as long as nobody knows;
                 without it the reader ends when the supervisor closes.
         """
-        reader = EventReader(self, wanted, max(since, self.oldest), until)
+        reader = EventReader(self, wanted, until)
+        for number, event in enumerate(self._events, start=self.count - len(self._events)):
+            if number >= since:
+                reader.put(number, event)
         self._readers.add(reader)
         return reader
 
@@ -346,59 +325,45 @@ class EventHub:
 class EventReader:
     """An asynchronous iterator over events. Any number of tasks may each have their own.
 
-    Attributes:
-        next_number: The number of the event that it reads next.
+    It holds what it has still to read, as many events as the hub keeps. One that is slower blocks nobody: it is told
+    how many events it missed.
     """
 
-    def __init__(
-        self,
-        hub: EventHub,
-        wanted: Callable[[Event], bool] | None,
-        since: int,
-        until: Callable[[], int | None] | None,
-    ) -> None:
+    def __init__(self, hub: EventHub, wanted: Callable[[Event], bool], until: Callable[[], int | None]) -> None:
         self._hub = hub
         self._wanted = wanted
-        self.next_number = since
         self._until = until
+        self._events: deque[AnyEvent] = deque()
         self._lost: Event | None = None  # the last one
         self._lost_count = 0
+        self._news: anyio.Event | None = None
 
-    def lose(self, number: int, event: Event) -> None:
-        """An event leaves the memory: count it if it is one that this reader had still to read."""
-        if self.next_number > number:
-            return
-        self.next_number = number + 1
-        if not self.is_over(number) and (self._wanted is None or self._wanted(event)):
-            self._lost = event
-            self._lost_count += 1
+    def put(self, number: int, event: AnyEvent) -> None:
+        """Take an event, if it is one to read."""
+        end = self._until()
+        if (end is None or number < end) and self._wanted(event):
+            if len(self._events) == self._hub.keep:
+                self._lost = self._events.popleft()
+                self._lost_count += 1
+            self._events.append(event)
+            self.wake()
 
-    def is_over(self, number: int) -> bool:
-        """Whether it reads no event from this one on."""
-        end = None if self._until is None else self._until()
-        return end is not None and number >= end
+    def wake(self) -> None:
+        """Have the waiting task look again."""
+        if self._news is not None:
+            self._news.set()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> AnyEvent:
-        hub = self._hub
-        while True:
-            if self._lost is not None:
-                lost, count = self._lost, self._lost_count
-                self._lost, self._lost_count = None, 0
-                return EventsMissed(
-                    run_id=lost.run_id, agent=lost.agent, iteration=lost.iteration, at=lost.at, count=count
-                )
-            if self.is_over(self.next_number):
-                break
-            if self.next_number < hub.count:
-                event = hub.events[self.next_number - hub.oldest]
-                self.next_number += 1
-                if self._wanted is None or self._wanted(event):
-                    return event
-                continue
-            if hub.closed:
-                break
-            await hub.wait_news()
-        raise StopAsyncIteration
+        while self._lost is None and not self._events:
+            if self._hub.closed or self._until() is not None:
+                raise StopAsyncIteration
+            self._news = anyio.Event()
+            await self._news.wait()
+        if self._lost is None:
+            return self._events.popleft()
+        lost, count = self._lost, self._lost_count
+        self._lost, self._lost_count = None, 0
+        return EventsMissed(run_id=lost.run_id, agent=lost.agent, iteration=lost.iteration, at=lost.at, count=count)
