@@ -22,10 +22,9 @@ from repertory.agents.events import (
     ToolProgress,
     ToolStarted,
 )
-from repertory.agents.research import research_team
 from repertory.agents.runs import Run
-from repertory.agents.start import run, run_sync
-from repertory.agents.supervisor import Supervisor, open_supervisor
+from repertory.agents.supervisor import Supervisor, open_supervisor, run, run_sync
+from repertory.agents.teams import research_team
 
 __all__ = [
     "Agent",

@@ -8,11 +8,11 @@ import anyio
 
 from repertory.actors import ActorRef
 from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, read_answer
-from repertory.agents.calls import Caller
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
 from repertory.agents.recovery import OpenCall, open_calls
+from repertory.agents.tool_calls import Caller
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (

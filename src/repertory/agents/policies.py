@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from repertory.agents.agent import Agent
-from repertory.agents.delegation import DELEGATE
 from repertory.agents.live import LiveRun
+from repertory.agents.teams import DELEGATE
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError

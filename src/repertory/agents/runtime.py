@@ -1,10 +1,11 @@
-"""How runs begin and end: one actor for each, below that of the run which delegated to it."""
+"""How runs begin and end: one actor for each, below that of the run which delegated to it; its loop is a child task."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,13 +13,14 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from repertory.actors import ActorContext, ActorRef, ActorSystem, Supervision
-from repertory.agents.actor import AgentActor
+from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
 from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
 from repertory.agents.log import log
+from repertory.agents.loop import Loop
 from repertory.agents.recovery import close_calls
+from repertory.agents.tool_calls import Caller
 from repertory.context import replay
 from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunNotFound
 from repertory.llm.messages import Text
@@ -26,6 +28,7 @@ from repertory.memory import Memory
 from repertory.record import Draft, Ledger
 from repertory.record.journal import RunRow
 from repertory.record.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
+from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.summarizer.results import RESULT_SUMMARIZED
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
@@ -349,3 +352,47 @@ def _reserve_room(parent: LiveRun, run_id: str) -> bool:
             raise LimitExceeded(f"{run.agent.name} allows {limits.runs} runs in its tree (limits.runs)")
     members.add(run_id)
     return True
+
+
+class AgentActor:
+    """Runs the loop of one run, and hears what the summarizer has for it meanwhile.
+
+    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop goes on from the
+    last durable iteration.
+    """
+
+    receives: Accepts[ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed]
+
+    def __init__(self, runtime: Runtime, live: LiveRun) -> None:
+        self._runtime = runtime
+        self._live = live
+        self._finished = anyio.Event()
+        self._loop: Loop | None = None
+
+    def started(self, ctx: ActorContext) -> None:
+        """Begin, or go on from the record."""
+        self._live.ref = ctx.ref
+        caller = Caller(self._live, partial(self._runtime.spawn_below, self._live, ctx))
+        self._loop = Loop(self._live, caller, ctx.ref)
+        ctx.start_soon(self._run, self._loop, ctx)
+
+    async def _run(self, loop: Loop, ctx: ActorContext) -> None:
+        try:
+            end = await loop.run()
+            if end is not None:
+                await self._runtime.end_run(self._live, end)
+        except JournalError as error:
+            await self._runtime.lose(self._live, error)
+        self._finished.set()
+        ctx.stop()
+
+    async def stopping(self, ctx: ActorContext) -> None:
+        """Let the loop come to its next boundary; the drain time bounds the wait."""
+        self._live.wish_for("close")
+        await self._finished.wait()
+
+    @handler
+    def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
+        """Hand it to the view, which keeps it until it is wanted."""
+        assert self._loop is not None
+        self._loop.view.heard(message)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import Final, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
@@ -37,6 +37,9 @@ from repertory.record.journal import Durability, Journal, RunRow
 from repertory.record.records import FINAL_STATES, RunStarted, RunState
 from repertory.summarizer import Strategy, SummarizerActor
 from repertory.summarizer.strategies import check_strategy
+
+T = TypeVar("T")
+Backend: TypeAlias = Literal["trio", "asyncio"]
 
 
 class Supervisor:
@@ -354,3 +357,45 @@ def _leaves(error: BaseException) -> list[BaseException]:
         return [error]
     parts = cast("BaseExceptionGroup[BaseException]", error).exceptions
     return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend = "trio", uvloop: bool = False) -> T:
+    """Run an async function to its end, as ``anyio.run`` does, on trio unless told otherwise.
+
+    Args:
+        main: The function.
+        args: Its arguments.
+        backend: The event loop.
+        uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
+    """
+    options = {"use_uvloop": True} if uvloop else {}
+    return anyio.run(main, *args, backend=backend, backend_options=options)
+
+
+def run_sync(
+    agent: Agent,
+    task: str,
+    *,
+    path: str | PathLike[str] | None = None,
+    backend: Backend = "trio",
+    **options: Any,
+) -> str:
+    """Run one agent on one task and return its answer.
+
+    Args:
+        agent: What runs.
+        task: What it is asked to do.
+        path: Where the record is kept; None keeps it in memory only.
+        backend: The event loop.
+        options: For ``open_supervisor``.
+
+    Raises:
+        RunFailed: The run ended with an error; ``__cause__`` holds it.
+    """
+
+    async def main() -> str:
+        async with open_supervisor(path, **options) as supervisor:
+            started = await supervisor.spawn(agent, task)
+            return await started.wait_result()
+
+    return run(main, backend=backend)

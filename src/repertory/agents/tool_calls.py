@@ -15,11 +15,11 @@ from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
 from repertory.agents.answers import Answer
-from repertory.agents.delegation import DELEGATE, SpawnBelow, Unfinished, delegate_tool
 from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
+from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
 from repertory.context import Shaped, shape_result
 from repertory.context.shaping import how_to_get
 from repertory.errors import JournalError, RecordRefused, ToolAbort

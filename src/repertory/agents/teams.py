@@ -1,0 +1,151 @@
+"""Teams: the tool by which an agent hands a part of its work to a member, and a ready team that answers questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from repertory.agents.agent import Agent, Limits
+from repertory.agents.live import LiveRun
+from repertory.context import ContextPolicy
+from repertory.errors import LimitExceeded, ToolFailed
+from repertory.llm.model import Model
+from repertory.tools import Tool, ToolContext, ToolOutput, context_tools, file_tools, memory_tools, tool
+
+DELEGATE = "delegate"
+
+_DESCRIPTION = """\
+Hand a part of your work to a member of your team and get its report. It sees nothing of your conversation: say
+in the task all that it needs to know, what exactly to bring back, and what to leave out. Call this several times
+in one turn to have parts worked on side by side.
+
+Your team:
+"""
+
+
+class Unfinished(BaseException):
+    """A delegation whose run goes on when the tree is resumed: the call stays without an outcome until then.
+
+    The supervisor closes, or the whole tree was stopped.
+
+    Not an ``Exception``, so that no tool machinery turns it into a result.
+    """
+
+
+class SpawnBelow(Protocol):
+    """Starts the run of a delegation, or finds the one that the same call began before.
+
+    Raises:
+        LimitExceeded: The tree is deep or large enough.
+    """
+
+    async def __call__(self, agent: Agent, task: str, *, call_id: str, key: str) -> LiveRun:
+        """Start it; ``key`` follows from the call."""
+        ...
+
+
+def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
+    """Make the ``delegate`` tool of one run, its team's names in the schema.
+
+    The sub-agent's run has an id that follows from the call, so a delegation that is made again after a crash
+    finds the run it began and waits for that one.
+    """
+    team = {member.name: member for member in live.agent.team}
+
+    async def delegate(agent: str, task: str, context: ToolContext) -> ToolOutput:
+        """Args:
+        agent: Who is to do it.
+        task: What to do, complete in itself.
+        """
+        try:
+            child = await spawn(team[agent], task, call_id=context.call_id, key=context.idempotency_key)
+        except LimitExceeded as error:
+            raise ToolFailed(f"{agent} was not started: {error}") from error
+        live.waiting += 1
+        try:
+            await child.ended.wait()
+        finally:
+            live.waiting -= 1
+        end = child.end
+        if end is not None and end.state == "done":
+            facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
+            return ToolOutput(end.result or "", source_type="agent", format="markdown", facts=facts)
+        if end is not None and end.state == "failed":
+            raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {end.error}")
+        if end is not None and not live.root.stop_asked:
+            raise ToolFailed(f"{agent} was stopped after {child.iteration} iterations, before it had an answer")
+        raise Unfinished
+
+    delegate.__annotations__["agent"] = Literal[tuple(team)]
+    roster = "".join(f"- {member.name}: {member.summary}\n" for member in team.values())
+    return tool(
+        delegate,
+        name=DELEGATE,
+        description=_DESCRIPTION + roster,
+        effect="idempotent",
+        deadline=None,
+        output_cap=None,
+    )
+
+
+RESEARCH_CONTEXT = ContextPolicy(window=1, summarize_every=5)
+"""Researchers store a finding as soon as they have it, so what they read need not stay in view for long."""
+
+_LEAD = """\
+You lead a small research team. The question is about the files of one folder, which your researchers can read
+and you cannot. Split the question into at least three parts that can be looked into side by side, and delegate
+each to a researcher in one turn; say in each task exactly what to find out and what to leave to the others.
+When their reports are in, look through the findings they stored in memory, and delegate again if something
+decisive is missing. Then answer the question: first the answer in two or three sentences, then what supports
+it. Every claim ends with its source as path:line, copied from a report or a stored finding; a claim without
+one is left out.
+"""
+
+_RESEARCHER = """\
+You look into one part of a question about a folder of files. Search first, then read the passages around the
+best hits; do not read whole files without need. Store each finding in memory as soon as you have it: one
+sentence, with its source as path:line, tagged with its subject. Earlier results may be shown shortened: fetch
+what you need again by its citation instead of searching anew. When you can answer your part, report: the
+findings in order, each with its path:line, and what you could not find.
+"""
+
+
+def research_team(
+    root: str | Path,
+    *,
+    model: Model | str | None = None,
+    deny: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    runs: int = 20,
+    context: ContextPolicy | None = RESEARCH_CONTEXT,
+) -> Agent:
+    """Make a lead agent with a researcher it can delegate to, confined to one folder.
+
+    Args:
+        root: The folder; nothing outside of it can be read.
+        model: For both; None leaves the choice to the supervisor.
+        deny: Paths below the root that nobody may see either.
+        allow: What may be read although its name is that of a secret; see ``file_tools``.
+        runs: How many runs the whole tree may hold.
+        context: How much of the record the models see; None shows everything, always.
+    """
+    researcher = Agent(
+        "researcher",
+        instructions=_RESEARCHER,
+        description="Searches and reads the files, stores findings in memory, and reports with path:line sources.",
+        tools=[*file_tools(root, deny=deny, allow=allow), *memory_tools(), *context_tools()],
+        model=model,
+        context=context,
+        limits=Limits(iterations=40, depth=0),
+    )
+    return Agent(
+        "lead",
+        instructions=_LEAD,
+        description="Splits a question about a folder, delegates the parts, and answers with sources.",
+        tools=[*memory_tools(), *context_tools()],
+        team=[researcher],
+        model=model,
+        context=context,
+        limits=Limits(iterations=30, depth=1, runs=runs),
+    )
