@@ -29,7 +29,7 @@ from repertory.llm import Text
 from repertory.record import Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
 from repertory.record.journal import Ticket
 from repertory.record.records import Record
-from repertory.record.rows import ENTRIES, encode_records
+from repertory.record.rows import TABLES, encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
 
@@ -72,7 +72,7 @@ def raw_plain(folder: Path, durability: str, rows: int, batch: int) -> float:
 def raw_schema(folder: Path, durability: str, rows: int, batch: int) -> float:
     """The same with the journal's real table, its index and its encoded rows: what its own writer could reach."""
     connection = open_to_write(str(folder / f"{next(names)}.db"), durability)  # type: ignore[arg-type]
-    marks = ", ".join("?" * (2 + len(ENTRIES.columns)))
+    marks = ", ".join("?" * (2 + len(TABLES[EntryAppended].columns)))
     started = time.perf_counter()
     for first in range(0, rows, batch):
         records = [EntryAppended(run_id="run-1", entry=entry(first + n)) for n in range(batch)]

@@ -139,13 +139,18 @@ def _decode_retrieved(text: Value) -> Retrieved | None:
 
 
 _Codec = tuple[Callable[[Any], Value], Callable[[Value], Any]]
+# By what a field is annotated with.
 _CODECS: Final[dict[str, _Codec]] = {
-    "json": (encode_json, decode_json),
-    "blocks": (_encode_blocks, _decode_blocks),
-    "strings": (encode_json, lambda text: tuple(decode_json(text))),
+    "Json": (encode_json, decode_json),
+    "tuple[Block, ...]": (_encode_blocks, _decode_blocks),
+    "tuple[str, ...]": (encode_json, lambda text: tuple(decode_json(text))),
     "bool": (int, bool),
-    "retrieved": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
+    "Retrieved | None": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
 }
+
+
+def _kind(annotation: str) -> type[Any]:
+    return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
 
 
 # --- checksums ---------------------------------------------------------------------------------------------
@@ -166,17 +171,25 @@ def _checksum(row: Sequence[Value], seed: int, number: Value) -> int | None:
 # --- tables -----------------------------------------------------------------------------------------------
 
 
+def _annotations(struct: type[Any]) -> dict[str, str]:
+    found: dict[str, Any] = {}
+    for base in reversed(struct.__mro__):
+        found |= get_annotations(base)
+    return {name: str(found[name]) for name in struct.__struct_fields__}
+
+
 class Table:
-    """How one type of record is kept.
+    """How one type of record is kept: its name, and the fields that have a column of their own, in order.
+
+    A file's checksums are over its columns in this order. The schema is made of it.
 
     Attributes:
-        name: The table's name.
-        columns: Its columns after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
-            have no column of their own, so that a new field is kept from the day it exists. Behind it stands only
-            ``checksum``.
+        columns: Those after ``seq``. The last one, ``more``, holds as JSON whatever fields of the record
+            have no column of their own, so that a new field is kept from the day it exists.
         kinds: What each of them holds: text, whole numbers or fractions; the side column's comes before the last.
         side: A second table for the one large field that must not swell this one's rows; None for most.
-        side_expires: Its rows may be deleted once their time is over; the field then reads as "".
+        side_expires: Its rows may be deleted once their time is over, or never be written; the field then reads as "".
+        layout: All columns of the table, and of its side table.
     """
 
     def __init__(
@@ -190,45 +203,34 @@ class Table:
         **nested: type[Any],
     ) -> None:
         self.name = name
+        self.record = record
         self.side = side
         self.side_expires = side_expires
         # The table counts in a checksum too, so that no row passes for one of another table.
         self._seed, self._side_seed = zlib.crc32(name.encode()), zlib.crc32((side or "").encode())
-        specs = [spec.partition(":") for spec in fields.split()]
-        paths = [path for path, _, _ in specs]
+        annotations: dict[str, str] = {}
+        for outer, annotation in _annotations(record).items():
+            inner = _annotations(nested[outer]) if outer in nested else {}
+            annotations |= {f"{outer}.{field}": kind for field, kind in inner.items()} or {outer: annotation}
+        paths = fields.split()
+        self._more = [path for path in annotations if path not in paths]
         self._get = attrgetter(*paths)
-        self._encoders = [(index, _CODECS[kind][0]) for index, (_, _, kind) in enumerate(specs) if kind]
-        self._decoders = [(index, _CODECS[kind][1]) for index, (_, _, kind) in enumerate(specs) if kind]
-        self._record = record
+        codecs = {index: _CODECS[annotations[path]] for index, path in enumerate(paths) if annotations[path] in _CODECS}
+        self._encoders = [(index, encode) for index, (encode, _) in codecs.items()]
+        self._decoders = [(index, decode) for index, (_, decode) in codecs.items()]
         self._nested = nested
         self._places: dict[str, list[tuple[str, int]]] = {outer: [] for outer in ("", *nested)}
         for index, path in enumerate(paths):
-            outer, _, name = path.rpartition(".")
-            self._places[outer].append((name, index))
-        self._more = [path for path in self._all_paths() if path not in paths]
-        names = [path.rpartition(".")[2] for path in paths]
-        self.kinds: list[type[Any]] = [*(self._kind(path, kind) for path, _, kind in specs), str]
+            outer, _, field = path.rpartition(".")
+            self._places[outer].append((field, index))
+        columns = [path.rpartition(".")[2] for path in paths]
+        self.kinds: list[type[Any]] = [*(_kind(annotations[path]) for path in paths), str]
         # The side table's column comes last in every row, and is not one of this table's own.
-        self.columns: tuple[str, ...] = (*(names[:-1] if side else names), "more")
-        self.side_column = names[-1] if side else ""
-        self.layout = {self.name: ("seq", *self.columns, "checksum")}
+        self.side_column = columns.pop() if side else ""
+        self.columns: tuple[str, ...] = (*columns, "more")
+        self.layout = {name: ("seq", *self.columns, "checksum")}
         if side:
             self.layout[side] = ("seq", self.side_column, "checksum")
-
-    def _all_paths(self) -> list[str]:
-        paths: list[str] = []
-        for name in self._record.__struct_fields__:
-            inner = self._nested.get(name)
-            paths += [name] if inner is None else [f"{name}.{field}" for field in inner.__struct_fields__]
-        return paths
-
-    def _kind(self, path: str, codec: str) -> type[Any]:
-        if codec:
-            return int if codec == "bool" else str
-        outer, _, name = path.rpartition(".")
-        owner = self._nested[outer] if outer else self._record
-        annotation = str(next(found[name] for base in owner.__mro__ if name in (found := get_annotations(base))))
-        return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
 
     def encode(self, record: Record) -> EncodedRecord:
         """Turn a record into its row, and the row of its side table."""
@@ -327,109 +329,91 @@ class Table:
         fields = found[""]
         for name, struct in self._nested.items():
             fields[name] = struct(**found[name])
-        return self._record(**fields)
+        return self.record(**fields)
 
-
-RUNS: Final = Table(
-    "runs",
-    RunStarted,
-    "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id at options:json",
-)
-RUN_STATES: Final = Table("run_states", RunStateChanged, "run_id state at iteration result error")
-ENTRIES: Final = Table(
-    "entries",
-    EntryAppended,
-    "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id entry.content_id "
-    "entry.original_length entry.url entry.step_id entry.stop_reason entry.message_id entry.deduplicated_from "
-    "entry.retrieved:retrieved entry.covered:bool entry.created_at entry.tokens entry.facts:json entry.metadata:json "
-    "entry.content:blocks",
-    entry=Entry,
-)
-DECISIONS: Final = Table("decisions", DecisionMade, "run_id iteration kind at covers body:json")
-TOOL_INTENTS: Final = Table(
-    "tool_intents",
-    ToolIntended,
-    "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments:json",
-)
-TOOL_OUTCOMES: Final = Table(
-    "tool_outcomes",
-    ToolFinished,
-    "run_id call_id tool status at duration deduplicated_from retrieval:bool covered:bool characters shown",
-)
-MODEL_CALLS: Final = Table(
-    "model_calls",
-    ModelCalled,
-    "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate "
-    "expected_tokens at body:json",
-    side="request_bodies",
-)
-MODEL_REPLIES: Final = Table(
-    "model_replies",
-    ModelReplied,
-    "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens usage.cache_write_tokens "
-    "usage.cache_write_1h_tokens cost plain_tokens plain_cost stop_reason error duration content:blocks",
-    usage=Usage,
-)
-CONTENTS: Final = Table(
-    "contents",
-    ContentStored,
-    "content_id run_id source_type source url format length at expires_at retention metadata:json body",
-    side="content_bodies",
-    side_expires=True,
-)
-SUMMARIES: Final = Table(
-    "summaries",
-    SummaryStored,
-    "run_id summary_id first last strategy model tokens replaced_tokens at content:blocks",
-)
-SCOPES: Final = Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position")
-ITEMS: Final = Table(
-    "items",
-    ItemWritten,
-    "scope_id item_id position type source at deleted:bool tags:strings related_to:strings metadata:json content",
-)
-EVENTS: Final = Table("events", EventLogged, "run_id type iteration at body:json")
 
 TABLES: Final[dict[type[Any], Table]] = {
-    RunStarted: RUNS,
-    RunStateChanged: RUN_STATES,
-    EntryAppended: ENTRIES,
-    DecisionMade: DECISIONS,
-    ToolIntended: TOOL_INTENTS,
-    ToolFinished: TOOL_OUTCOMES,
-    ModelCalled: MODEL_CALLS,
-    ModelReplied: MODEL_REPLIES,
-    ContentStored: CONTENTS,
-    SummaryStored: SUMMARIES,
-    ScopeOpened: SCOPES,
-    ItemWritten: ITEMS,
-    EventLogged: EVENTS,
+    table.record: table
+    for table in (
+        Table(
+            "runs",
+            RunStarted,
+            "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id at options",
+        ),
+        Table("run_states", RunStateChanged, "run_id state at iteration result error"),
+        Table(
+            "entries",
+            EntryAppended,
+            "run_id entry.position entry.iteration entry.role entry.kind entry.tool entry.tool_call_id "
+            "entry.content_id entry.original_length entry.url entry.step_id entry.stop_reason entry.message_id "
+            "entry.deduplicated_from entry.retrieved entry.covered entry.created_at entry.tokens entry.facts "
+            "entry.metadata entry.content",
+            entry=Entry,
+        ),
+        Table("decisions", DecisionMade, "run_id iteration kind at covers body"),
+        Table(
+            "tool_intents",
+            ToolIntended,
+            "run_id call_id tool effect arguments_digest idempotency_key iteration at arguments",
+        ),
+        Table(
+            "tool_outcomes",
+            ToolFinished,
+            "run_id call_id tool status at duration deduplicated_from retrieval covered characters shown",
+        ),
+        Table(
+            "model_calls",
+            ModelCalled,
+            "run_id call iteration model purpose position digest base_call shared_messages prompt_estimate "
+            "expected_tokens at body",
+            side="request_bodies",
+        ),
+        Table(
+            "model_replies",
+            ModelReplied,
+            "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens "
+            "usage.cache_write_tokens usage.cache_write_1h_tokens cost plain_tokens plain_cost stop_reason error "
+            "duration content",
+            usage=Usage,
+        ),
+        Table(
+            "contents",
+            ContentStored,
+            "content_id run_id source_type source url format length at expires_at retention metadata body",
+            side="content_bodies",
+            side_expires=True,
+        ),
+        Table(
+            "summaries",
+            SummaryStored,
+            "run_id summary_id first last strategy model tokens replaced_tokens at content",
+        ),
+        Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position"),
+        Table(
+            "items",
+            ItemWritten,
+            "scope_id item_id position type source at deleted tags related_to metadata content",
+        ),
+        Table("events", EventLogged, "run_id type iteration at body"),
+    )
 }
-
-
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
 
 AFTER_REFUSED: Final = "a batch that it builds on was refused"
-
-# Which columns must be one of a kind, and what to ask where they are not.
-UNIQUE: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    RUNS.name: (("run_id",), "is there a run of this id already?"),
-    ENTRIES.name: (("run_id", "position"), "are there two ledgers for one run?"),
+# What to ask where a table has what a batch brings already.
+_HINTS: Final = {
+    "UNIQUE constraint failed: runs.": "; is there a run of this id already?",
+    "UNIQUE constraint failed: entries.": "; are there two ledgers for one run?",
 }
 
 
-def refuse_batch(rows: Sequence[EncodedRecord], fact: object) -> RecordRefused:
+def refuse_batch(records: Sequence[EncodedRecord], fact: object) -> RecordRefused:
     """The error of a batch that contradicts what is kept already; ``fact`` says in what."""
-    runs = dict.fromkeys(
-        str(row[columns.index("run_id")])
-        for record in rows
-        for table, row, _ in record[:1]
-        if "run_id" in (columns := _COLUMNS[table])
-    )
-    hint = "".join(f"; {hint}" for table, (_, hint) in UNIQUE.items() if f" {table}." in str(fact))
+    owners = [dict(zip(_COLUMNS[table], row, strict=True)).get("run_id") for (table, row, _), *_ in records]
+    runs = ", ".join(dict.fromkeys(repr(str(run_id)) for run_id in owners if run_id is not None))
+    hint = "".join(hint for begun, hint in _HINTS.items() if str(fact).startswith(begun))
     return RecordRefused(
-        f"nothing of a batch of {', '.join(map(repr, runs)) or 'no run'} was written, and the journal goes on without "
-        f"it: {fact}{hint}"
+        f"nothing of a batch of {runs or 'no run'} was written, and the journal goes on without it: {fact}{hint}"
     )
 
 

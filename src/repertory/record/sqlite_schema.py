@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
+from repertory.record.rows import TABLES, Table
 from repertory.record.search import CREATE_INDEX
 from repertory.record.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
@@ -39,74 +41,35 @@ LATEST_ITERATION: Final = """(SELECT iteration FROM model_calls WHERE run_id = r
 # Every record has one number, `seq`, that counts all records of the journal: commits always write at the right
 # edge of a table, which measures three times faster than keys scattered by run. Large bodies stand in tables of
 # their own, so that listing calls and contents never reads them.
+_KINDS: Final = {str: "TEXT", int: "INTEGER", float: "REAL"}
+
+
+def _create(table: Table) -> Iterator[str]:
+    columns = (*table.columns[:-1], *([table.side_column] if table.side else []), "more")
+    kinds = {column: _KINDS[kind] for column, kind in zip(columns, table.kinds, strict=True)}
+    kinds |= {"seq": "INTEGER PRIMARY KEY", "checksum": "INTEGER"}
+    for name, own in table.layout.items():
+        yield f"CREATE TABLE {name} ({', '.join(f'{column} {kinds[column]}' for column in own)})"
+
+
 _FIRST = Migration(
     "records",
     (
         "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT, at REAL, repertory TEXT)",
-        """CREATE TABLE runs (seq INTEGER PRIMARY KEY, run_id TEXT, agent TEXT, task TEXT, model TEXT,
-           agent_digest TEXT, agent_ref TEXT, parent_id TEXT, parent_call_id TEXT, depth INTEGER, scope_id TEXT,
-           at REAL, options TEXT, more TEXT,
-           checksum INTEGER)""",
+        *(statement for table in TABLES.values() for statement in _create(table)),
         "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
-        """CREATE TABLE run_states (seq INTEGER PRIMARY KEY, run_id TEXT, state TEXT, at REAL, iteration INTEGER,
-           result TEXT, error TEXT, more TEXT,
-           checksum INTEGER)""",
-        "CREATE INDEX run_states_by_run ON run_states (run_id)",
-        """CREATE TABLE entries (seq INTEGER PRIMARY KEY, run_id TEXT, position INTEGER, iteration INTEGER,
-           role TEXT, kind TEXT, tool TEXT, tool_call_id TEXT, content_id TEXT, original_length INTEGER,
-           url TEXT, step_id TEXT, stop_reason TEXT, message_id TEXT, deduplicated_from TEXT, retrieved TEXT,
-           covered INTEGER, created_at REAL, tokens INTEGER, facts TEXT, metadata TEXT, content TEXT, more TEXT,
-           checksum INTEGER)""",
         # Unique, so that two ledgers of one run can never both be believed.
         "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
-        """CREATE TABLE decisions (seq INTEGER PRIMARY KEY, run_id TEXT, iteration INTEGER, kind TEXT, at REAL,
-           covers INTEGER, body TEXT, more TEXT,
-           checksum INTEGER)""",
+        "CREATE INDEX run_states_by_run ON run_states (run_id)",
         "CREATE INDEX decisions_by_run ON decisions (run_id)",
-        """CREATE TABLE tool_intents (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT, effect TEXT,
-           arguments_digest TEXT, idempotency_key TEXT, iteration INTEGER, at REAL, arguments TEXT, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
-        """CREATE TABLE tool_outcomes (seq INTEGER PRIMARY KEY, run_id TEXT, call_id TEXT, tool TEXT,
-           status TEXT, at REAL, duration REAL, deduplicated_from TEXT, retrieval INTEGER, covered INTEGER,
-           characters INTEGER, shown INTEGER, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
-        """CREATE TABLE model_calls (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, iteration INTEGER,
-           model TEXT, purpose TEXT, position INTEGER, digest TEXT, base_call INTEGER, shared_messages INTEGER,
-           prompt_estimate INTEGER, expected_tokens INTEGER, at REAL, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
-        "CREATE TABLE request_bodies (seq INTEGER PRIMARY KEY, body TEXT, checksum INTEGER)",
-        """CREATE TABLE model_replies (seq INTEGER PRIMARY KEY, run_id TEXT, call INTEGER, at REAL, purpose TEXT,
-           input_tokens INTEGER, output_tokens INTEGER, cache_read_tokens INTEGER, cache_write_tokens INTEGER,
-           cache_write_1h_tokens INTEGER, cost REAL, plain_tokens INTEGER, plain_cost REAL, stop_reason TEXT,
-           error TEXT, duration REAL, content TEXT, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
-        """CREATE TABLE contents (seq INTEGER PRIMARY KEY, content_id TEXT, run_id TEXT, source_type TEXT,
-           source TEXT, url TEXT, format TEXT, length INTEGER, at REAL, expires_at REAL, retention REAL,
-           metadata TEXT, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX contents_by_id ON contents (content_id)",
         "CREATE INDEX contents_by_run ON contents (run_id)",
-        "CREATE TABLE content_bodies (seq INTEGER PRIMARY KEY, body TEXT, checksum INTEGER)",
-        """CREATE TABLE summaries (seq INTEGER PRIMARY KEY, run_id TEXT, summary_id TEXT, first INTEGER,
-           last INTEGER, strategy TEXT, model TEXT, tokens INTEGER, replaced_tokens INTEGER, at REAL, content TEXT,
-           more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX summaries_by_run ON summaries (run_id)",
-        """CREATE TABLE scopes (seq INTEGER PRIMARY KEY, scope_id TEXT, owner TEXT, mode TEXT, at REAL,
-           parent_id TEXT, position INTEGER, more TEXT,
-           checksum INTEGER)""",
-        """CREATE TABLE items (seq INTEGER PRIMARY KEY, scope_id TEXT, item_id TEXT, position INTEGER, type TEXT,
-           source TEXT, at REAL, deleted INTEGER, tags TEXT, related_to TEXT, metadata TEXT, content TEXT,
-           more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX items_by_scope ON items (scope_id, position)",
-        """CREATE TABLE events (seq INTEGER PRIMARY KEY, run_id TEXT, type TEXT, iteration INTEGER, at REAL,
-           body TEXT, more TEXT,
-           checksum INTEGER)""",
         "CREATE INDEX events_by_run ON events (run_id)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
