@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 import journal_kit as kit
 from repertory.errors import JournalUnreadable
+from repertory.llm import Usage
 from repertory.llm.messages import Block, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, encode_block
-from repertory.record import ModelCalled, open_journal, request_digest
+from repertory.record import ModelCalled, ModelReplied, open_journal, request_digest
 from repertory.record.requests import EntryBlocks, RecordedRequest, entry_reference
 
 # Also blocks that look like what the record writes.
@@ -92,6 +95,45 @@ async def test_a_request_builds_on_messages_that_name_entries(kind: str, tmp_pat
         await journal.write([recorded(request_of([named[3], named[0]]), second, 2, **shared)])
         assert await journal.read_request("run-1", 1) == first
         assert await journal.read_request("run-1", 2) == second
+
+
+async def test_the_view_of_model_calls_shows_the_messages_that_were_sent(tmp_path: Path) -> None:
+    """Whole, at every call, whatever it shares with others, names or repeats; with the columns that users know."""
+    texts = [{"type": "text", "text": f"hello {position} \ud800"} for position in range(6)]
+    named = [entry_reference(position, 0) for position in range(6)]
+    odd = {"type": "entry", "position": 0, "block": 0}
+    steps: list[tuple[Json, Json, dict[str, int]]] = [  # what is recorded, what was sent, what it shares
+        (request_of(named[:1], named[1:3]), request_of(texts[:1], texts[1:3]), {}),
+        (request_of(named[3:4]), request_of(texts[:1], texts[1:3], texts[3:4]), {"base_call": 1, "shared_messages": 2}),
+        (
+            request_of([texts[5], {"type": "entry", "literal": odd}], [named[4]]),
+            request_of(texts[:1], [texts[1], texts[5], odd], [texts[4]]),
+            {"base_call": 2, "shared_messages": 1, "shared_blocks": 1},
+        ),
+        (
+            request_of(named[:2]),
+            request_of(texts[:1], [texts[1], texts[5], odd], texts[:2]),
+            {"base_call": 3, "shared_messages": 2},
+        ),
+        (request_of(texts[4:]), request_of(texts[4:]), {"base_call": 4}),
+    ]
+    async with open_journal(tmp_path / "j.db") as journal:
+        await journal.write([kit.started("run-1", at=0.5)])
+        await journal.write([kit.appended("run-1", n, f"hello {n} \ud800") for n in range(6)])
+        await journal.write([kit.called(2, request_of([named[0]]), run_id="run-2")])
+        for call, (body, sent, shared) in enumerate(steps, 1):
+            await journal.write([recorded(body, sent, call, **shared)])
+        await journal.write([ModelReplied(run_id="run-1", call=5, at=9.0, usage=Usage(1, 2, 4, 8, 16))])
+        for call, (_, sent, _) in enumerate(steps, 1):
+            assert await journal.read_request("run-1", call) == sent
+    with sqlite3.connect(tmp_path / "j.db") as database:
+        found = database.execute(
+            "SELECT request_messages, prompt_tokens, completion_tokens, created_at FROM llm_calls "
+            "WHERE run_id = 'run-1' ORDER BY id"
+        ).fetchall()
+    database.close()
+    assert [json.loads(messages) for messages, *_ in found] == [sent["messages"] for _, sent, _ in steps]
+    assert [facts for _, *facts in found[3:]] == [[0, 0, "1970-01-01 00:00:04.000"], [29, 2, "1970-01-01 00:00:05.000"]]
 
 
 @pytest.mark.parametrize("kind", kit.KINDS)

@@ -138,7 +138,49 @@ _VIEWS = Migration(
     for_users=True,
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _VIEWS)
+# A block's place in a request is one number: a million for each message before its own, and its place there. What a
+# request has of a call that it builds on, directly or by others, lies before the place where each of them went its own
+# way. See ``repertory.record.requests`` for what may stand in place of a block.
+_LLM_CALLS = Migration(
+    "model calls with their messages",
+    (
+        """CREATE VIEW llm_calls AS
+           SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
+                  (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
+                       SELECT c.seq, c.call, c.base_call, iif(c.base_call IS NULL, 0,
+                              c.shared_messages * 1000000 + json_extract(c.more, '$.shared_blocks')), 1e15
+                       UNION ALL
+                       SELECT b.seq, b.call, b.base_call, iif(b.base_call IS NULL, 0,
+                              b.shared_messages * 1000000 + json_extract(b.more, '$.shared_blocks')), min(bound, start)
+                       FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
+                           SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
+                       WHERE start > 0),
+                   blocks (place, role, block) AS (
+                       SELECT iif(m.key = 0, start, (start / 1000000 + m.key) * 1000000) + b.key AS place,
+                              json_extract(m.value, '$.role'),
+                              CASE WHEN json_extract(b.value, '$.type') IS NOT 'entry' THEN b.value
+                                   WHEN json_type(b.value, '$.literal') IS NOT NULL
+                                       THEN json_extract(b.value, '$.literal')
+                                   ELSE (SELECT json_extract(content, '$[' || json_extract(b.value, '$.block') || ']')
+                                         FROM entries WHERE run_id = c.run_id
+                                         AND position = json_extract(b.value, '$.position')) END
+                       FROM parts JOIN request_bodies r ON r.seq = parts.seq, json_each(r.body, '$.messages') m,
+                            json_each(m.value, '$.content') b
+                       WHERE place < bound ORDER BY place),
+                   messages (message) AS (
+                       SELECT json_object('role', role, 'content', json_group_array(json(block)))
+                       FROM blocks GROUP BY place / 1000000 ORDER BY place)
+                   SELECT json_group_array(json(message)) FROM messages) AS request_messages,
+                  coalesce(r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens, 0)
+                      AS prompt_tokens,
+                  coalesce(r.output_tokens, 0) AS completion_tokens,
+                  strftime('%Y-%m-%d %H:%M:%f', c.at, 'unixepoch') AS created_at
+           FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call""",
+    ),
+    for_users=True,
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _VIEWS, _LLM_CALLS)
 OLDEST_READABLE: Final = max(version for version, step in enumerate(MIGRATIONS, 1) if not step.for_users)
 
 
