@@ -19,15 +19,13 @@ from repertory.llm.model import Breakpoint, ModelRequest, ModelResponse
 from repertory.replay import (
     Played,
     RecordedRun,
-    ReplayModel,
     Turn,
     figures,
     play,
     policy_named,
     profile_named,
-    replay_tools,
 )
-from repertory.replay.model import times_of
+from repertory.replay.model import ReplayModel, replay_tools, times_of
 from repertory.tools import ToolContext, call_tool
 
 CHEAP_READS = profile_named("r=0.1")
@@ -344,6 +342,9 @@ def test_a_model_is_named_or_described_by_its_price_of_reads() -> None:
     assert profile_named("claude-haiku-5-5") == profile_for("claude-haiku-5-5")
     assert profile_named("claude-opus-4-6").target == "free"
     assert profile_named("claude-opus-4-6", binding=True).target == "binding"
+    assert profile_named("r=0.05+binding") == msgspec.structs.replace(
+        profile_named("r=0.05", binding=True), name="r=0.05+binding"
+    )
     for name in ("r=0", "r=2", "gpt-4o", "r=x"):
         with pytest.raises(ConfigurationError, match=r"r=|gpt"):
             profile_named(name)

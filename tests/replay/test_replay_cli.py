@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from replay_stories import CHAT, MESSAGES, as_messages, long_run, session, write
 
+from repertory.replay.choices import BINDING_PRESETS, PRESETS
+
 PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
 
 
@@ -58,7 +60,7 @@ def fields(value: Any) -> set[str]:
 
 
 def test_every_format_at_once_gives_one_json_object(tmp_path: Path) -> None:
-    """Three models, four runs, no error line; a run of the same words is the same run."""
+    """Three price levels, two models that bind, four runs, no error line; a run of the same words is the same run."""
     files = [
         write(tmp_path / "messages.json", MESSAGES),
         write(tmp_path / "chat.jsonl.gz", {"messages": CHAT}, packed=True),
@@ -67,7 +69,7 @@ def test_every_format_at_once_gives_one_json_object(tmp_path: Path) -> None:
     done = replay(*files, "--json", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
-    assert found["models"] == ["r=0.1", "r=0.05", "r=0.025"]
+    assert found["models"] == ["r=0.1", "r=0.05", "r=0.025", "r=0.05+binding", "r=0.025+binding"]
     assert [run["iterations"] for run in found["runs"]] == [3, 3, 3, 1]
     assert found["total"]["models"]["r=0.1"]["invalid_requests"] == 0
     assert found["long_runs"]["runs"] == 0
@@ -105,7 +107,7 @@ def test_a_person_sees_tables_and_a_chart(tmp_path: Path) -> None:
     ):
         assert words in done.out
     assert "<polyline" in (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert "90 iterations and more" not in done.out
+    assert "iterations and more" not in done.out
 
 
 SESSION = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
@@ -123,7 +125,7 @@ def test_a_narrow_terminal_shows_every_figure(columns: int, models: list[str], t
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= columns
     head, *body = lines[: lines.index("")]
-    names = models or ["r=0.1", "r=0.05", "r=0.025"]
+    names = models or [*PRESETS, *BINDING_PRESETS]
     shown = [line.split()[0] for line in body if line.startswith("1b4e")]
     assert len(set(shown)) == 3
     assert all(cut.endswith(("a427", "c3d4", "ff00")) for cut in shown)
@@ -226,3 +228,45 @@ def test_every_field_is_documented(tmp_path: Path) -> None:
     assert fields(json.loads(done.out)) - named == set()
     assert "no_such_field" not in named
     assert {"cost_ratio", "recall_over_10", "context"} <= fields(json.loads(done.out))
+
+
+# --- asking a model ---------------------------------------------------------------------------------------
+
+
+def folded(path: Path) -> Path:
+    """A recording in which the policy has something to take away."""
+    return write(path / "long.json", as_messages(long_run(40)))
+
+
+def test_agreement_is_asked_of_a_model_that_is_named(tmp_path: Path) -> None:
+    """The price first, on standard error; the same seed gives the same figures."""
+    words = [folded(tmp_path), "--policy", "strict", "--agree", "3", "--model", "offline", "--yes"]
+    done = replay(*words, "--json", cwd=tmp_path)
+    assert done.code == 0
+    assert re.fullmatch(r"repertory: 9 requests to offline cost at most \$\d.*\n", done.err)
+    found = json.loads(done.out)
+    assert (found["model"], found["seed"], found["samples"], found["failed"]) == ("offline", 0, 3, [])
+    assert found["tools_record"] == 1.0
+    assert set(found) - set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8"))) == set()
+    assert json.loads(replay(*words, "--json", cwd=tmp_path).out) == found
+    table = replay(*words, cwd=tmp_path).out
+    assert "3 turns, offline, seed 0" in table
+    assert re.search(r"the same tools +\d+\.\d% +100\.0%", table)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--model", "offline"], "9 requests to offline cost at most $"),
+        ([], "--agree asks one real model: name it with --model NAME"),
+        (["--model", "offline", "--model", "r=0.1"], "--agree asks one real model"),
+        (["--model", "r=0.1"], "malformed model name 'r=0.1'"),
+        (["--model", "claude-opus-4-6", "--policy", "plain", "--yes"], "no turn was shown anything else"),
+    ],
+)
+def test_nothing_is_spent_by_mistake(words: list[str], line: str, tmp_path: Path) -> None:
+    """Nobody is there to say yes, or it is not clear what is to be asked: one line, and exit code 2."""
+    done = replay(folded(tmp_path), "--policy", "strict", "--agree", "3", *words, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err
+    assert done.err.count("\n") == 1

@@ -14,6 +14,7 @@ import pytest
 from replay_stories import as_messages, long_run, write
 
 TURNS = 200
+MODELS = [word for name in ("r=0.1", "r=0.05", "r=0.025") for word in ("--model", name)]
 
 
 def watch(path: Path, *, ctrl_c_at: int | None) -> tuple[int, bytes, list[int]]:
@@ -24,7 +25,7 @@ def watch(path: Path, *, ctrl_c_at: int | None) -> tuple[int, bytes, list[int]]:
     """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "repertory", "replay", str(path), "--json"],
+        [sys.executable, "-m", "repertory", "replay", str(path), "--json", *MODELS],
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80"},
@@ -77,3 +78,31 @@ def test_without_ctrl_c_it_comes_to_its_end(recording: Path) -> None:
     code, out, counts = watch(recording, ctrl_c_at=None)
     assert (code, out[:1]) == (0, b"{")
     assert counts[-1] > TURNS
+
+
+@pytest.mark.parametrize(("typed", "asked"), [(b"n\n", False), (b"y\n", True)])
+def test_a_person_is_asked_before_anything_is_spent(typed: bytes, asked: bool, tmp_path: Path) -> None:
+    """The price stands in the question; no asks nothing, and yes asks."""
+    path = write(tmp_path / "long.json", as_messages(long_run(40)))
+    ours, theirs = pty.openpty()
+    words = ["replay", str(path), "--policy", "strict", "--agree", "2", "--model", "offline"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "repertory", *words],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "dumb", "NO_COLOR": "1"},
+        cwd=tmp_path,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while b"?" not in shown and (part := _read(ours)):
+            shown += part
+        os.write(ours, typed)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(ours)
+    assert re.search(rb"6 requests to offline cost at most \$\d\S*\. Ask\? \[y/N\]", shown)
+    assert (process.returncode, b"the same tools" in out) == (0, asked)

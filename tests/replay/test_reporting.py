@@ -16,8 +16,9 @@ from replay_stories import long_run
 
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Usage
-from repertory.replay import LONG, Meaning, Played, bars, figures, report, svg, write_chart
-from repertory.replay.chart import check_target
+from repertory.replay import Meaning, Played, figures, report, write_chart
+from repertory.replay.chart import bars, check_target, svg
+from repertory.replay.reporting import GROUPS
 
 COUNTS = {
     ("union", "1", False, True): 3,
@@ -112,12 +113,12 @@ def test_a_run_that_never_began_has_no_ratio() -> None:
 
 
 def test_long_runs_are_counted_apart() -> None:
-    """From 90 iterations on; both groups have the same fields, and so has every run."""
-    runs = [{"m": made(LONG - 1)}, {"m": made(LONG)}]
+    """From 40 and from 90 iterations on; all groups have the same fields, and so has every run."""
+    runs = [{"m": made(turns)} for turns in (39, 40, 89, 90)]
     found = report(runs, policy="thrifty", problems=["a problem"], seconds=1.23456)
-    assert [run["id"] for run in found["runs"]] == ["run-89", "run-90"]
-    assert (found["total"]["runs"], found["long_runs"]["runs"], found["long_runs"]["iterations"]) == (2, 1, LONG)
-    assert set(found["total"]["models"]["m"]) == set(found["long_runs"]["models"]["m"])
+    assert [run["id"] for run in found["runs"]] == ["run-39", "run-40", "run-89", "run-90"]
+    assert [(found[group]["runs"], found[group]["iterations"]) for group in GROUPS] == [(4, 258), (3, 219), (1, 90)]
+    assert len({frozenset(found[group]["models"]["m"]) for group in GROUPS}) == 1
     assert set(found["runs"][0]["models"]["m"]) - set(found["total"]["models"]["m"]) == {"error", "context", "plain"}
     assert (found["policy"], found["models"], found["problems"], found["seconds"]) == (
         "thrifty",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +16,9 @@ from repertory.cli.signals import cursor_hidden_at
 
 if TYPE_CHECKING:
     from repertory.context import ContextPolicy
+    from repertory.llm import Model, ModelRequest
     from repertory.llm.profiles import ModelProfile
-    from repertory.replay import Played, RecordedRun
+    from repertory.replay import Played, RecordedRun, Sample
 
 
 def replay(
@@ -32,12 +35,13 @@ def replay(
         typer.Option(
             "--model",
             metavar="NAME",
-            help="Whose prices and rules hold: a Claude model, or r=N for a cache read at N times the input price. "
-            "May be repeated. Default: r=0.1, r=0.05 and r=0.025.",
+            help="Whose prices and rules hold: a Claude model, or r=N for a cache read at N times the input price; "
+            "NAME+binding binds its thinking to the history, as the newest do. May be repeated. Default: r=0.1, "
+            "r=0.05, r=0.025, r=0.05+binding and r=0.025+binding.",
         ),
     ] = None,
     binding: Annotated[
-        bool, typer.Option("--binding", help="Have every model bind its thinking to the history, as the newest do.")
+        bool, typer.Option("--binding", help="Have every model bind its thinking to the history.")
     ] = False,
     plot: Annotated[
         Path | None,
@@ -47,6 +51,18 @@ def replay(
             help="Draw the longest run's context into this .svg, or .png with repertory[plot].",
         ),
     ] = None,
+    agree: Annotated[
+        int | None,
+        typer.Option(
+            "--agree",
+            metavar="N",
+            min=1,
+            help="Ask the one --model for its next step at N turns, from the view and twice from the full record, and "
+            "say how often the answers agree. It costs money, and says how much first.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Decides which turns --agree draws.")] = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Let --agree spend what it says without being asked.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")
     ] = False,
@@ -54,7 +70,8 @@ def replay(
     """Play recorded runs through the agent loop, and say what they would have cost and shown.
 
     Sessions of Claude Code, conversations of the Messages API or of OpenAI's chat API, and collections of these are
-    read. Nothing is sent anywhere: the model says what it said then, and every tool answers what it answered then.
+    read. Without --agree nothing is sent anywhere: the model says what it said then, and every tool answers what it
+    answered then.
     """
     import sys
 
@@ -62,11 +79,14 @@ def replay(
     from repertory.errors import RecordingError
     from repertory.replay import PRESETS, policy_named, profile_named, read_recordings, report
     from repertory.replay.chart import check_target
+    from repertory.replay.choices import BINDING_PRESETS
 
     if "" not in sys.path:
         sys.path.insert(0, "")  # a policy of yours may be in the current folder
     chosen = policy_named(policy)
-    profiles = [profile_named(name, binding=binding) for name in model or PRESETS]
+    asked = _model_to_ask(model) if agree is not None else None
+    names = model or (PRESETS if binding else (*PRESETS, *BINDING_PRESETS))
+    profiles = [] if asked else [profile_named(name, binding=binding) for name in names]
     if plot is not None:
         check_target(plot)
     begun = time.perf_counter()
@@ -79,6 +99,11 @@ def replay(
                 output.say(str(found))
             else:
                 runs.append(found)
+    if asked is not None and agree is not None:
+        failed = _agree(runs, chosen, asked, count=agree, seed=seed, yes=yes, as_json=as_json)
+        if problems or failed:
+            raise typer.Exit(output.FAILED)
+        return
     played = _play_all(runs, chosen, profiles)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
     if as_json:
@@ -94,16 +119,24 @@ def replay(
 def _play_all(
     runs: Sequence[RecordedRun], policy: ContextPolicy | None, profiles: Sequence[ModelProfile]
 ) -> list[dict[str, Played]]:
+    # Each turn is searched once and played once for each model.
+    with _bar((1 + len(profiles)) * sum(len(recorded.turns) for recorded in runs)) as advance:
+        return [_play(recorded, policy, profiles, advance) for recorded in runs]
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], None]]:
+    """A bar at a terminal, and nothing elsewhere; what it gives is called with every step."""
     screen = output.console(stderr=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
-        return [_play(recorded, policy, profiles, lambda: None) for recorded in runs]
+        yield lambda: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with cursor_hidden_at(screen.file.fileno()), Progress(*columns, console=screen, transient=True) as progress:
-        # Each turn is searched once and played once for each model.
-        bar = progress.add_task("", total=(1 + len(profiles)) * sum(len(recorded.turns) for recorded in runs))
-        return [_play(recorded, policy, profiles, lambda: progress.advance(bar)) for recorded in runs]
+        bar = progress.add_task("", total=total)
+        yield lambda: progress.advance(bar)
 
 
 def _play(
@@ -118,14 +151,87 @@ def _play(
     # Outside of the event loop, which would keep Ctrl-C waiting for the next time that anything is awaited.
     needs = needs_of(recorded, on_turn=advance)
 
+    def played(_: ModelRequest) -> None:
+        advance()
+
     async def main() -> dict[str, Played]:
         return {
-            profile.name: await play(recorded, policy=policy, profile=profile, needs=needs, on_request=advance)
+            profile.name: await play(
+                recorded, policy=policy, profile=profile, needs=needs, on_request=lambda _: advance()
+            )
             for profile in profiles
         }
 
     # asyncio starts tasks in the order in which they were made: the same recording always gives the same figures.
     return run_async(main, backend="asyncio")
+
+
+def _model_to_ask(names: Sequence[str] | None) -> Model:
+    from repertory.errors import ConfigurationError
+    from repertory.llm import open_model
+
+    if names is None or len(names) != 1:
+        raise ConfigurationError("--agree asks one real model: name it with --model NAME")
+    return open_model(names[0])
+
+
+def _agree(
+    runs: Sequence[RecordedRun],
+    policy: ContextPolicy | None,
+    model: Model,
+    *,
+    count: int,
+    seed: int,
+    yes: bool,
+    as_json: bool,
+) -> bool:
+    """Ask the model, once the user knows what that costs, and say how often it agreed; whether a turn was left out."""
+    import msgspec
+
+    from repertory.agents import run as run_async
+    from repertory.cli.replayed import print_agreement
+    from repertory.errors import ConfigurationError
+    from repertory.replay import Agreement, agree, price_at_most, sample_requests
+
+    with _bar(sum(len(recorded.turns) for recorded in runs)) as advance:
+        draw = partial(sample_requests, runs, policy=policy, model=model, count=count, seed=seed, on_request=advance)
+        samples = run_async(draw, backend="asyncio")
+    if not samples:
+        raise ConfigurationError("no turn was shown anything else than the full record, or none fits the model")
+    _confirm(samples, price_at_most(samples, model.profile), model, yes=yes)
+
+    async def ask() -> Agreement:
+        with _bar(3 * len(samples)) as advance:
+            try:
+                return await agree(samples, model, on_answer=advance)
+            finally:
+                await model.aclose()
+
+    found = run_async(ask, backend="asyncio")
+    for problem in found.failed:
+        output.say(problem)
+    result = {"model": model.name, "seed": seed, **msgspec.to_builtins(found)}
+    if as_json:
+        output.print_json(result)
+    else:
+        print_agreement(result)
+    return bool(found.failed)
+
+
+def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
+    """Say what asking costs, and go on only where somebody wants that."""
+    import sys
+
+    from repertory.errors import ConfigurationError
+
+    cost = f"at most {output.dollars(price)}" if model.profile.known else "what nobody knows the price of"
+    what = f"{3 * len(samples)} requests to {output.one_line(model.name)} cost {cost}"
+    if yes:
+        output.say(what)
+    elif not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(f"{what}; nobody is there to be asked, so say --yes")
+    elif not typer.confirm(f"{what}. Ask?", err=True):
+        raise typer.Exit(output.OK)
 
 
 def _draw(path: Path, played: Sequence[dict[str, Played]]) -> None:

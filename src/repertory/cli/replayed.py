@@ -33,13 +33,18 @@ def print_replay(result: dict[str, Any], played: Sequence[dict[str, Played]]) ->
     """
     from rich.text import Text
 
-    from repertory.replay import bars
+    from repertory.replay.chart import bars
+    from repertory.replay.reporting import GROUPS
 
     screen = output.console()
     names: list[str] = result["models"]
     _print_runs(screen, result["runs"], names)
-    for title, group in (("All runs", result["total"]), ("Runs of 90 iterations and more", result["long_runs"])):
-        if group["runs"]:
+    shown = 0
+    for name, least in GROUPS.items():
+        group = result[name]
+        if group["runs"] not in (0, shown):  # what was just shown says the same of fewer
+            shown = group["runs"]
+            title = f"Runs of {least} iterations and more" if least else "All runs"
             what = f"{title}: {group['runs']}, {group['iterations']:,} iterations, policy "
             output.show(screen, Text(what + output.one_line(result["policy"]), style="bold"))
             _print_figures(screen, group["models"], names)
@@ -48,6 +53,23 @@ def print_replay(result: dict[str, Any], played: Sequence[dict[str, Played]]) ->
         screen,
         Text(f"Context of {output.one_line(first.run.id, 60)}: █ shown, ░ more in a plain loop", style="dim"),
         *(Text(line) for line in bars(first.plain, first.view, width=min(100, screen.width))),
+    )
+
+
+def print_agreement(result: dict[str, Any]) -> None:
+    """Write how often answers agreed.
+
+    Args:
+        result: What ``repertory replay --agree --json`` prints.
+    """
+    rows = [
+        [label, _share(result[f"{part}_view"]), _share(result[f"{part}_record"])]
+        for label, part in (("the same tools", "tools"), ("the same key arguments", "arguments"))
+    ]
+    screen = output.console()
+    output.show(screen, f"{result['samples']} turns, {output.one_line(result['model'])}, seed {result['seed']}:")
+    output.print_table(
+        screen, ["THE NEXT STEP HAS", "VIEW, RECORD", "RECORD, RECORD"], rows, "VIEW, RECORD|RECORD, RECORD"
     )
 
 

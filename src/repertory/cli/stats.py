@@ -78,7 +78,7 @@ def _print(screen: Console, runs: Sequence[Json], total: Json, *, tree: bool) ->
 def _print_chart(screen: Console, run: Json) -> None:
     from rich.text import Text
 
-    from repertory.replay import bars
+    from repertory.replay.chart import bars
 
     view = [step["prompt_tokens"] for step in run["iterations"]]
     plain = [step["plain_tokens"] for step in run["iterations"]]

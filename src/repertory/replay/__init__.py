@@ -6,36 +6,35 @@ checked, billed by the prompt cache's rules and searched for what the next recor
 
 from __future__ import annotations
 
-from repertory.replay.chart import bars, svg, write_chart
+from repertory.replay.agreement import Agreement, Sample, agree, price_at_most, sample_requests
+from repertory.replay.chart import write_chart
 from repertory.replay.choices import PRESETS, policy_named, profile_named
 from repertory.replay.meaning import Meaning, Meter
-from repertory.replay.model import ReplayModel, replay_tools
-from repertory.replay.needs import Need, Needs, needs_of
+from repertory.replay.needs import Needs, needs_of
 from repertory.replay.playing import Played, play
 from repertory.replay.reading import read_recordings
 from repertory.replay.recording import RecordedRun, Turn
-from repertory.replay.reporting import LONG, figures, report
+from repertory.replay.reporting import figures, report
 
 __all__ = [
-    "LONG",
     "PRESETS",
+    "Agreement",
     "Meaning",
     "Meter",
-    "Need",
     "Needs",
     "Played",
     "RecordedRun",
-    "ReplayModel",
+    "Sample",
     "Turn",
-    "bars",
+    "agree",
     "figures",
     "needs_of",
     "play",
     "policy_named",
+    "price_at_most",
     "profile_named",
     "read_recordings",
-    "replay_tools",
     "report",
-    "svg",
+    "sample_requests",
     "write_chart",
 ]

@@ -14,6 +14,9 @@ from repertory.llm.profiles import ModelProfile, Prices, profile_for
 
 PRESETS = ("r=0.1", "r=0.05", "r=0.025")
 """Price levels of cache reads, as multiples of the input price: the older models', the 5.5 models', the Fables'."""
+BINDING = "+binding"
+BINDING_PRESETS = tuple(f"{name}{BINDING}" for name in PRESETS[1:])
+"""The levels at which there are models that bind their thinking to the history."""
 
 _PRESET = re.compile(r"r=(\d*\.?\d+)")
 
@@ -23,13 +26,16 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
 
     Args:
         name: A model's name, or ``r=`` and the price of a cache read as a multiple of the input price: a made-up
-            model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5).
-        binding: Whether it binds thinking to the history, and writes signed summaries, whatever is known of it.
+            model of a million tokens whose other prices are the usual multiples (writes 1.25, answers 5). With
+            ``+binding`` behind it, it binds thinking to the history and writes signed summaries, whatever is known
+            of it.
+        binding: The same as ``+binding``.
 
     Raises:
         ConfigurationError: There is no such model, or nobody knows its prices.
     """
-    preset = _PRESET.fullmatch(name)
+    bare = name.removesuffix(BINDING)
+    preset = _PRESET.fullmatch(bare)
     if preset is not None:
         read = float(preset[1])
         if not 0 < read <= 1:
@@ -37,14 +43,15 @@ def profile_named(name: str, *, binding: bool = False) -> ModelProfile:
         prices = Prices(input=2.0, output=10.0, cache_read=2.0 * read, cache_write=2.5, cache_write_1h=4.0)
         profile = ModelProfile(name=name, context_window=1_000_000, max_output=64_000, prices=(prices,))
     else:
-        profile = profile_for(name)
+        profile = profile_for(bare)
         if not profile.known:
             raise ConfigurationError(
                 f"nobody knows the prices of model {name!r}; name a Claude model, or a price of cache reads such as "
                 + ", ".join(PRESETS)
             )
     # What binds thinking also writes the summaries that leave it valid: every such model does.
-    return msgspec.structs.replace(profile, target="binding", compacts=True) if binding else profile
+    binds = binding or name.endswith(BINDING)
+    return msgspec.structs.replace(profile, name=name, target="binding", compacts=True) if binds else profile
 
 
 def policy_named(name: str) -> ContextPolicy | None:

@@ -67,7 +67,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 class _Judge:
     """Looks at every request of one replay, at what it costs and at what it says."""
 
-    def __init__(self, meter: Meter, profile: ModelProfile, on_request: Callable[[], None]) -> None:
+    def __init__(self, meter: Meter, profile: ModelProfile, on_request: Callable[[ModelRequest], None]) -> None:
         self.meter = meter
         self._profile = profile
         self._on_request = on_request
@@ -86,7 +86,7 @@ class _Judge:
         again = self.meter.rereads[-1]
         call = Usage(cache_read_tokens=usage.prompt_tokens, cache_write_tokens=again)
         self.rereads.append(cost_of(self._profile, call) if again else 0.0)
-        self._on_request()
+        self._on_request(request)
 
 
 async def play(
@@ -95,7 +95,7 @@ async def play(
     policy: ContextPolicy | None,
     profile: ModelProfile,
     needs: Needs | None = None,
-    on_request: Callable[[], None] = lambda: None,
+    on_request: Callable[[ModelRequest], None] = lambda _: None,
 ) -> Played:
     """Play one run through the agent loop.
 
@@ -107,7 +107,7 @@ async def play(
         policy: How the view is kept small; None for a plain loop.
         profile: The model to stand in for: its prices, its window, its cache, and whether it binds thinking.
         needs: What ``needs_of`` says about the run, where it has been asked before.
-        on_request: Called after every request.
+        on_request: Called with every request after it was judged.
     """
     judge = _Judge(Meter(run, needs), profile, on_request)
     handle: list[Run] = []

@@ -10,8 +10,8 @@ from repertory.replay.meaning import KINDS, MEASURES, OLD, UNION, Meaning
 from repertory.replay.needs import AGES
 from repertory.replay.playing import Played
 
-LONG = 90
-"""Iterations from which on a run counts as long."""
+GROUPS = {"total": 0, "runs_from_40": 40, "long_runs": 90}
+"""What figures are added up over, and from how many iterations on a run belongs to it."""
 
 _EQUAL = 1.0005  # a ratio below it is no difference but rounding
 
@@ -28,16 +28,18 @@ def report(
         seconds: What all of it took.
 
     Returns:
-        ``policy``, ``models``, ``runs``, ``total``, ``long_runs`` (those of 90 iterations and more), ``problems``
-        and ``seconds``. Shares are from 0 to 1, None where there is nothing to have a share of.
+        ``policy``, ``models``, ``runs``, those of ``GROUPS``, ``problems`` and ``seconds``. Shares are from 0 to 1,
+        None where there is nothing to have a share of.
     """
     names = list(played[0]) if played else []
     return {
         "policy": policy,
         "models": names,
         "runs": [_run(models) for models in played],
-        "total": _group(played, names),
-        "long_runs": _group([models for models in played if _length(models) >= LONG], names),
+        **{
+            group: _group([models for models in played if _length(models) >= least], names)
+            for group, least in GROUPS.items()
+        },
         "problems": list(problems),
         "seconds": round(seconds, 3),
     }

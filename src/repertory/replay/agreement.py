@@ -1,0 +1,252 @@
+"""Whether a model takes the same step from the view that a policy leaves as from the full record.
+
+A model does not even agree with itself: so it is asked twice from the full record, and what the view is measured by
+is how often these two answers agree.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+
+from repertory.context import ContextPolicy
+from repertory.errors import ModelError
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Block, Json, Message, RedactedThinking, Text, Thinking, tool_uses
+from repertory.llm.model import Model, ModelRequest, ModelResponse, ToolSchema
+from repertory.llm.profiles import ModelProfile, cost_at_most, cost_of
+from repertory.replay.billing import plain_requests
+from repertory.replay.playing import play
+from repertory.replay.recording import RecordedRun
+from repertory.replay.words import is_summary, words_of
+
+_ANSWER = 2_048  # tokens: enough for a step, and what may be asked for does not become dear
+_AT_ONCE = 4  # samples; a provider's smallest limits take as many
+_KEY_CHARS = 200  # of an argument that says what is to be done, and not how it is to be worded
+_PROSE = re.compile(r"(?:[^\W\d_]+[,.']?\s+){3,}[^\W\d_]+[.!]?")  # four plain words: a description
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn whose request showed something else than the full record.
+
+    Attributes:
+        run: The run's id.
+        iteration: The turn, from 1.
+        view: What the policy made the model see.
+        record: The same with everything in it.
+    """
+
+    run: str
+    iteration: int
+    view: ModelRequest
+    record: ModelRequest
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How often answers agreed. Shares are from 0 to 1, None where no two answers could be compared.
+
+    Attributes:
+        samples: Turns that all three answers came for.
+        failed: Why others were left out.
+        tools_view: From the view and from the full record: the same tools are called, or none.
+        tools_record: Twice from the full record.
+        arguments_view: Key arguments of the calls, as far as they are the same: one-line values of at most 200
+            characters that are no prose. Where neither calls anything nothing is compared.
+        arguments_record: The same, twice from the full record.
+        cost: US dollars; 0 where nobody knows the prices.
+    """
+
+    samples: int
+    failed: list[str]
+    tools_view: float | None
+    tools_record: float | None
+    arguments_view: float | None
+    arguments_record: float | None
+    cost: float
+
+
+async def sample_requests(
+    runs: Iterable[RecordedRun],
+    *,
+    policy: ContextPolicy | None,
+    model: Model,
+    count: int,
+    seed: int = 0,
+    on_request: Callable[[], None] = lambda: None,
+) -> list[Sample]:
+    """Draw turns whose request, under a policy, is not the full record.
+
+    Args:
+        runs: What was recorded.
+        policy: How the view is kept small.
+        model: Who will be asked: the policy decides by its prices, and the full record must fit its window.
+        count: How many; all of them where there are fewer.
+        seed: Decides which.
+        on_request: Called after every request that is played.
+    """
+    rng = random.Random(seed)  # noqa: S311  what is drawn has to be drawn again, and is no secret
+    drawn: list[Sample] = []
+    found = 0
+    for run in runs:
+        for sample in await _differing(run, policy, model, on_request):
+            found += 1
+            if len(drawn) < count:
+                drawn.append(sample)
+            elif (place := rng.randrange(found)) < count:  # each is as likely to be drawn as any other
+                drawn[place] = sample
+    return drawn
+
+
+async def _differing(
+    run: RecordedRun, policy: ContextPolicy | None, model: Model, on_request: Callable[[], None]
+) -> list[Sample]:
+    requests: list[ModelRequest] = []
+
+    def keep(request: ModelRequest) -> None:
+        requests.append(request)
+        on_request()
+
+    await play(run, policy=policy, profile=model.profile, on_request=keep)
+    if not requests:
+        return []
+    tools = tuple(_tools(run))
+    samples: list[Sample] = []
+    records = plain_requests(run, requests[0], reasoning=None)
+    for iteration, (request, record) in enumerate(zip(requests, records, strict=False), 1):
+        view = as_asked(request, model, tools)
+        full = as_asked(record, model, tools)
+        if view.messages != full.messages and estimate_tokens(full) + _ANSWER <= model.profile.context_window:
+            samples.append(Sample(run=run.id, iteration=iteration, view=view, record=full))
+    return samples
+
+
+def as_asked(request: ModelRequest, model: Model, tools: tuple[ToolSchema, ...]) -> ModelRequest:
+    """A request as it can be sent: nothing in it is signed, since no signature of a replay is the provider's."""
+    messages = tuple(Message(each.role, tuple(_unsigned(each.content))) for each in request.messages)
+    return ModelRequest(model=model.name, messages=messages, system=request.system, tools=tools, max_tokens=_ANSWER)
+
+
+def _unsigned(content: Sequence[Block]) -> Iterator[Block]:
+    for block in content:
+        if is_summary(block):
+            yield Text(words_of(block))
+        elif not isinstance(block, Thinking | RedactedThinking):
+            yield block
+
+
+def _tools(run: RecordedRun) -> Iterator[ToolSchema]:
+    """The tools of a run with the arguments that were ever given: a recording says no more of them."""
+    keys: dict[str, dict[str, set[str]]] = {}
+    for turn in run.turns:
+        for use in tool_uses(turn.content):
+            known = keys.setdefault(use.name, {})
+            for key, value in use.input.items():
+                known.setdefault(key, set()).add(_type_of(value))
+    for name, known in sorted(keys.items()):
+        properties: Json = {key: {"type": sorted(types)} for key, types in known.items()}
+        yield ToolSchema(name, f"{name}, as it was recorded.", {"type": "object", "properties": properties})
+
+
+_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"))
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
+
+
+def price_at_most(samples: Sequence[Sample], profile: ModelProfile) -> float:
+    """US dollars that asking can cost: nothing is cached, every answer is as long as it may be."""
+    return sum(
+        times * cost_at_most(profile, prompt=estimate_tokens(request), output=_ANSWER)
+        for sample in samples
+        for times, request in ((1, sample.view), (2, sample.record))
+    )
+
+
+async def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], None] = lambda: None) -> Agreement:
+    """Ask a model for its next step, once from each view and twice from each full record.
+
+    Args:
+        samples: What ``sample_requests`` drew.
+        model: Who is asked. It is not closed.
+        on_answer: Called after every answer.
+    """
+    answers: dict[int, tuple[ModelResponse, ModelResponse, ModelResponse]] = {}
+    failed: dict[int, str] = {}
+    cost = 0.0
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def ask(request: ModelRequest) -> ModelResponse:
+        nonlocal cost
+        response = await model.complete(request)
+        cost += cost_of(model.profile, response.usage)
+        on_answer()
+        return response
+
+    async def ask_all(index: int, sample: Sample) -> None:
+        async with limiter:
+            try:
+                answers[index] = (await ask(sample.view), await ask(sample.record), await ask(sample.record))
+            except ModelError as error:
+                failed[index] = f"{sample.run}, iteration {sample.iteration}: {error}"
+
+    async with anyio.create_task_group() as tasks:
+        for index, sample in enumerate(samples):
+            tasks.start_soon(ask_all, index, sample)
+    steps = [tuple(map(_Step.of, answers[index])) for index in sorted(answers)]
+    with_view = [pair for view, one, other in steps for pair in ((view, one), (view, other))]
+    with_itself = [(one, other) for _, one, other in steps]
+    return Agreement(
+        samples=len(steps),
+        failed=[failed[index] for index in sorted(failed)],
+        tools_view=_mean(float(one.tools == other.tools) for one, other in with_view),
+        tools_record=_mean(float(one.tools == other.tools) for one, other in with_itself),
+        arguments_view=_mean(_shared(one, other) for one, other in with_view),
+        arguments_record=_mean(_shared(one, other) for one, other in with_itself),
+        cost=cost,
+    )
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """What an answer does: the tools that it calls, how often, and their key arguments."""
+
+    tools: Counter[str]
+    arguments: frozenset[tuple[str, str, str]]
+
+    @classmethod
+    def of(cls, response: ModelResponse) -> _Step:
+        uses = tool_uses(response.content)
+        return cls(
+            Counter(use.name for use in uses),
+            frozenset(
+                (use.name, key, " ".join(str(value).split()))
+                for use in uses
+                for key, value in use.input.items()
+                if _is_key(value)
+            ),
+        )
+
+
+def _is_key(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _KEY_CHARS and "\n" not in value.strip() and not _PROSE.fullmatch(value.strip())
+    return isinstance(value, bool | int | float)
+
+
+def _shared(one: _Step, other: _Step) -> float | None:
+    """The share of all key arguments that both have."""
+    every = one.arguments | other.arguments
+    return len(one.arguments & other.arguments) / len(every) if every else None
+
+
+def _mean(shares: Iterable[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else None
