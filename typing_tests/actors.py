@@ -39,7 +39,7 @@ class Memory:
 
     @handler(expected=LookupError)
     async def load(self, message: Load, ctx: ActorContext) -> str | None:
-        return ctx.name
+        return ctx.ref.name
 
     @handler(Forget)
     def forget(self, message: Forget) -> None: ...

@@ -49,7 +49,7 @@ class Sorter:
     @handler
     def louder(self, message: Louder, ctx: ActorContext) -> str:
         """For a nearer base class; and takes the context."""
-        assert ctx.name == "sorter"
+        assert ctx.ref.name == "sorter"
         return "louder"
 
     @handler

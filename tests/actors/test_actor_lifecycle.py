@@ -391,7 +391,7 @@ def test_a_context_is_of_no_use_after_its_incarnation(run_async: Any) -> None:
                     use()
             assert old.children == ()
             assert new.spawn(Player, "b").path == "/a/b"
-            assert (new.name, new.path) == ("a", "/a")
+            assert (new.ref.name, new.ref.path) == ("a", "/a")
             assert new.parent is None
             assert new.ref is ref
 
@@ -631,8 +631,8 @@ def test_names_of_living_siblings_differ(run_async: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 0}, "capacity must be at least 1, not 0"),
-        ({"attempts": 0}, "attempts must be at least 1, not 0"),
+        ({"capacity": 0}, r"Expected `int` >= 1 - at `\$.capacity`"),
+        ({"attempts": 0}, r"Expected `int` >= 1 - at `\$.attempts`"),
         ({"restart": "sometimes"}, r"Invalid enum value 'sometimes' - at `\$.restart`"),
         ({"speed": 3}, "unknown field `speed`"),
     ],

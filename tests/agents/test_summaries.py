@@ -12,7 +12,7 @@ from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import Alert, SummaryRefused, SummaryTaken
+from repertory.agents import Alert, SummaryRefused, SummaryTaken
 from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText

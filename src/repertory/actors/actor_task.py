@@ -14,10 +14,10 @@ from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
 from repertory.actors.observation import StopReason
-from repertory.actors.references import Death, asking_mailbox
+from repertory.actors.references import asking_mailbox
 from repertory.actors.supervision import Comeback
-from repertory.actors.tree import ActorNode
-from repertory.errors import ActorStopped
+from repertory.actors.tree import ActorNode, Death
+from repertory.errors import ActorStopped, UnhandledMessage
 
 logger = logging.getLogger("repertory.actors")
 
@@ -34,11 +34,24 @@ async def run_actor(node: ActorNode) -> None:
     reason = StopReason("killed")
     try:
         while not node.killed:
-            verdict = await _incarnate(node)
-            if isinstance(verdict, StopReason):
-                reason = verdict
-                break
-            await _wait_for_comeback(node, verdict)
+            if node.halted:  # a sibling crashed before this task ran for the first time
+                comeback = Comeback(node.halt_error, grouped=True)
+            else:
+                try:
+                    await _live(node)
+                except BaseException:
+                    # Cancelled from above (or KeyboardInterrupt, or a bug of ours): no verdict, but a farewell.
+                    await _say_farewell(node, "stopped")
+                    raise
+                verdict = _judge(node)
+                if isinstance(verdict, StopReason):
+                    reason = verdict
+                    await _say_farewell(node, "stopped")
+                    break
+                node.state = "restarting"
+                await _say_farewell(node, "restarting", verdict.error)
+                comeback = verdict
+            await _wait_for_comeback(node, comeback)
             if node.closing:
                 reason = StopReason("killed" if node.killed else "stopped")
                 break
@@ -46,25 +59,6 @@ async def run_actor(node: ActorNode) -> None:
             node.mailbox.runtime.restarts += 1
     finally:
         node.finish(reason)
-
-
-async def _incarnate(node: ActorNode) -> StopReason | Comeback:
-    """Live once, and say what comes after."""
-    if node.halted:  # a sibling crashed before this task ran for the first time
-        return Comeback(node.halt_error, grouped=True)
-    try:
-        await _live(node)
-    except BaseException:
-        # Cancelled from above (or KeyboardInterrupt, or a bug of ours): no verdict, but a farewell.
-        await _say_farewell(node, "stopped")
-        raise
-    verdict = _judge(node)
-    if isinstance(verdict, StopReason):
-        await _say_farewell(node, "stopped")
-    else:
-        node.state = "restarting"
-        await _say_farewell(node, "restarting", verdict.error)
-    return verdict
 
 
 async def _live(node: ActorNode) -> None:
@@ -142,7 +136,8 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
         kind: type[Any] = type(message)  # pyright: ignore[reportUnknownVariableType]
         found = table.get(kind) or blueprint.find(kind)
         if found is None:
-            box.leave_unhandled(item)
+            answer = UnhandledMessage(f"{box.path} has no handler for {kind.__qualname__}")
+            box.answer_or_bury(item, answer, "unhandled")
             continue
         function, is_async, wants_context, expected = found
         box.in_hand = item
@@ -153,7 +148,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
             if is_async:
                 value = await value
         except expected as error:
-            box.refuse(item, error)
+            box.answer_or_bury(item, error, "refused", error)
         except Exception as error:
             box.crashed(error)
             raise
@@ -176,19 +171,16 @@ async def _obey(node: ActorNode) -> None:
         signal = node.control.pop(0)
         if not isinstance(signal, Death):
             node.paused = signal == "pause"
-        elif node.watching is not None and signal.ref in node.watching:
-            node.watching.discard(signal.ref)
-            await _call_hook(node, "terminated", signal.ref, signal.reason)
+        elif node.watching is not None and signal.node in node.watching:
+            node.watching.discard(signal.node)
+            await _call_hook(node, "terminated", signal.node.ref, signal.reason)
 
 
 async def _part(node: ActorNode) -> None:
     """The orderly end of a graceful stop; bounded by the deadline of the incarnation's scope."""
     node.state = "stopping"
     if node.has_hook("stopping"):
-        try:
-            await _call_hook(node, "stopping")
-        except Exception:
-            logger.exception("actors.hook_failed", extra={"actor": node.mailbox.path, "hook": "stopping"})
+        await _call_hook_or_log(node, "stopping")
     while node.tasks:
         for scope in node.tasks:
             scope.cancel()
@@ -244,14 +236,19 @@ async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
         if not node.has_hook(hook):
             return  # nothing to say, or the factory failed
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
-            try:
-                await _call_hook(node, hook, *args)
-            except Exception:
-                logger.exception("actors.hook_failed", extra={"actor": path, "hook": hook})
+            await _call_hook_or_log(node, hook, *args)
         if scope.cancelled_caught:
             logger.error("actors.hook_timed_out", extra={"actor": path, "hook": hook, "seconds": timeout})
     finally:
         node.actor = node.context = node.blueprint = None
+
+
+async def _call_hook_or_log(node: ActorNode, name: str, *args: Any) -> None:
+    """The same for a hook whose failure changes nothing."""
+    try:
+        await _call_hook(node, name, *args)
+    except Exception:
+        logger.exception("actors.hook_failed", extra={"actor": node.mailbox.path, "hook": name})
 
 
 async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 import anyio
 
 from repertory.actors.handlers import Actor
-from repertory.actors.references import ActorRef, asking_mailbox, referent_of
+from repertory.actors.references import ActorRef, asking_mailbox, node_of
 from repertory.actors.scheduler import Nursery
 from repertory.actors.supervision import SpawnOptions
 from repertory.actors.tree import ActorNode, Children
@@ -19,10 +19,7 @@ ArgsT = TypeVarTuple("ArgsT")
 
 
 class ActorContext:
-    """Given to hooks, and to handlers that take it; valid for one incarnation of the actor.
-
-    For this actor's own code, in the scheduler's thread.
-    """
+    """Given to hooks, and to handlers that take it; for this incarnation's own code, in the scheduler's thread."""
 
     __slots__ = ("_node",)
 
@@ -32,7 +29,8 @@ class ActorContext:
     @property
     def ref(self) -> ActorRef[Any]:
         """This actor's own reference."""
-        return self._node.ref
+        ref: ActorRef[Any] = self._node.ref
+        return ref
 
     @property
     def parent(self) -> ActorRef[Any] | None:
@@ -41,26 +39,10 @@ class ActorContext:
         return None if parent is None else parent.ref
 
     @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self._node.name
-
-    @property
-    def path(self) -> str:
-        """The actor's place in the tree, such as ``/lead/researcher``."""
-        return self._node.mailbox.path
-
-    @property
     def children(self) -> tuple[ActorRef[Any], ...]:
         """The living children in the order they were started."""
         children = self._node.children if self._node.context is self else None
         return () if children is None else tuple(child.ref for child in children.members.values())
-
-    @property
-    def time_left(self) -> float:
-        """Seconds until the asker gives up on the message being handled; infinite if it has no deadline."""
-        box = self._node.mailbox
-        return box.deadline - box.runtime.scheduler.now()
 
     @overload
     def spawn(
@@ -92,15 +74,9 @@ class ActorContext:
         node = self._node
         nursery = self._open_nursery()
         if node.children is None:
-            node.children = Children(
-                node.mailbox.runtime,
-                node,
-                nursery,
-                node.siblings.run,
-                policy=node.mailbox.settings.supervision,
-                escalate=node.fail,
-            )
-        return node.children.spawn(factory, name, options)
+            box = node.mailbox
+            node.children = Children(box.runtime, node, nursery, node.siblings.run, box.settings.supervision)
+        return ActorRef(node.children.spawn(factory, name, options))
 
     def start_soon(self, function: Callable[[*ArgsT], Awaitable[object]], *args: *ArgsT) -> None:
         """Start a background task that this incarnation owns.
@@ -134,19 +110,19 @@ class ActorContext:
         node = self._node
         self._open_nursery()
         if not node.has_hook("terminated"):
-            raise ConfigurationError(f"{self.path} cannot watch {ref.path}: it has no `terminated` hook")
+            raise ConfigurationError(f"{node.mailbox.path} cannot watch {ref.path}: it has no `terminated` hook")
         if node.watching is None:
             node.watching = set()
-        if ref not in node.watching:
-            node.watching.add(ref)
-            referent_of(ref).add_watcher(node)
+        if (other := node_of(ref)) not in node.watching:
+            node.watching.add(other)
+            other.add_watcher(node)
 
     def unwatch(self, ref: ActorRef[Any]) -> None:
         """Undo ``watch``, also for a death that has not been told yet."""
         node = self._node
         if node.context is self and node.watching is not None:
-            node.watching.discard(ref)
-            referent_of(ref).discard_watcher(node)
+            node.watching.discard(node_of(ref))
+            node_of(ref).discard_watcher(node)
 
     def stop(self, *, drain_timeout: float | None = None) -> None:
         """Stop gracefully, as ``ActorRef.stop``, but by itself: a permanent actor comes back."""

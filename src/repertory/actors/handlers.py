@@ -2,23 +2,19 @@
 
 There is no base class. Each hook is found by its name, and may be a plain ``def`` or an ``async def``.
 
-=======================================  ===========================================  ================================
-hook                                     when                                         when it raises
-=======================================  ===========================================  ================================
-``started(self, ctx)``                   before the first message of every            a crash: the supervisor decides
-                                         incarnation
-``stopping(self, ctx)``                  graceful stop, after the last message;       logged; the stop goes on
-                                         children and background tasks still live;
-                                         bounded by the drain time
-``stopped(self, ctx)``                   the end of the last incarnation, on stop,    logged; the stop goes on
-                                         kill and final crash, when children and
-                                         tasks are gone; shielded from
-                                         cancellation, bounded by ``cleanup_timeout``
-``restarting(self, ctx, error)``         the end of any other incarnation, likewise;  logged; the restart goes on
-                                         ``error`` is the crash, its own or a
-                                         sibling's
-``terminated(self, ctx, ref, reason)``   a watched actor has stopped                  a crash: the supervisor decides
-=======================================  ===========================================  ================================
+======================================  ===================================================  ===================
+hook                                    when                                                 if it raises
+======================================  ===================================================  ===================
+``started(self, ctx)``                  before the first message of every incarnation        a crash
+``terminated(self, ctx, ref, reason)``  a watched actor has stopped                          a crash
+``stopping(self, ctx)``                 graceful stop, after the last message; children and  logged, and the
+                                        background tasks still live; within the drain time   stop goes on
+``stopped(self, ctx)``                  the end of the last incarnation, on stop, kill and   logged, and the
+                                        final crash, when children and tasks are gone;       stop goes on
+                                        shielded, within ``cleanup_timeout``
+``restarting(self, ctx, error)``        the end of any other incarnation, likewise; the      logged, and the
+                                        error is the crash, its own or a sibling's           restart goes on
+======================================  ===================================================  ===================
 
 Every incarnation whose ``started`` was called ends with exactly one of ``stopped`` and ``restarting``.
 """
@@ -100,32 +96,19 @@ class Actor(Protocol[MessageT_contra]):
 
 
 class HandlerMethod(NamedTuple):
-    """What a class says about one of its handlers; a tuple because the actor's loop unpacks one per message.
+    """What a class says about one of its handlers; a tuple because the actor's loop unpacks one per message."""
 
-    Attributes:
-        function: The plain function: called with the actor, the message, and perhaps the context.
-        is_async: Whether it is an ``async def``; only a plain ``def`` may run inline in the asker.
-        wants_context: Whether it takes the ``ActorContext``.
-        expected: Errors that are an answer to the asker, not a crash.
-    """
-
-    function: Callable[..., Any]
-    is_async: bool
+    function: Callable[..., Any]  # called with the actor, the message, and perhaps the context
+    is_async: bool  # only a plain ``def`` may run inline in the asker
     wants_context: bool
-    expected: tuple[type[Exception], ...]
+    expected: tuple[type[Exception], ...]  # errors that are an answer to the asker, not a crash
 
 
 class Blueprint(msgspec.Struct):
-    """What the runtime knows of a class of actors.
+    """What the runtime knows of a class of actors."""
 
-    Attributes:
-        handlers: By the exact type of the message. Subclasses found on the way are added.
-        plain: Those of them that are a plain ``def``.
-        hooks: Lifecycle hooks by name.
-    """
-
-    handlers: dict[type, HandlerMethod]
-    plain: dict[type, HandlerMethod]
+    handlers: dict[type, HandlerMethod]  # by the exact type of the message; subclasses found on the way are added
+    plain: dict[type, HandlerMethod]  # those of them that are a plain ``def``
     hooks: dict[str, Callable[..., Any]]
 
     def find(self, kind: type) -> HandlerMethod | None:

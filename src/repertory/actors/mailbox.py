@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,7 +18,7 @@ from repertory.actors.handlers import HandlerMethod
 from repertory.actors.observation import DeadLetter, DeadReason, StopReason
 from repertory.actors.runtime import Runtime
 from repertory.actors.supervision import Settings
-from repertory.errors import ActorError, ActorFailed, ActorStopped, AskTimeout, MailboxFull, UnhandledMessage
+from repertory.errors import ActorError, ActorFailed, ActorStopped, AskTimeout, MailboxFull
 
 NEVER = float("inf")
 
@@ -27,8 +29,13 @@ CLOSED = -1
 NOTHING = object()
 """No message in hand; None could be one."""
 
-NO_HANDLERS: dict[type, HandlerMethod] = {}
-"""Shared by all actors that can handle nothing now; never written to."""
+
+class Launchable(Protocol):
+    """An actor without a task."""
+
+    def launch(self) -> None:
+        """Start the task."""
+        ...
 
 
 class Ask(msgspec.Struct, eq=False):
@@ -55,7 +62,7 @@ class Ask(msgspec.Struct, eq=False):
         box = self.mailbox
         box.runtime.asks_timed_out += 1
         begun = "begun; it may have acted" if self.state == BEGUN else "not begun, and never will"
-        self.answer(None, AskTimeout(f"{box.path} did not answer {_kind(self.message)} in time: it had {begun}"))
+        self.answer(None, AskTimeout(f"{box.path} did not answer {_kind(self)} in time: it had {begun}"))
 
 
 class _Sender(msgspec.Struct, eq=False):
@@ -66,6 +73,10 @@ class _Sender(msgspec.Struct, eq=False):
     parked: Any = None
 
 
+_empty_queue: Callable[[], deque[Any]] = deque  # calling deque[Any] itself takes twice as long
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Mailbox:
     """The messages of one actor, over all its incarnations.
 
@@ -73,6 +84,16 @@ class Mailbox:
     ``tell``. All methods but ``hand_over`` are for the scheduler's thread.
     """
 
+    path: str
+    runtime: Runtime
+    settings: Settings
+    unlaunched: Launchable | None  # the actor, as long as it has no task
+    thread: int  # the scheduler's
+    room: int  # the length at which no more is accepted: the capacity, or CLOSED
+    queue: deque[Any] = field(default_factory=_empty_queue)  # accepted and not yet begun, oldest first
+    senders: deque[_Sender | Ask] | None = None  # who waits for room, behind the queue
+    idle: bool = True  # the actor sleeps on an empty queue: a message must wake it, and may be handled inline
+    plain_handlers: dict[type, HandlerMethod] | None = None  # by type of message, those that may run inline now
     parked: Any = None  # the sleeping actor
     in_hand: Any = NOTHING  # the message, or Ask, being handled; inline ones are not noted here
     deadline: float = NEVER  # of the asker of the message in hand
@@ -85,27 +106,15 @@ class Mailbox:
     _suspect: Any = None  # crashed the actor last
     _suspect_crashes: int = 0
 
-    def __init__(self, path: str, runtime: Runtime, settings: Settings, launch: Callable[[], None]) -> None:
-        self.path = path
-        self.runtime = runtime
-        self.settings = settings
-        self.launch: Callable[[], None] | None = launch  # starts the actor; None once it has been
-        self.thread = runtime.thread
-        self.queue: deque[Any] = deque()  # accepted and not yet begun, oldest first
-        self.senders: deque[_Sender | Ask] | None = None  # who waits for room, behind the queue
-        self.room = settings.capacity  # the length at which no more is accepted; CLOSED for never
-        self.idle = True  # it sleeps on an empty queue: a message must wake it, and may be handled inline
-        self.plain_handlers = NO_HANDLERS  # by type of message, those that may run inline now
-
     # --- coming in ------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the actor look at its signals and its messages; start it if it is a lazy one."""
         self.idle = False
-        if self.launch is None:
+        if self.unlaunched is None:
             self.runtime.scheduler.unpark(self)
         else:
-            self.launch()
+            self.unlaunched.launch()
 
     def put(self, item: Any) -> None:
         """Append a told message or an ask, or do what the overflow policy says."""
@@ -121,25 +130,19 @@ class Mailbox:
         overflow = self.settings.overflow
         if self.room == CLOSED:
             if asked:
-                raise self.stopped_error(item.message)
+                raise self.stopped_error(item)
             self.bury(item, "stopped")
         elif overflow == "drop-old":
-            self._drop_oldest()
+            oldest = self.queue.popleft()
+            self._end_unbegun(oldest, "dropped", self._full(oldest))
             return True
         elif overflow == "wait" and asked:
             self._line_up(item)
         elif overflow == "drop-new" and not asked:
             self.bury(item, "dropped")
         else:
-            raise self._full(item.message if asked else item)
+            raise self._full(item)
         return False
-
-    def _drop_oldest(self) -> None:
-        oldest = self.queue.popleft()
-        if isinstance(oldest, Ask) and oldest.state == ENDED:
-            self.withdrawn += 1
-        else:
-            self._end_unhandled(oldest, "dropped", self._full)
 
     async def send(self, message: Any) -> None:
         """Append a told message, waiting for room."""
@@ -191,7 +194,7 @@ class Mailbox:
         if raises and self.room != CLOSED and len(self.queue) + len(self.runtime.foreign) >= capacity:
             raise self._full(message)
         try:
-            self.runtime.hand_over(lambda: self._receive_foreign(message))
+            self.runtime.hand_over(partial(self._receive_foreign, message))
         except RuntimeError as error:
             raise ActorStopped(f"{self.path} has stopped: its event loop has ended") from error
 
@@ -213,7 +216,7 @@ class Mailbox:
             if isinstance(waiting, _Sender):
                 self.runtime.scheduler.unpark(waiting)
             elif waiting.state != ENDED:
-                waiting.answer(None, self.stopped_error(waiting.message))
+                waiting.answer(None, self.stopped_error(waiting))
             else:
                 self.withdrawn += 1
 
@@ -224,31 +227,21 @@ class Mailbox:
     def end(self, reason: StopReason) -> None:
         """The actor is gone for good: account for all that still waits."""
         self.reason = reason
-        self.close()
+        if self.room != CLOSED:
+            self.close()
         self._suspect = None
         for item in self.queue:
-            if isinstance(item, Ask) and item.state == ENDED:
-                self.withdrawn += 1
-            else:
-                self._end_unhandled(item, "stopped", self.stopped_error)
+            self._end_unbegun(item, "stopped", self.stopped_error(item))
         self.queue.clear()
 
     # --- what becomes of a message that was begun -----------------------------------------------------
 
-    def refuse(self, item: Any, error: Exception) -> None:
-        """Its handler raised an error it expects: an answer, if anyone is listening."""
+    def answer_or_bury(self, item: Any, answer: Exception, reason: DeadReason, error: Exception | None = None) -> None:
+        """It was not handled, as its asker learns, or dead letters if nobody is listening."""
         if isinstance(item, Ask):
-            item.answer(None, error)
+            item.answer(None, answer)
         else:
-            self.bury(item, "refused", error)
-
-    def leave_unhandled(self, item: Any) -> None:
-        """There is no handler."""
-        if isinstance(item, Ask):
-            error = UnhandledMessage(f"{self.path} has no handler for {_kind(item.message)}")
-            item.answer(None, error)
-        else:
-            self.bury(item, "unhandled")
+            self.bury(item, reason, error)
 
     def crashed(self, error: Exception) -> None:
         """The handler of the message in hand crashed: put it back for another attempt, or park it."""
@@ -261,24 +254,20 @@ class Mailbox:
             self._put_back(item)
             return
         self._suspect = None
-        self._end_unhandled(item, "failed", lambda message: self.failed_error(message, error, "crashed on"), error)
+        self._end(item, "failed", self.failed_error(item, error, "crashed on"), error)
 
     def interrupt(self, cause: BaseException | None) -> None:
-        """The incarnation ends, perhaps in the middle of a message that is not to blame.
-
-        Args:
-            cause: The crash, elsewhere, that ends it; None for a stop or a kill.
-        """
+        """The incarnation ends, perhaps amid a message that is not to blame; None is a stop or a kill."""
         if self.in_hand is NOTHING:
             return
         item = self._let_go()
         if cause is None:
-            self._end_unhandled(item, "interrupted", self.stopped_error)
+            self._end(item, "interrupted", self.stopped_error(item))
         elif self.settings.attempts > 1 and self.room != CLOSED:
             self._put_back(item)
         else:
-            what = "was interrupted while handling"
-            self._end_unhandled(item, "interrupted", lambda message: self.failed_error(message, cause, what), cause)
+            answer = self.failed_error(item, cause, "was interrupted while handling")
+            self._end(item, "interrupted", answer, cause)
 
     def _let_go(self) -> Any:
         item, self.in_hand, self.deadline = self.in_hand, NOTHING, NEVER
@@ -289,18 +278,19 @@ class Mailbox:
             item.state = WAITING
         self.queue.appendleft(item)
 
-    def _end_unhandled(
-        self,
-        item: Any,
-        reason: DeadReason,
-        answer: Callable[[Any], ActorError],
-        error: BaseException | None = None,
-    ) -> None:
-        """Send an item to dead letters, and tell its asker what happened to the message."""
+    def _end_unbegun(self, item: Any, reason: DeadReason, answer: ActorError) -> None:
+        if isinstance(item, Ask) and item.state == ENDED:
+            self.withdrawn += 1
+        else:
+            self._end(item, reason, answer)
+
+    def _end(self, item: Any, reason: DeadReason, answer: ActorError, error: BaseException | None = None) -> None:
+        """Send an item to dead letters, and tell its asker what happened."""
+        message = item
         if isinstance(item, Ask):
-            item.answer(None, answer(item.message))
-            item = item.message
-        self.bury(item, reason, error)
+            item.answer(None, answer)
+            message = item.message
+        self.bury(message, reason, error)
 
     def bury(self, message: Any, reason: DeadReason, error: BaseException | None = None) -> None:
         """Send a message to dead letters."""
@@ -309,26 +299,26 @@ class Mailbox:
 
     # --- what senders are told ------------------------------------------------------------------------
 
-    def _full(self, message: Any) -> MailboxFull:
+    def _full(self, item: Any) -> MailboxFull:
         return MailboxFull(
-            f"the mailbox of {self.path} is full ({self.settings.capacity}); {_kind(message)} was not accepted: await "
+            f"the mailbox of {self.path} is full ({self.settings.capacity}); {_kind(item)} was not accepted: await "
             "send() to wait for room, or spawn with a larger capacity or another overflow policy"
         )
 
-    def stopped_error(self, message: Any) -> ActorStopped:
-        """For a message that came too late, or was not handled before the end."""
+    def stopped_error(self, item: Any) -> ActorStopped:
+        """For the sender of a message that came too late, or was not handled before the end."""
         crash = None if self.reason is None else self.reason.error
         end = "has stopped" if crash is None else "has failed for good"
-        error = ActorStopped(f"{self.path} {end}; {_kind(message)} was not answered")
+        error = ActorStopped(f"{self.path} {end}; {_kind(item)} was not answered")
         error.__cause__ = crash
         return error
 
-    def failed_error(self, message: Any, cause: BaseException, what: str) -> ActorFailed:
+    def failed_error(self, item: Any, cause: BaseException, what: str) -> ActorFailed:
         """For an ask whose handler did not come to an end."""
-        error = ActorFailed(f"{self.path} {what} {_kind(message)}: {type(cause).__name__}: {cause}")
+        error = ActorFailed(f"{self.path} {what} {_kind(item)}: {type(cause).__name__}: {cause}")
         error.__cause__ = cause
         return error
 
 
-def _kind(message: object) -> str:
-    return type(message).__qualname__
+def _kind(item: object) -> str:
+    return type(item.message if isinstance(item, Ask) else item).__qualname__

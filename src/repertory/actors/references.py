@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from threading import get_ident
-from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from repertory.actors.handlers import HandlerMethod
 from repertory.actors.mailbox import ENDED, NEVER, Ask, Mailbox
 from repertory.actors.observation import ActorStatistics, StopReason
 from repertory.actors.runtime import INLINE_QUOTA
+from repertory.actors.tree import ActorNode
 from repertory.errors import AskCycle
 
 MessageT_contra = TypeVar("MessageT_contra", contravariant=True)
@@ -51,53 +51,6 @@ class Askable(Protocol[RefT_contra, ReplyT_co]):
         ...
 
 
-class Death(msgspec.Struct, frozen=True):
-    """The signal that a watched actor is gone."""
-
-    ref: ActorRef[Any]
-    reason: StopReason
-
-
-Signal: TypeAlias = Death | Literal["pause", "resume"]
-"""What overtakes the messages in the mailbox."""
-
-
-class Referent(Protocol):
-    """What a reference can do to its actor, beside putting messages into its mailbox. See ``tree.ActorNode``."""
-
-    def handle_inline(self, found: HandlerMethod, request: Any, deadline: float) -> Any:
-        """Handle a request here and now."""
-        ...
-
-    def signal(self, signal: Signal) -> None:
-        """Overtake the mailbox."""
-        ...
-
-    def stop(self, drain_timeout: float | None) -> None:
-        """Stop gracefully."""
-        ...
-
-    def kill(self) -> None:
-        """Stop at once."""
-        ...
-
-    async def wait_stopped(self) -> StopReason:
-        """Wait for the end."""
-        ...
-
-    def add_watcher(self, watcher: Referent) -> None:
-        """Have a watcher be signalled of this actor's death."""
-        ...
-
-    def discard_watcher(self, watcher: Referent) -> None:
-        """Undo that."""
-        ...
-
-    def statistics(self) -> ActorStatistics:
-        """Count."""
-        ...
-
-
 class ActorRef(Generic[MessageT_contra]):
     """A reference to an actor that takes messages of one type, usually a union.
 
@@ -105,11 +58,12 @@ class ActorRef(Generic[MessageT_contra]):
     ``stop``, ``kill``, ``pause`` and ``resume`` may be called from any OS thread, the rest in the scheduler's.
     """
 
-    __slots__ = ("_actor", "_mailbox")
+    __slots__ = ("_mailbox", "_node")
 
-    def __init__(self, actor: Referent, mailbox: Mailbox) -> None:
-        self._actor = actor
-        self._mailbox = mailbox
+    def __init__(self, node: ActorNode) -> None:
+        self._node = node
+        self._mailbox = node.mailbox
+        node.ref = self  # there is one for each actor
 
     def __repr__(self) -> str:
         return f"<ActorRef {self.path}>"
@@ -122,7 +76,7 @@ class ActorRef(Generic[MessageT_contra]):
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return self._mailbox.path.rpartition("/")[2]
+        return self._node.name
 
     def tell(self, message: MessageT_contra) -> None:
         """Put a message into the mailbox and go on.
@@ -210,14 +164,14 @@ class ActorRef(Generic[MessageT_contra]):
             if reply_timeout is not None:
                 deadline = min(deadline, now + reply_timeout)
             late = now >= deadline
-        if box.idle and not late:
+        if box.idle and box.plain_handlers and not late:
             if not runtime.inline_left:
                 runtime.inline_left = INLINE_QUOTA
                 await checkpoint()
-            found = box.plain_handlers.get(type(request))
-            if found is not None and box.idle:  # still, after the checkpoint
+            found = box.plain_handlers.get(type(request)) if box.idle else None  # still, after the checkpoint
+            if found is not None:
                 runtime.inline_left -= 1
-                return cast("ReplyT", self._actor.handle_inline(found, request, deadline))
+                return cast("ReplyT", self._node.handle_inline(found, request))
         ask = Ask(request, box, deadline)
         if asker is not None:
             if box is asker or box.asking:
@@ -256,32 +210,32 @@ class ActorRef(Generic[MessageT_contra]):
                 not handled goes to dead letters. None for the system's. An earlier end than one asked for before
                 is obeyed, a later one ignored.
         """
-        self._mailbox.runtime.run_in_thread(lambda: self._actor.stop(drain_timeout))
+        self._mailbox.runtime.run_in_thread(self._node.stop, drain_timeout)
 
     def kill(self) -> None:
         """Cancel the actor, its background tasks and its children now. It is not restarted."""
-        self._mailbox.runtime.run_in_thread(self._actor.kill)
+        self._mailbox.runtime.run_in_thread(self._node.kill)
 
     def pause(self) -> None:
         """Handle no further message until ``resume``; messages wait. Stopping ends the pause."""
-        self._mailbox.runtime.run_in_thread(lambda: self._actor.signal("pause"))
+        self._mailbox.runtime.run_in_thread(self._node.signal, "pause")
 
     def resume(self) -> None:
         """Go on after ``pause``."""
-        self._mailbox.runtime.run_in_thread(lambda: self._actor.signal("resume"))
+        self._mailbox.runtime.run_in_thread(self._node.signal, "resume")
 
     async def wait_stopped(self) -> StopReason:
         """Wait until the actor is gone for good, and its children with it."""
-        return await self._actor.wait_stopped()
+        return await self._node.wait_stopped()
 
     def statistics(self) -> ActorStatistics:
         """The actor's counts at this instant."""
-        return self._actor.statistics()
+        return self._node.statistics()
 
 
-def referent_of(ref: ActorRef[Any]) -> Referent:
+def node_of(ref: ActorRef[Any]) -> ActorNode:
     """The actor behind a reference."""
-    return ref._actor  # pyright: ignore[reportPrivateUsage] - the one way in
+    return ref._node  # pyright: ignore[reportPrivateUsage] - the one way in
 
 
 def _refuse_cycle(ask: Ask, asker: Mailbox) -> None:
@@ -292,17 +246,10 @@ def _refuse_cycle(ask: Ask, asker: Mailbox) -> None:
 
 
 def _waiting_path(start: Mailbox, goal: Mailbox) -> list[Mailbox] | None:
-    """Follow who waits for whom.
+    """The mailboxes from ``start`` to ``goal`` if ``start`` waits for ``goal``, directly or through others.
 
     Every actor knows the asks its handler waits for, so this finds both an ask up its own chain and two actors
     that ask each other at the same time.
-
-    Args:
-        start: Of the actor to be asked.
-        goal: Of the actor that wants to ask.
-
-    Returns:
-        The mailboxes from ``start`` to ``goal`` if ``start`` waits for ``goal``, directly or through others.
     """
     if start is goal:
         return [start]

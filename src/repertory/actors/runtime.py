@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from repertory.actors.observation import DeadLetters
 from repertory.actors.scheduler import Nursery, TimingWheel, current_scheduler
+
+ArgsT = TypeVarTuple("ArgsT")
 
 INLINE_QUOTA = 256
 """Inline asks in one system between two checkpoints: as many as messages that an actor handles between two."""
 
 
 class Runtime:
-    """The inside of an ``ActorSystem``.
-
-    Attributes:
-        scheduler: trio or asyncio.
-        thread: The scheduler's thread.
-        wheel: The timers of all asks.
-        inline_left: How many more asks may run inline before one must be a checkpoint.
-        foreign: What other OS threads want done, messages above all.
-        parked: The sleeping courier.
-        failure: The crash at the top that ends the system.
-    """
+    """The inside of an ``ActorSystem``."""
 
     def __init__(
         self,
@@ -37,29 +30,29 @@ class Runtime:
         timer_resolution: float,
         dead_letters: DeadLetters,
     ) -> None:
-        self.scheduler = current_scheduler()
-        self.thread = get_ident()
         self.nursery = nursery
+        self.scheduler = current_scheduler()
+        self.thread = get_ident()  # the scheduler's
         self.drain_timeout = drain_timeout
         self.cleanup_timeout = cleanup_timeout
-        self.wheel = TimingWheel(self.scheduler, timer_resolution)
+        self.wheel = TimingWheel(self.scheduler, timer_resolution)  # the timers of all asks
         self.dead_letters = dead_letters
-        self.inline_left = INLINE_QUOTA
-        self.foreign: deque[Callable[[], None]] = deque()
-        self.parked: Any = None
-        self.failure: BaseException | None = None
+        self.inline_left = INLINE_QUOTA  # how many more asks may run inline before one must be a checkpoint
+        self.foreign: deque[Callable[[], None]] = deque()  # what other OS threads want done, messages above all
+        self.parked: Any = None  # the sleeping courier
+        self.failure: BaseException | None = None  # the crash at the top that ends the system
         self.actors = self.spawned = self.crashes = self.restarts = self.asks_timed_out = 0
         self._courier_runs = False
         self._announced = False
 
-    def run_in_thread(self, function: Callable[[], None]) -> None:
+    def run_in_thread(self, function: Callable[[*ArgsT], None], *args: *ArgsT) -> None:
         """Call a function in the scheduler's thread: now if this is it, else soon."""
         if get_ident() == self.thread:
             self.run_errands()  # what a thread told before the caller heard of it comes first
-            function()
+            function(*args)
         else:
             with suppress(RuntimeError):  # the scheduler has ended, and all actors with it
-                self.hand_over(function)
+                self.hand_over(partial(function, *args))
 
     def hand_over(self, errand: Callable[[], None]) -> None:
         """Have something done in the scheduler's thread; from any other. Errands of one thread keep their order.

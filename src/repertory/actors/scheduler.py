@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
@@ -31,92 +31,66 @@ class Parkable(Protocol):
     parked: Any
 
 
-class Scheduler(Protocol):
-    """Sleeping, waking, starting, telling the time."""
-
-    def now(self) -> float:
-        """Seconds on the scheduler's clock."""
-        ...
-
-    def open_nursery(self) -> AbstractAsyncContextManager[Nursery]:
-        """Open a place for tasks."""
-        ...
-
-    async def park(self, spot: Parkable) -> None:
-        """Sleep until ``unpark(spot)``. Cancelling leaves the spot free; nothing else is lost."""
-        ...
-
-    def unpark(self, spot: Parkable) -> None:
-        """Wake the task that sleeps on the spot, if there is one."""
-        ...
-
-    def is_parked(self, spot: Parkable) -> bool:
-        """Whether a task sleeps on the spot. One that was cancelled does not, although it has not run since."""
-        ...
-
-    def post(self, function: Callable[[], object]) -> None:
-        """Run a function in the scheduler's thread, soon; from any thread. RuntimeError when it has ended."""
-        ...
-
-
 class _TrioScheduler:
-    """trio's own primitives."""
+    """Sleeping, waking, starting, telling the time, with trio's own primitives."""
 
     def __init__(self) -> None:
         import trio
 
-        self.now = trio.lowlevel.current_clock().current_time  # trio.current_time looks it up each time
+        # Seconds on the scheduler's clock. trio.current_time looks the clock up each time.
+        self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
         self.open_nursery = cast("Callable[[], AbstractAsyncContextManager[Nursery]]", trio.open_nursery)
         self._token = trio.lowlevel.current_trio_token()
         self._lowlevel = trio.lowlevel
         self._succeeded = trio.lowlevel.Abort.SUCCEEDED
 
-    async def park(self, spot: Parkable) -> None:
-        spot.parked = self._lowlevel.current_task()
+    def park(self, spot: Parkable) -> Awaitable[object]:
+        """Sleep until ``unpark(spot)``; to be awaited at once. Cancelling leaves the spot free; nothing else is lost.
 
-        succeeded = self._succeeded
+        A plain function, since a coroutine of its own would be one more frame to go through at each wake-up.
+        """
+        spot.parked = self._lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
             spot.parked = None
-            return succeeded
+            return self._succeeded
 
-        await self._lowlevel.wait_task_rescheduled(abort)
+        return self._lowlevel.wait_task_rescheduled(abort)
 
     def unpark(self, spot: Parkable) -> None:
+        """Wake the task that sleeps on the spot, if there is one."""
         task = spot.parked
         if task is not None:
             spot.parked = None
             self._lowlevel.reschedule(task)
 
     def is_parked(self, spot: Parkable) -> bool:
+        """Whether a task sleeps on the spot. One that was cancelled does not, although it has not run since."""
         return spot.parked is not None
 
     def post(self, function: Callable[[], object]) -> None:
+        """Run a function in the scheduler's thread, soon; from any thread. RuntimeError when it has ended."""
         self._token.run_sync_soon(function)
 
 
 class _AsyncioScheduler:
-    """Futures of the running loop; uvloop too."""
+    """The same with futures of the running loop; uvloop too."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.now = loop.time
+        self.now: Callable[[], float] = loop.time
         self.open_nursery = cast("Callable[[], AbstractAsyncContextManager[Nursery]]", anyio.create_task_group)
         self._loop = loop
-        self._create_future = loop.create_future
 
-    async def park(self, spot: Parkable) -> None:
-        spot.parked = future = self._create_future()
-        try:
-            await future
-        finally:
-            spot.parked = None
+    def park(self, spot: Parkable) -> Awaitable[object]:
+        spot.parked = future = self._loop.create_future()
+        return future
 
     def unpark(self, spot: Parkable) -> None:
         future = spot.parked
         if future is not None:
             spot.parked = None
-            if not future.done():  # cancelled in this very pass
+            if not future.done():  # else the sleeper was cancelled
                 future.set_result(None)
 
     def is_parked(self, spot: Parkable) -> bool:
@@ -124,6 +98,9 @@ class _AsyncioScheduler:
 
     def post(self, function: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(function)
+
+
+Scheduler: TypeAlias = _TrioScheduler | _AsyncioScheduler
 
 
 def current_scheduler() -> Scheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -13,7 +13,6 @@ Restart: TypeAlias = Literal["permanent", "transient", "temporary"]
 
 Strategy: TypeAlias = Literal["one-for-one", "one-for-all", "rest-for-one"]
 """Who is restarted with a crashed child: nobody, all its siblings, or those started after it."""
-
 
 Overflow: TypeAlias = Literal["fail", "drop-new", "drop-old", "wait"]
 """What happens when a mailbox is full.
@@ -87,14 +86,17 @@ class SpawnOptions(TypedDict, total=False):
     lazy: bool
 
 
+_Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Spawn options with their defaults; one object is shared by all actors spawned without options."""
 
     restart: Restart = "transient"
     supervision: Supervision | None = None
-    capacity: int = 10_000
+    capacity: _Positive = 10_000
     overflow: Overflow = "wait"
-    attempts: int = 1
+    attempts: _Positive = 1
     lazy: bool = False
 
 
@@ -110,44 +112,28 @@ def settings_of(options: SpawnOptions) -> Settings:
     if not options:
         return _DEFAULT_SETTINGS
     try:
-        settings = msgspec.convert(dict(options), Settings, from_attributes=True)
+        return msgspec.convert(dict(options), Settings, from_attributes=True)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"cannot spawn: {error}") from error
-    for name in ("capacity", "attempts"):
-        if getattr(settings, name) < 1:
-            raise ConfigurationError(f"cannot spawn: {name} must be at least 1, not {getattr(settings, name)}")
-    return settings
 
 
 class Comeback(msgspec.Struct, frozen=True):
-    """The decision to restart.
+    """The decision to restart."""
 
-    Attributes:
-        error: What made it necessary.
-        delay: Seconds to wait.
-        grouped: Hold still until the restart of the group.
-    """
-
-    error: BaseException | None
-    delay: float = 0.0
-    grouped: bool = False
+    error: BaseException | None  # what made it necessary
+    delay: float = 0.0  # seconds to wait
+    grouped: bool = False  # hold still until the restart of the group
 
 
 class RestartHistory:
     """The restarts of one child, or of one group."""
-
-    __slots__ = ("_in_a_row", "_times")
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._in_a_row = 0
 
     def allow(self, policy: Supervision, now: float) -> float | None:
-        """Note one more restart.
-
-        Returns:
-            Seconds to wait before it, or None if it is one too many.
-        """
+        """Note one more restart, and say how many seconds to wait before it; None if it is one too many."""
         if self._times and now - self._times[-1] > policy.backoff_reset:
             self._in_a_row = 0
         self._times = [time for time in self._times if now - time < policy.period]

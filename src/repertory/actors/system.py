@@ -21,8 +21,7 @@ MessageT = TypeVar("MessageT")
 class ActorSystem:
     """A tree of actors. Made by ``open_system``; all actors are gone when its block is left."""
 
-    def __init__(self, name: str, runtime: Runtime, top: Children) -> None:
-        self.name = name
+    def __init__(self, runtime: Runtime, top: Children) -> None:
         self._runtime = runtime
         self._top = top
 
@@ -40,7 +39,7 @@ class ActorSystem:
         self, factory: Callable[[], object], name: str | None = None, **options: Unpack[SpawnOptions]
     ) -> ActorRef[Any]:
         """Start an actor at the top of the tree; see ``ActorContext.spawn``."""
-        return self._top.spawn(factory, name, options)
+        return ActorRef(self._top.spawn(factory, name, options))
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -82,7 +81,7 @@ async def open_system(
     block, or its cancellation, kills them. Either way none is left afterwards.
 
     Args:
-        name: For display.
+        name: For the names of its tasks.
         supervision: How actors at the top are supervised; None for the defaults of ``Supervision``.
         drain_timeout: Seconds that an actor at the top has to handle what it has accepted and to stop its children,
             when it is stopped without a limit of its own.
@@ -105,11 +104,11 @@ async def open_system(
             timer_resolution=timer_resolution,
             dead_letters=DeadLetters(on_dead_letter),
         )
-        top = Children(runtime, None, nursery, run_actor, policy=supervision, escalate=runtime.fail)
+        top = Children(runtime, None, nursery, run_actor, supervision)
         nursery.start_soon(runtime.run_courier, name=f"{name} courier")
         nursery.start_soon(runtime.wheel.run, name=f"{name} timing wheel")
         try:
-            yield ActorSystem(name, runtime, top)
+            yield ActorSystem(runtime, top)
             runtime.run_errands()
             await top.stop_all()
         except Exception as error:  # noqa: BLE001 - raised again below, without the nursery's group around it

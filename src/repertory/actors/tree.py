@@ -7,20 +7,33 @@ Everything here is synchronous, or waits, and runs in the scheduler's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import anyio
+import msgspec
 
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
-from repertory.actors.mailbox import NEVER, NO_HANDLERS, Mailbox
+from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, ActorStatistics, StopReason
-from repertory.actors.references import ActorRef, Death, Referent, Signal, referent_of
 from repertory.actors.runtime import Runtime
 from repertory.actors.scheduler import Nursery
-from repertory.actors.supervision import Comeback, RestartHistory, Settings, SpawnOptions, Supervision, settings_of
+from repertory.actors.supervision import Comeback, RestartHistory, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
 
+class Death(msgspec.Struct, frozen=True):
+    """The signal that a watched actor is gone."""
+
+    node: ActorNode
+    reason: StopReason
+
+
+Signal: TypeAlias = Death | Literal["pause", "resume"]
+"""What overtakes the messages in the mailbox."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class ActorNode:
     """One actor as the runtime sees it.
 
@@ -28,9 +41,15 @@ class ActorNode:
     its group is being restarted. The task looks at all of them where it decides.
     """
 
+    siblings: Children
+    factory: Callable[[], object]
+    name: str
+    mailbox: Mailbox = field(init=False)
+    ref: Any = None  # the one ActorRef to it, which is made above this module
     state: ActorState = "new"
     state_changed: anyio.Event | None = None
-    watchers: set[Referent] | None = None  # to be signalled when it is gone
+    control: list[Signal] | None = None  # overtakes the messages
+    watchers: set[ActorNode] | None = None  # to be signalled when it is gone
     history: RestartHistory | None = None  # its own, where each child has one
     crashes: int = 0
     restarts: int = 0
@@ -42,36 +61,26 @@ class ActorNode:
     nursery: Nursery | None = None  # where its children and background tasks live
     children: Children | None = None
     tasks: set[anyio.CancelScope] | None = None  # the scopes of its background tasks
-    watching: set[ActorRef[Any]] | None = None  # whose death it wants to hear of
+    watching: set[ActorNode] | None = None  # whose death it wants to hear of
 
+    # What is asked of it.
     paused: bool = False
+    closing: bool = False  # told to stop, gracefully or not
     stopped_itself: bool = False  # so if it is permanent it comes back
     stop_deadline: float = NEVER  # when a graceful stop is over
     killed: bool = False  # never comes back
-    failure: BaseException | None = None  # the crash that ends the incarnation
-    halted: bool = False  # the incarnation ends for the sake of the group
+    cancelled: bool = False  # the incarnation is to end now
+    failure: BaseException | None = None  # the crash that ends it
+    halted: bool = False  # it ends for the sake of the group
     halt_error: BaseException | None = None  # because of this crash of a sibling
     awaits_group: bool = False  # it holds still until the group is restarted
-
-    def __init__(
-        self, siblings: Children, factory: Callable[[], object], name: str, path: str, settings: Settings
-    ) -> None:
-        self.siblings = siblings
-        self.factory = factory
-        self.name = name
-        self.mailbox = Mailbox(path, siblings.runtime, settings, self.launch)
-        self.ref: ActorRef[Any] = ActorRef(self, self.mailbox)
-        # Read before every message, so not left to defaults of the class, which are slower to find.
-        self.control: list[Signal] | None = None  # overtakes the messages
-        self.closing = False  # told to stop, gracefully or not
-        self.cancelled = False  # the incarnation is to end now
 
     # --- waking and waiting ---------------------------------------------------------------------------
 
     def launch(self) -> None:
         """Start the actor's task."""
         box = self.mailbox
-        box.launch = None
+        box.unlaunched = None
         box.idle = False
         self.state = "starting"
         self.siblings.nursery.start_soon(self.siblings.run, self, name=box.path)
@@ -106,11 +115,10 @@ class ActorNode:
 
     # --- handling in the asker's task -----------------------------------------------------------------
 
-    def handle_inline(self, found: HandlerMethod, request: Any, deadline: float) -> Any:
+    def handle_inline(self, found: HandlerMethod, request: Any) -> Any:
         """Handle a request in the asker's task. The handler cannot suspend, so nothing can come between."""
         box = self.mailbox
         box.idle = False
-        box.deadline = deadline
         crashed = False
         try:
             if found.wants_context:
@@ -124,7 +132,6 @@ class ActorNode:
             self.fail(error)
             raise box.failed_error(request, error, "crashed on") from error
         finally:
-            box.deadline = NEVER
             if not crashed:
                 box.handled += 1
                 box.handled_inline += 1
@@ -136,20 +143,15 @@ class ActorNode:
     # --- ending ---------------------------------------------------------------------------------------
 
     def stop(self, drain_timeout: float | None, *, by_itself: bool = False) -> None:
-        """Stop gracefully within so many seconds."""
-        runtime = self.mailbox.runtime
-        timeout = runtime.drain_timeout if drain_timeout is None else drain_timeout
-        self.stop_at(runtime.scheduler.now() + timeout, by_itself=by_itself)
-
-    def stop_at(self, deadline: float, *, by_itself: bool = False) -> None:
-        """Stop gracefully, at the latest at a time of the scheduler's clock."""
+        """Stop gracefully within so many seconds; None for the system's drain time."""
         if self.state == "stopped":
             return
         box = self.mailbox
+        timeout = box.runtime.drain_timeout if drain_timeout is None else drain_timeout
         # Told to stop from outside, even a permanent actor stays down.
         self.stopped_itself = by_itself and (self.stopped_itself or not self.closing)
         self.closing = True
-        self.stop_deadline = min(self.stop_deadline, deadline)
+        self.stop_deadline = min(self.stop_deadline, box.runtime.scheduler.now() + timeout)
         was_idle = box.idle
         box.close()
         if self.state == "new":
@@ -212,14 +214,14 @@ class ActorNode:
         """Its tasks and children are gone; the hook for the farewell is still to come."""
         box = self.mailbox
         box.idle = False
-        box.plain_handlers = NO_HANDLERS
+        box.plain_handlers = None
         box.asking = None
         self.nursery = None
         if self.children is not None:
             self.children.sweep()
             self.children = None
-        for ref in self.watching or ():
-            referent_of(ref).discard_watcher(self)
+        for node in self.watching or ():
+            node.discard_watcher(self)
         self.watching = None
 
     def finish(self, reason: StopReason) -> None:
@@ -229,26 +231,26 @@ class ActorNode:
         self.mailbox.end(reason)
         watchers, self.watchers = self.watchers, None
         for watcher in watchers or ():
-            watcher.signal(Death(self.ref, reason))
+            watcher.signal(Death(self, reason))
         self.awaits_group = False
-        self.siblings.leave(self)
+        del self.siblings.members[self.name]
+        self.siblings.runtime.actors -= 1
         self.become("stopped")
 
     # --- being seen -----------------------------------------------------------------------------------
 
-    def add_watcher(self, watcher: Referent) -> None:
+    def add_watcher(self, watcher: ActorNode) -> None:
         """Have a watcher be signalled of this actor's death; at once if it is dead."""
         if self.mailbox.reason is not None:
-            watcher.signal(Death(self.ref, self.mailbox.reason))
+            watcher.signal(Death(self, self.mailbox.reason))
             return
         if self.watchers is None:
             self.watchers = set()
         self.watchers.add(watcher)
 
-    def discard_watcher(self, watcher: Referent) -> None:
+    def discard_watcher(self, watcher: ActorNode) -> None:
         """Undo ``add_watcher``."""
-        if self.watchers is not None:
-            self.watchers.discard(watcher)
+        (self.watchers or set()).discard(watcher)
 
     def statistics(self) -> ActorStatistics:
         """The counts at this instant."""
@@ -271,14 +273,7 @@ class ActorNode:
 
 
 class Children:
-    """Living actors with one parent, in the order they were started, and the policy they live under.
-
-    Attributes:
-        parent: Their parent; None at the top of the tree.
-        members: The children by name. A child that stops leaves.
-        nursery: Where their tasks live. It belongs to the parent's incarnation, so a parent outlives its children.
-        run: The task of an actor. Given, since it is made of what stands above this module.
-    """
+    """Living actors with one parent, in the order they were started, and the policy they live under."""
 
     def __init__(
         self,
@@ -286,24 +281,21 @@ class Children:
         parent: ActorNode | None,
         nursery: Nursery,
         run: Callable[[ActorNode], Coroutine[Any, Any, None]],
-        *,
         policy: Supervision | None,
-        escalate: Callable[[BaseException], None],
     ) -> None:
         self.runtime = runtime
-        self.parent = parent
-        self.members: dict[str, ActorNode] = {}
-        self.nursery = nursery
-        self.run = run
+        self.parent = parent  # None at the top of the tree
+        self.members: dict[str, ActorNode] = {}  # by name; a child that stops leaves
+        self.nursery = nursery  # where their tasks live: of the parent's incarnation, so a parent outlives its children
+        self.run = run  # the task of an actor; given, since it is made of what stands above this module
         self.closed = False
         self._path = "" if parent is None else parent.mailbox.path
         self._policy = policy or Supervision()
-        self._escalate = escalate
         self._history = RestartHistory()
         self._group_lock = anyio.Lock()
         self._spawned = 0
 
-    def spawn(self, factory: Callable[[], object], name: str | None, options: SpawnOptions) -> ActorRef[Any]:
+    def spawn(self, factory: Callable[[], object], name: str | None, options: SpawnOptions) -> ActorNode:
         """Start a child; see ``ActorContext.spawn``."""
         settings = settings_of(options)
         if isinstance(factory, type):
@@ -318,31 +310,23 @@ class Children:
             raise ConfigurationError(f"{path} exists already; names of living siblings differ")
         if self.closed:
             raise ActorStopped(f"cannot spawn {name!r}: its parent is stopping")
-        node = self.members[name] = ActorNode(self, factory, name, path, settings)
+        node = self.members[name] = ActorNode(self, factory, name)
+        node.mailbox = Mailbox(path, self.runtime, settings, node, self.runtime.thread, settings.capacity)
         self.runtime.actors += 1
         self.runtime.spawned += 1
         if not settings.lazy:
             node.launch()
-        return node.ref
-
-    def leave(self, node: ActorNode) -> None:
-        """A child is gone for good."""
-        del self.members[node.name]
-        self.runtime.actors -= 1
+        return node
 
     async def stop_all(self, deadline: float | None = None) -> None:
         """Stop the children one by one, the last started first, and spawn no more.
 
-        Args:
-            deadline: For all of them; None gives each the drain time of the system.
+        The deadline is for all of them; None gives each the drain time of the system.
         """
         self.closed = True
         while self.members:
             node = next(reversed(self.members.values()))
-            if deadline is None:
-                node.stop(None)
-            else:
-                node.stop_at(deadline)
+            node.stop(None if deadline is None else deadline - self.runtime.scheduler.now())
             await node.wait_stopped()
 
     def sweep(self) -> None:
@@ -356,10 +340,9 @@ class Children:
         policy = self._policy
         if node.mailbox.settings.restart == "temporary":
             return StopReason("failed", error)
-        alone = policy.strategy == "one-for-one"
-        if alone and node.history is None:
-            node.history = RestartHistory()
-        history = node.history if alone and node.history is not None else self._history
+        history, alone = self._history, policy.strategy == "one-for-one"
+        if alone:
+            history = node.history = node.history or RestartHistory()
         delay = history.allow(policy, self.runtime.scheduler.now())
         if delay is not None:
             return Comeback(error, delay, grouped=not alone)
@@ -367,7 +350,7 @@ class Children:
             limit = f"{policy.max_restarts} restarts in {policy.period:g} s"
             failure = ActorFailed(f"{node.mailbox.path} needed more than {limit}: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._escalate(failure)
+            (self.parent or self.runtime).fail(failure)
         return StopReason("failed", error)
 
     def restart_group(self, failed: ActorNode, comeback: Comeback) -> None:
