@@ -110,13 +110,14 @@ def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], words
     [
         ({"alerts": 5}, "open_supervisor: alerts must be AlertThresholds, or None for no alerts, got 5"),
         ({"alerts": True}, "open_supervisor: alerts must be AlertThresholds"),
-        ({"summaries": "claude-haiku-4-5"}, "open_supervisor: summaries must be a Strategy, such as ModelStrategy"),
-        ({"summaries": object()}, "open_supervisor: summaries must be a Strategy"),
-        ({"summaries": ScriptedModel([])}, "open_supervisor: summaries must be a Strategy"),
+        ({"summaries": object()}, "open_supervisor: summaries must be a Model, the name of one, or several, got <obj"),
+        ({"summaries": ScriptedModel}, "open_supervisor: summaries must be a Model"),
+        ({"summaries": ["offline", None]}, "open_supervisor: summaries must be a Model, the name of one, or several"),
+        ({"summaries": "no such"}, "malformed model name 'no such'"),
     ],
 )
 async def test_a_supervisor_takes_nothing_that_would_only_fail_later(options: dict[str, Any], words: str) -> None:
-    """The name of a model is no strategy: it would be extractive summaries that nobody asked for."""
+    """Also the name of a model that nobody can reach: it would be summaries without a model that nobody asked for."""
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         async with rp.open_supervisor(**options):
             pass

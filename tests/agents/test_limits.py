@@ -19,7 +19,6 @@ from repertory.llm import with_prices
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, cost_at_most, profile_for
-from repertory.summarizer import ModelStrategy
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import _Tree, limit_storm
@@ -261,12 +260,12 @@ async def test_a_limit_on_money_is_refused_where_nobody_knows_the_prices(agent: 
 async def test_a_limit_on_money_knows_what_summaries_cost_too() -> None:
     """A summarizer's model without prices would spend unseen; one that was said to be free may be used."""
     agent = rp.Agent("a", limits=rp.Limits(cost=1.0))
-    async with rp.open_supervisor(model=ScriptedModel([]), summaries=ModelStrategy(UNKNOWN)) as supervisor:
+    async with rp.open_supervisor(model=ScriptedModel([]), summaries=UNKNOWN) as supervisor:
         with pytest.raises(ConfigurationError, match="writes summaries"):
             await supervisor.spawn(agent, "Go.")
     free = with_prices(profile_for("mystery"), input=0.0, output=0.0)
     model = ScriptedModel(["Done."], profile=free)
-    async with rp.open_supervisor(model=model, summaries=ModelStrategy(model)) as supervisor:
+    async with rp.open_supervisor(model=model, summaries=model) as supervisor:
         assert await (await supervisor.spawn(agent, "Go.")).wait_result() == "Done."
 
 

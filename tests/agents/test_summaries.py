@@ -14,11 +14,13 @@ import repertory as rp
 from backends import RunAsync
 from repertory.agents import Alert, SummaryRefused, SummaryTaken
 from repertory.errors import ConfigurationError, ModelUnavailable
-from repertory.llm.messages import text_of
-from repertory.summarizer import ModelStrategy, SummaryTask, SummaryText
+from repertory.llm.messages import Text, text_of
+from repertory.llm.model import ModelResponse
+from repertory.llm.profiles import OFFLINE, with_prices
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 MANY = rp.Limits(iterations=99)
+FREE = with_prices(OFFLINE, input=0, output=0)
 
 
 @rp.tool(effect="pure")
@@ -28,19 +30,17 @@ async def read_log(day: int) -> str:
     return "\n".join(f"day {day}, hour {hour}: ship {day * 100 + hour} at berth {hour % 7}" for hour in range(100))
 
 
-class Slow:
+class Slow(FunctionModel):
     """Takes half a minute for a summary."""
 
-    name = "slow"
-
     def __init__(self) -> None:
+        super().__init__(self._answer, profile=FREE)
         self.asked_at: list[float] = []
 
-    async def summarize(self, task: SummaryTask) -> SummaryText:
-        """Wait, then write."""
+    async def _answer(self, request: Any) -> str:
         self.asked_at.append(trio.current_time())
         await trio.sleep(30)
-        return SummaryText(f"GOAL: to read. FACTS: {len(self.asked_at)}")
+        return f"GOAL: to read_log. FACTS: {len(self.asked_at)}"
 
 
 @pytest.mark.parametrize("rhythm", ["thrifty", "strict"])
@@ -74,7 +74,7 @@ async def test_no_step_waits_for_a_slow_summarizer(rhythm: Any, autojump_clock: 
 async def test_a_model_that_fails_every_time_raises_an_alert(answer: Any, tmp_path: Path) -> None:
     """The extractive summaries in its place keep the run going; that they had to is said, counted and kept."""
     strict = rp.ContextPolicy(rhythm="strict", window=2, summarize_every=5)
-    failing = ModelStrategy(FunctionModel(lambda request: answer))
+    failing = FunctionModel(lambda request: answer)
     path = tmp_path / "runs.db"
     reader = Reader(13, stop_at=12)  # when iterations 5 and 10 have asked
     async with rp.open_supervisor(path, model=reader.model, summaries=failing, durability="process") as supervisor:
@@ -108,9 +108,9 @@ async def test_a_caller_gets_the_newest_summary_that_covers_an_iteration(tmp_pat
 
     def answer(request: Any) -> str:
         seen.append(text_of(request.messages[0].content))
-        return f"GOAL: to read, {len(seen)}."
+        return f"GOAL: to read_log, {len(seen)}."
 
-    small = ModelStrategy(FunctionModel(answer))
+    small = FunctionModel(answer)
     reader = Reader(20, stop_at=12)
     async with rp.open_supervisor(
         path, model=reader.model, summaries=small, durability="process", drain_timeout=0.01
@@ -119,32 +119,33 @@ async def test_a_caller_gets_the_newest_summary_that_covers_an_iteration(tmp_pat
         await reader.arrived.wait()
         while (found := await run.summary(start_iteration=6)) is None:
             await trio.lowlevel.checkpoint()
-        assert (text_of(found.content), found.first, found.last) == ("GOAL: to read, 2.", 0, 20)
+        assert (text_of(found.content), found.first, found.last) == ("GOAL: to read_log, 2.", 0, 20)
         assert await run.summary(start_iteration=2) == await run.summary() == found
         assert await run.summary(start_iteration=11) is None
         with pytest.raises(ConfigurationError, match="Expected `int`, got `str`"):
             await run.summary(start_iteration=cast("int", "6"))
-    assert "GOAL: to read, 1." in seen[1]
+    assert "GOAL: to read_log, 1." in seen[1]
     async with rp.open_supervisor(path, model=Reader(0, stop_at=99).model, durability="process") as supervisor:
         resumed = await supervisor.resume(run.id, agent=clerk(strict, limits=MANY))
         assert await resumed.summary(start_iteration=6) == found
 
 
-class Returning:
+class Returning(FunctionModel):
     """Returns what it was made with."""
 
-    name = "returning"
-
     def __init__(self, answer: Any) -> None:
+        super().__init__(lambda request: "")
         self.answer = answer
 
-    async def summarize(self, task: SummaryTask) -> Any:
+    async def complete(self, request: Any, **options: Any) -> Any:
         """Give it."""
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [42, None, SummaryText(5), SummaryText("GOAL: \ud800\0")], ids=repr)  # type: ignore[arg-type]
-def test_no_run_notices_what_a_strategy_returns(answer: Any, run_async: RunAsync) -> None:
+@pytest.mark.parametrize(
+    "answer", [42, None, ModelResponse(content=(5,)), ModelResponse(content=(Text("GOAL: \ud800\0"),))], ids=repr
+)  # type: ignore[arg-type]
+def test_no_run_notices_what_a_model_of_summaries_returns(answer: Any, run_async: RunAsync) -> None:
     """Neither the one that asked nor the next one of the same process."""
 
     async def main() -> None:

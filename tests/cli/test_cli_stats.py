@@ -19,7 +19,6 @@ from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import MemoryJournal, RunStatistics
-from repertory.summarizer import ModelStrategy
 from repertory.testing import FunctionModel, call
 
 PROFILE = profile_for("claude-sonnet-4-5")
@@ -142,7 +141,7 @@ def test_a_summary_that_fell_back_is_told_from_one_that_was_written(tmp_path: Pa
     async def main() -> None:
         policy = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=4)
         agent = rp.Agent("clerk", tools=[read_log], context=policy)
-        strategy = ModelStrategy(FunctionModel(broken))
+        strategy = FunctionModel(broken)
         async with rp.open_supervisor(path, model=answers(), summaries=strategy) as supervisor:
             await (await supervisor.spawn(agent, "Read.")).wait_result()
 

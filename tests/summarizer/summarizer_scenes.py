@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import msgspec
 
 from repertory.actors import Accepts, ActorRef, handler, open_system
-from repertory.llm.messages import Text, ToolResult, ToolUse
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
+from repertory.llm.model import Model, ModelRequest
 from repertory.record import Draft, Ledger, MemoryJournal
 from repertory.summarizer import (
-    GetStatistics,
+    ResultNotSummarized,
+    ResultSummarized,
     Summarize,
     SummarizerActor,
-    SummarizerStatistics,
     SummaryFailed,
     SummaryReady,
-    SummaryTask,
-    SummaryText,
 )
+from repertory.testing import FunctionModel
+
+Heard: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
 GOOD = "GOAL: measure the tides.\nFACTS: lib/module_1.py line 1001"
 
@@ -30,9 +32,9 @@ GOOD = "GOAL: measure the tides.\nFACTS: lib/module_1.py line 1001"
 class Listener:
     """Collects what the summarizer answers."""
 
-    receives: Accepts[SummaryReady | SummaryFailed]
+    receives: Accepts[SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized]
 
-    def __init__(self, heard: list[SummaryReady | SummaryFailed], grew: list[anyio.Event]) -> None:
+    def __init__(self, heard: list[Heard], grew: list[anyio.Event]) -> None:
         self._heard = heard
         self._grew = grew
 
@@ -46,7 +48,17 @@ class Listener:
         """Take a failure."""
         self._take(message)
 
-    def _take(self, message: SummaryReady | SummaryFailed) -> None:
+    @handler
+    def summarized(self, message: ResultSummarized) -> None:
+        """Take a result's summary."""
+        self._take(message)
+
+    @handler
+    def not_summarized(self, message: ResultNotSummarized) -> None:
+        """Take a failure."""
+        self._take(message)
+
+    def _take(self, message: Heard) -> None:
         self._heard.append(message)
         self._grew[0].set()
         self._grew[0] = anyio.Event()
@@ -56,11 +68,12 @@ class Scene:
     """Everything a test needs at hand."""
 
     def __init__(self, summarizer: ActorRef[Any], listener: ActorRef[Any], journal: MemoryJournal, system: Any) -> None:
+        self.models: tuple[Model, ...] = ()
         self.summarizer = summarizer
         self.listener = listener
         self.journal = journal
         self.system = system
-        self.heard: list[SummaryReady | SummaryFailed] = []
+        self.heard: list[Heard] = []
         self.grew = [anyio.Event()]
         self.ledgers: dict[str, Ledger] = {}
 
@@ -101,6 +114,8 @@ class Scene:
                 "snapshot": snapshot,
                 "first": 0,
                 "upto": len(snapshot),
+                "models": self.models,
+                "tokens": 500,
                 "reply_to": self.listener,
                 **fields,
             }
@@ -108,54 +123,50 @@ class Scene:
         self.summarizer.tell(job)
         return job
 
-    async def wait_heard(self, count: int) -> list[SummaryReady | SummaryFailed]:
+    async def wait_heard(self, count: int) -> list[Heard]:
         """Wait until the listener has heard so many answers."""
         with anyio.fail_after(500):
             while len(self.heard) < count:
                 await self.grew[0].wait()
         return self.heard
 
-    async def counts(self) -> SummarizerStatistics:
-        """The summarizer's statistics."""
-        answer: SummarizerStatistics = await self.summarizer.ask(GetStatistics())
-        return answer
-
 
 @asynccontextmanager
-async def open_scene(strategy: Any = None, **options: Any) -> AsyncIterator[Scene]:
-    """Start a summarizer with a listener."""
-    heard: list[SummaryReady | SummaryFailed] = []
+async def open_scene(*models: Model, journal: MemoryJournal | None = None, **options: Any) -> AsyncIterator[Scene]:
+    """Start a summarizer with a listener; the models write, if there are any."""
+    heard: list[Heard] = []
     grew = [anyio.Event()]
-    journal = MemoryJournal()
+    journal = journal or MemoryJournal()
     async with open_system("scene") as system:
-        factory = partial(SummarizerActor, journal, strategy, clock=lambda: 7.0, **options)
+        factory = partial(SummarizerActor, journal, clock=lambda: 7.0, **options)
         scene = Scene(
             system.spawn(factory, "summarizer"),
             system.spawn(partial(Listener, heard, grew), "listener"),
             journal,
             system,
         )
-        scene.heard, scene.grew = heard, grew
+        scene.heard, scene.grew, scene.models = heard, grew, models
         yield scene
 
 
-class Gated:
-    """A strategy that waits for its gate, and notes what it was given."""
-
-    name = "gated"
+class Gated(FunctionModel):
+    """A model that waits for its gate; ``given`` are the texts that it was given."""
 
     def __init__(self, text: str = GOOD) -> None:
         self.gate = anyio.Event()
         self.text = text
-        self.tasks: list[SummaryTask] = []
+        super().__init__(self._answer)
 
-    async def summarize(self, task: SummaryTask) -> SummaryText:
-        """Note the task, and answer once the gate is open."""
-        self.tasks.append(task)
+    async def _answer(self, request: ModelRequest) -> str:
         await self.gate.wait()
-        return SummaryText(self.text, "some-model")
+        return self.text
+
+    @property
+    def given(self) -> list[str]:
+        """What it was asked to condense, by call."""
+        return [text_of(request.messages[0].content) for request in self.requests]
 
 
-def text_in(message: SummaryReady | SummaryFailed) -> str:
+def text_in(message: Heard) -> str:
     """What the summary says; "" for a failure."""
     return msgspec.json.encode(message).decode() if isinstance(message, SummaryReady) else ""

@@ -10,24 +10,17 @@ from summarizer_scenes import open_scene
 from repertory.errors import ModelUnavailable
 from repertory.llm import Message, ModelRequest, ModelResponse, Text, Usage
 from repertory.llm.messages import RawBlock
-from repertory.summarizer import ProviderStrategy, SummaryFailed, SummaryReady
+from repertory.summarizer import SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel
 
 BLOCK = RawBlock({"type": "compaction", "content": "GOAL: measure the tides.", "signature": "abc"})
 SENT = ModelRequest(model="m", messages=(Message("user", (Text("Measure. " * 500),)),))
 
 
-def provider(answer: Any) -> tuple[ProviderStrategy, list[ModelRequest]]:
-    """A strategy on a model with one answer; and what it is asked."""
-    asked: list[ModelRequest] = []
-
-    def respond(request: ModelRequest) -> Any:
-        asked.append(request)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return ProviderStrategy(FunctionModel(respond)), asked
+def provider(answer: Any) -> tuple[FunctionModel, list[ModelRequest]]:
+    """A model with one answer; and what it is asked."""
+    model = FunctionModel(lambda request: answer)
+    return model, model.requests
 
 
 def good(*blocks: Any, stop_reason: str = "compaction") -> ModelResponse:
@@ -39,10 +32,10 @@ def good(*blocks: Any, stop_reason: str = "compaction") -> ModelResponse:
 
 async def test_the_signed_block_is_stored_as_it_came() -> None:
     """Asked with exactly the request, durable before anyone is told, its call in the log."""
-    strategy, asked = provider(good(BLOCK))
+    model, asked = provider(good(BLOCK))
     async with open_scene() as scene:
         ledger = await scene.work(6)
-        scene.ask(ledger, strategy=strategy, request=SENT)
+        scene.ask(ledger, models=(model,), request=SENT)
         (answer,) = await scene.wait_heard(1)
         assert isinstance(answer, SummaryReady)
         assert (answer.summary.strategy, answer.summary.content) == ("provider", (BLOCK,))
@@ -70,39 +63,40 @@ async def test_the_signed_block_is_stored_as_it_came() -> None:
 )
 async def test_what_is_no_summary_is_refused_and_nobody_else_writes_one(answer: Any, words: str) -> None:
     """One attempt, one failure counted, no extractive text in its place: that would be an illegal edit."""
-    strategy, asked = provider(answer)
+    model, asked = provider(answer)
     async with open_scene() as scene:
-        scene.ask(await scene.work(6), strategy=strategy, request=SENT)
+        scene.ask(await scene.work(6), models=(model,), request=SENT)
         (heard,) = await scene.wait_heard(1)
         assert isinstance(heard, SummaryFailed)
         assert words in heard.reason
-        counts = await scene.counts()
-        assert (counts.failures, counts.fallbacks, counts.stored, counts.refused) == (1, 0, 0, 1)
         assert await scene.journal.read_summaries("run-1") == []
     assert len(asked) == 1
 
 
 async def test_a_provider_that_hangs_is_given_up(autojump_clock: Any) -> None:
-    """After its own deadline, which is longer than that of a small model."""
+    """After its deadline."""
 
     async def hang(_: ModelRequest) -> Any:
         import trio
 
         await trio.sleep_forever()
 
-    async with open_scene(provider_timeout=400.0) as scene:
-        scene.ask(await scene.work(6), strategy=ProviderStrategy(FunctionModel(hang)), request=SENT)
+    async with open_scene(timeout=400.0) as scene:
+        scene.ask(await scene.work(6), models=(FunctionModel(hang),), request=SENT)
         (heard,) = await scene.wait_heard(1)
     assert isinstance(heard, SummaryFailed)
     assert "TimeoutError" in heard.reason
 
 
-async def test_without_a_request_there_is_nothing_to_summarize() -> None:
-    """The strategy is of no use as anybody's own: then the fallback writes."""
-    strategy, asked = provider(good(BLOCK))
-    async with open_scene(strategy) as scene:
-        scene.ask(await scene.work(6))
-        (heard,) = await scene.wait_heard(1)
-    assert isinstance(heard, SummaryReady)
-    assert heard.summary.strategy == "extractive"
-    assert asked == []
+async def test_a_signed_summary_may_follow_a_models_own() -> None:
+    """On a model whose past is free to edit both kinds can be asked for; each stands for itself."""
+    model, _ = provider(good(BLOCK))
+    async with open_scene() as scene:
+        ledger = await scene.work(6)
+        scene.ask(ledger)
+        await scene.wait_heard(1)
+        scene.ask(ledger, models=(model,), request=SENT)
+        scene.ask(ledger, models=(model,), request=SENT)
+        _, signed, *_ = await scene.wait_heard(2)
+    assert isinstance(signed, SummaryReady)
+    assert (signed.summary.strategy, signed.summary.key) == ("provider", "")

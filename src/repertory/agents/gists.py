@@ -7,7 +7,7 @@ from typing import Any
 from repertory.actors import ActorRef
 from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy
-from repertory.llm.messages import text_of
+from repertory.llm.messages import text_of, tool_uses
 from repertory.summarizer import SummarizeResult
 
 
@@ -26,6 +26,7 @@ class Gists:
             return
         snapshot = self._live.ledger.snapshot()
         new, self._looked = snapshot[self._looked :], len(snapshot)
+        arguments = {use.id: use.input for entry in new for use in tool_uses(entry.content)}
         for entry in new:
             rules = self._policy.rules(entry.tool)
             if entry.tool is None or rules.compact_mode != "summary" or entry.retrieved is not None:
@@ -40,6 +41,9 @@ class Gists:
                     text=text,
                     content_id=entry.content_id if entry.original_length else None,
                     tool=entry.tool,
+                    arguments=arguments.get(entry.tool_call_id or "", {}),
+                    kind=entry.kind,
+                    turn=entry.iteration,
                     goal=self._live.started.task,
                     prompt=rules.compact_prompt,
                     length=rules.compact_length,

@@ -19,7 +19,7 @@ from repertory.agents.models import OpenModels
 from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
 from repertory.llm.model import Model, Usage
-from repertory.llm.profiles import ModelProfile, cost_of
+from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
 from repertory.record import Ledger, RunStatistics
 from repertory.record.journal import Journal, Ticket
@@ -37,7 +37,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         alerts: From where on a run's figures are worth an alert; None for no alerts.
         clock: Gives seconds since 1970.
-        summary_profile: The model that writes summaries; None where none does.
     """
 
     journal: Journal
@@ -48,12 +47,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     hub: EventHub
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
-    summary_profile: ModelProfile | None = None
-
-    def summary_price(self, tokens: int, written: int) -> float:
-        """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
-        profile = self.summary_profile
-        return cost_of(profile, Usage(input_tokens=tokens, output_tokens=written)) if profile is not None else 0.0
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -327,12 +320,24 @@ class LiveRun:
             raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
         return self._view
 
+    @property
+    def summary_models(self) -> tuple[Model, ...]:
+        """Those that write its summaries, to be tried in this order; none where the program alone does."""
+        return self.shared.models.for_summaries(self.model)
+
+    def summary_price(self, tokens: int, written: int) -> float:
+        """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
+        usage = Usage(input_tokens=tokens, output_tokens=written)
+        return next((cost_of(model.profile, usage) for model in self.summary_models), 0.0)
+
     def ask_summarizer(self, job: Summarize | SummarizeResult) -> bool:
-        """Send the summarizer a request and go on.
+        """Send the summarizer a request and go on; one that names no models is for those of the run.
 
         Returns:
             Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
         """
+        if job.models is None:
+            job = msgspec.structs.replace(job, models=self.summary_models)
         try:
             self.shared.summarizer.tell(job)
         except MailboxFull:

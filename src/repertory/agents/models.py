@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,8 +12,7 @@ from repertory.agents.agent import Agent
 from repertory.agents.log import log
 from repertory.errors import ConfigurationError
 from repertory.llm import open_model
-from repertory.llm.model import Model
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.model import Model, SharedServer
 
 _CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
 
@@ -21,9 +20,10 @@ _CLOSING = 5.0  # seconds for one model; what it holds then ends with the proces
 class OpenModels:
     """Opens each named model once. Made by ``open_models``."""
 
-    def __init__(self, default: Model | str | None) -> None:
+    def __init__(self, default: Model | str | None, summaries: Sequence[Model | str] | None) -> None:
         self._default = default
         self.opened: dict[str | None, Model] = {}
+        self._summaries = None if summaries is None else tuple(self.get(each) for each in summaries)
 
     def get(self, wanted: Model | str | None) -> Model:
         """A model by its name, itself, or the default.
@@ -38,15 +38,31 @@ class OpenModels:
             self.opened[wanted] = open_model(wanted)
         return self.opened[wanted]
 
+    def for_summaries(self, model: Model) -> tuple[Model, ...]:
+        """Those that write the summaries of runs on a model, to be tried in this order.
+
+        Unless others were named that is the small model of the same provider, where there is one to be reached.
+        """
+        if self._summaries is not None:
+            return self._summaries
+        small = model.profile.summary_model
+        return (model.sibling(small),) if small and isinstance(model, SharedServer) else ()
+
 
 @asynccontextmanager
-async def open_models(default: Model | str | None) -> AsyncGenerator[OpenModels]:
+async def open_models(
+    default: Model | str | None, summaries: Sequence[Model | str] | None = None
+) -> AsyncGenerator[OpenModels]:
     """Hold the models of a supervisor, and close on leaving what was opened here.
 
     Args:
         default: For agents that name none; None takes what the environment offers.
+        summaries: Those that write summaries, tried in this order; None for what ``for_summaries`` chooses.
+
+    Raises:
+        ConfigurationError: A name makes no sense.
     """
-    models = OpenModels(default)
+    models = OpenModels(default, summaries)
     try:
         yield models
     finally:
@@ -61,7 +77,6 @@ async def open_models(default: Model | str | None) -> AsyncGenerator[OpenModels]
 def check_prices(
     agent: Agent,
     models: OpenModels,
-    summaries: ModelProfile | None,
     *,
     inherited: Model | None = None,
     bounded: str = "",
@@ -71,7 +86,6 @@ def check_prices(
     Args:
         agent: What is to run.
         models: The supervisor's.
-        summaries: The model that writes summaries; None where none does.
         inherited: The model of the agent above it; None for a root, which has the supervisor's.
         bounded: The agent above it that has such a limit; "" for none.
 
@@ -81,8 +95,8 @@ def check_prices(
     model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
     bounded = bounded or (agent.name if agent.limits.cost is not None else "")
     of = [(model.profile, f"the model of {agent.name}")]
-    if summaries is not None:
-        of.append((summaries, "the model that writes summaries"))
+    if agent.context is not None:
+        of += [(writer.profile, "a model that writes summaries") for writer in models.for_summaries(model)]
     for profile, whose in of if bounded else ():
         if not profile.known:
             raise ConfigurationError(
@@ -91,4 +105,4 @@ def check_prices(
                 "is free, or leave limits.cost out"
             )
     for member in agent.team:
-        check_prices(member, models, summaries, inherited=model, bounded=bounded)
+        check_prices(member, models, inherited=model, bounded=bounded)

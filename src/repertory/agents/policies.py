@@ -13,6 +13,7 @@ from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
 from repertory.record.records import RunStarted
+from repertory.summarizer import check_prompt
 from repertory.tools.retrieval_guard import RETRIEVALS
 
 
@@ -63,6 +64,8 @@ def check_policies(agent: Agent, results: ResultPolicy | None) -> None:
         policy = _layered(member, member.context, results if member is agent else None)
         merged = {tool.name: policy.said_of(tool.name) for tool in member.tools}
         _check_compactors(member, {"its tools": policy.results, **merged})
+        for name, said in {"its tools": policy.results, **merged}.items():
+            check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt for the results of {name}")
         if policy.expiration:
             _check_expiration(member, policy.results, merged)
 

@@ -29,7 +29,7 @@ from repertory.record import Draft, Ledger
 from repertory.record.journal import RunRow
 from repertory.record.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
-from repertory.summarizer.results import RESULT_SUMMARIZED
+from repertory.summarizer.messages import RESULT_SUMMARIZED
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)

@@ -10,7 +10,8 @@ from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Planner
 from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
-from repertory.summarizer import ExtractiveStrategy, Summarize
+from repertory.summarizer import Summarize
+from repertory.summarizer.messages import EXTRACTIVE
 
 _DENSE = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
 
@@ -62,8 +63,8 @@ class Summaries:
             return
         if iteration % policy.summarize_every and not self._is_dense(policy, size - max(self._asked_at, head)):
             return
-        price = self._live.shared.summary_price(size - max(self._asked_at, head), policy.summary_tokens)
-        waits = price and any(summary.strategy != ExtractiveStrategy.name for summary in self.ready)
+        price = self._live.summary_price(size - max(self._asked_at, head), policy.summary_tokens)
+        waits = price and any(summary.strategy != EXTRACTIVE for summary in self.ready)
         if planner is not None and (waits or not planner.affords(price)):
             return
         snapshot, newest = self._live.ledger.snapshot(), self._newest

@@ -35,8 +35,7 @@ from repertory.memory import MemoryActor
 from repertory.record import open_journal
 from repertory.record.journal import Durability, Journal, RunRow
 from repertory.record.records import FINAL_STATES, RunStarted, RunState
-from repertory.summarizer import Strategy, SummarizerActor
-from repertory.summarizer.strategies import check_strategy
+from repertory.summarizer import SummarizerActor
 
 T = TypeVar("T")
 Backend: TypeAlias = Literal["trio", "asyncio"]
@@ -136,7 +135,7 @@ class Supervisor:
     def _check_prices(self, agent: Agent) -> None:
         """Raise ``ConfigurationError`` where a limit on money could not be kept."""
         shared = self._runtime.shared
-        check_prices(agent, shared.models, shared.summary_profile)
+        check_prices(agent, shared.models)
 
     def run(self, run_id: str) -> Run:
         """A run that is under way in this process, a sub-agent's too, by its whole id.
@@ -239,7 +238,7 @@ async def open_supervisor(
     model: Model | str | None = None,
     durability: Durability = "power",
     journal: Journal | None = None,
-    summaries: Strategy | None = None,
+    summaries: Model | str | Sequence[Model | str] | None = None,
     alerts: AlertThresholds | None = _ALERTS,
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
@@ -256,7 +255,8 @@ async def open_supervisor(
             named are opened here and closed with the block; one that is handed in stays open.
         durability: What an acknowledged write survives; see ``open_journal``.
         journal: An open journal to use instead of ``path``; it stays open.
-        summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
+        summaries: The model that writes summaries, or several, tried in this order; () for none. None takes the small
+            model of the same provider where an agent's model is one behind the Messages API, and none elsewhere.
         alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
         drain_timeout: Seconds.
         redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
@@ -266,14 +266,16 @@ async def open_supervisor(
     Raises:
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
-        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` writes none, or ``alerts``
+        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
             are no ``AlertThresholds``; or a value to redact is shorter than 8 characters.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
     check_model(model, "open_supervisor: model")
-    if summaries is not None:
-        check_strategy(summaries, "open_supervisor: summaries")
+    if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
+        summaries = (summaries,)
+    for each in summaries or ():
+        _check_writer(each)
     _check_alerts(alerts)
     errors: list[BaseException] = []
     try:
@@ -281,7 +283,7 @@ async def open_supervisor(
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
             stack.enter_context(redacted_log(journal.redact))
-            models = await stack.enter_async_context(open_models(model))
+            models = await stack.enter_async_context(open_models(model, summaries))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             system = await stack.enter_async_context(
                 open_system(
@@ -289,7 +291,7 @@ async def open_supervisor(
                 )
             )
             memory = partial(MemoryActor, journal, clock=clock)
-            summarizer = partial(SummarizerActor, journal, summaries, clock=clock)
+            summarizer = partial(SummarizerActor, journal, clock=clock)
             shared = Shared(
                 journal=journal,
                 models=models,
@@ -299,7 +301,6 @@ async def open_supervisor(
                 hub=EventHub(),
                 clock=clock,
                 alerts=alerts,
-                summary_profile=getattr(summaries, "profile", None),
             )
             runtime = Runtime(shared, system, tasks)
             await journal.delete_expired_contents(clock())
@@ -342,6 +343,13 @@ async def _clean_for_ever(journal: Journal, clock: Callable[[], float], scope: a
 
 def _log_dead_letter(letter: object) -> None:
     log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
+
+
+def _check_writer(model: object) -> None:
+    if isinstance(model, type) or not isinstance(model, str | Model):
+        raise ConfigurationError(
+            f"open_supervisor: summaries must be a Model, the name of one, or several, got {model!r}"
+        )
 
 
 def _check_alerts(alerts: object) -> None:

@@ -44,13 +44,13 @@ from repertory.llm.profiles import cost_at_most, cost_of
 from repertory.record import Snapshot
 from repertory.record.records import DecisionMade, ModelReplied, Record
 from repertory.summarizer import (
-    ProviderStrategy,
     ResultNotSummarized,
     ResultSummarized,
     Summarize,
     SummaryFailed,
     SummaryReady,
 )
+from repertory.summarizer.messages import PROVIDER
 from repertory.tools import Tool
 
 _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
@@ -125,7 +125,7 @@ class ContextView:
         if any(decision.kind == DROP_BLOCK for decision in decisions):
             self._drop_blocks()
         # A provider's summary that was not swapped in at once is not taken up again.
-        stored = [s for s in await journal.read_summaries(run_id) if s.strategy != ProviderStrategy.name]
+        stored = [s for s in await journal.read_summaries(run_id) if s.strategy != PROVIDER]
         self._summaries.open(stored, head=self._head)
         snapshot = self._live.ledger.snapshot()
         self._compactions.saw(block for entry in snapshot[live.plan.thinking_from :] for block in entry.content)
@@ -441,7 +441,7 @@ class ContextView:
                 snapshot=snapshot,
                 first=0,
                 upto=sent.position,
-                strategy=ProviderStrategy(self._model),
+                models=(self._model,),
                 request=sent.request,
                 iteration=iteration,
                 reply_to=self._ref,
@@ -476,7 +476,7 @@ class ContextView:
     def _offer(self, message: SummaryReady) -> None:
         """Keep a summary until the planner wants it."""
         summary = message.summary
-        if summary.strategy != ProviderStrategy.name:
+        if summary.strategy != PROVIDER:
             self.charge(message.cost)
             self._summaries.add(summary)
         elif not self._compactions.arrived(summary):

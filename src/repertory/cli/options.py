@@ -31,7 +31,8 @@ MODEL = option(
     "--model NAME", "The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline."
 )
 SUMMARY_MODEL = option(
-    "--summary-model NAME", "The model that writes summaries, such as a small one. Default: none, they are extracted."
+    "--summary-model NAME",
+    "The model that writes summaries, or none. Default: the small one of the same provider.",
 )
 BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
 AGENT = option("--agent MODULE:NAME", "An agent of yours, or a function that makes one.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from repertory.llm import Model
     from repertory.llm.messages import Json
     from repertory.record import Journal, RunRow
-    from repertory.summarizer import Strategy
 
 RESEARCH = "repertory.agents:research_team"
 
@@ -192,7 +190,7 @@ def execute(
         backend: The event loop.
         as_json: Standard output is kept for the one object.
         plain: Lines instead of a picture.
-        summary_model: Writes summaries; None extracts them without a model.
+        summary_model: Writes summaries; None for the small one of the same provider, "none" for none.
         is_shown: What goes on belongs to standard output, beside the answer.
     """
     import anyio
@@ -207,8 +205,7 @@ def execute(
     async def main() -> None:
         async with (
             stopped_by_signals(progress.announce) as stop,
-            summaries_by(summary_model) as summaries,
-            open_supervisor(path, model=model, summaries=summaries) as supervisor,
+            open_supervisor(path, model=model, summaries=summaries_by(summary_model)) as supervisor,
         ):
             started = await start(supervisor)
             async with anyio.create_task_group() as watching:
@@ -264,23 +261,9 @@ async def _outcome(
     return Outcome(fields, error)
 
 
-@asynccontextmanager
-async def summaries_by(name: str | None) -> AsyncGenerator[Strategy | None]:
-    """Open the model that writes summaries, for as long as the block lasts; without a name there is none."""
-    if name is None:
-        yield None
-        return
-    import anyio
-
-    from repertory.llm import open_model
-    from repertory.summarizer import ModelStrategy
-
-    model = open_model(name)
-    try:
-        yield ModelStrategy(model)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await model.aclose()
+def summaries_by(name: str | None) -> tuple[str, ...] | None:
+    """The ``summaries`` of a supervisor, as ``--summary-model`` says."""
+    return None if name is None else () if name == "none" else (name,)
 
 
 # --- what came of it --------------------------------------------------------------------------------------

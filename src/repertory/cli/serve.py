@@ -34,18 +34,17 @@ def serve(
     from repertory.service import Options, run_service
 
     async def main() -> None:
-        async with summaries_by(summary_model) as summaries:
-            options = Options(
-                database=runs_database(db),
-                socket=socket,
-                port=port,
-                agents=agent,
-                root=root,
-                resume=resume,
-                model=model,
-                summaries=summaries,
-                redact=redact,
-            )
-            await run_service(options, report=say)
+        options = Options(
+            database=runs_database(db),
+            socket=socket,
+            port=port,
+            agents=agent,
+            root=root,
+            resume=resume,
+            model=model,
+            summaries=summaries_by(summary_model),
+            redact=redact,
+        )
+        await run_service(options, report=say)
 
     anyio.run(main, backend=backend)

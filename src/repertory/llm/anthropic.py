@@ -113,6 +113,7 @@ class AnthropicModel:
         self._chance = chance
         self._client: anthropic.AsyncAnthropic | None = None
         self._client_loop: object = None
+        self._siblings: dict[str, AnthropicModel] = {}
 
     @property
     def name(self) -> str:
@@ -133,6 +134,24 @@ class AnthropicModel:
 
     def __repr__(self) -> str:
         return f"AnthropicModel({self._name!r})"  # never the key
+
+    def sibling(self, name: str) -> AnthropicModel:
+        """Another model of the same server, reached in the same way, and closed together with this one."""
+        if name == self._name:
+            return self
+        if name not in self._siblings:
+            self._siblings[name] = AnthropicModel(
+                name,
+                api_key=self._api_key,
+                auth_token=self._auth_token,
+                base_url=self._base_url,
+                retry=self._retry,
+                content_idle_timeout=self._content_idle_timeout,
+                request_timeout=self._request_timeout,
+                http_client=self._http_client,
+                chance=self._chance,
+            )
+        return self._siblings[name]
 
     async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
         """Answer one request.
@@ -189,6 +208,8 @@ class AnthropicModel:
 
     async def aclose(self) -> None:
         """Release connections. Safe to call twice; a call after it opens them anew."""
+        for sibling in self._siblings.values():
+            await sibling.aclose()
         client, self._client = self._client, None
         if client is not None and self._http_client is None and self._client_loop == _current_loop():
             await client.close()

@@ -223,6 +223,15 @@ class ServedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedServer(Protocol):
+    """A model of a server that has others."""
+
+    def sibling(self, name: str) -> Model:
+        """Another model of the same server, reached in the same way, and closed together with this one."""
+        ...
+
+
 def server_of(model: Model) -> str:
     """The address of a model's server; "" where it has none, or does not say."""
     return model.server if isinstance(model, ServedModel) else ""

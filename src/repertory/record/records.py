@@ -275,6 +275,7 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         content: What stands for the entries: text, or the provider's signed block.
         tokens: Estimate of its cost in a prompt.
         replaced_tokens: Estimate of what the covered entries cost.
+        key: What it was made from, as a digest of text, prompt and model; "" where it is not to be used again.
     """
 
     run_id: str
@@ -287,6 +288,7 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
     at: float
     replaced_tokens: int = 0
     model: str = ""
+    key: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("content",))

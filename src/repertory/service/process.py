@@ -24,7 +24,6 @@ from repertory.service.app import create_app
 from repertory.service.control import Control
 from repertory.service.server import serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
-from repertory.summarizer import Strategy
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 
@@ -41,7 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         root: The folder that the research team may read; None offers no research team.
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
-        summaries: Who writes summaries, such as a ``ModelStrategy``; None extracts them without a model.
+        summaries: The models that write summaries; see ``open_supervisor``.
         redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
     """
@@ -54,7 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     root: Path | None = None
     resume: bool = False
     model: Model | str | None = None
-    summaries: Strategy | None = None
+    summaries: Model | str | Sequence[Model | str] | None = None
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
 

@@ -1,9 +1,10 @@
-"""The background summarizer: an actor that turns snapshots into stored summaries, and who writes them.
+"""The background summarizer: an actor that has models summarize snapshots, and stores what they write.
 
 ::
 
-    summarizer = system.spawn(partial(SummarizerActor, journal, ModelStrategy(small_model)), "summarizer")
-    summarizer.tell(Summarize(run_id=…, snapshot=ledger.snapshot(), first=0, upto=40, reply_to=ctx.ref))
+    summarizer = system.spawn(partial(SummarizerActor, journal), "summarizer")
+    job = Summarize(run_id=…, snapshot=ledger.snapshot(), first=0, upto=40, models=(small,), reply_to=ctx.ref)
+    summarizer.tell(job)
     # later, in the mailbox: SummaryReady(summary) or SummaryFailed(...)
 """
 
@@ -11,45 +12,24 @@ from __future__ import annotations
 
 from repertory.summarizer.actor import SummarizerActor
 from repertory.summarizer.messages import (
-    GetStatistics,
     GetSummary,
     ResultNotSummarized,
     ResultSummarized,
     Summarize,
     SummarizeResult,
-    SummarizerStatistics,
     SummaryFailed,
     SummaryReady,
 )
-from repertory.summarizer.provider import ProviderStrategy
-from repertory.summarizer.results import ResultTask, ResultWriter
-from repertory.summarizer.strategies import (
-    CallLog,
-    ExtractiveStrategy,
-    ModelStrategy,
-    Strategy,
-    SummaryTask,
-    SummaryText,
-)
+from repertory.summarizer.results import check_prompt
 
 __all__ = [
-    "CallLog",
-    "ExtractiveStrategy",
-    "GetStatistics",
     "GetSummary",
-    "ModelStrategy",
-    "ProviderStrategy",
     "ResultNotSummarized",
     "ResultSummarized",
-    "ResultTask",
-    "ResultWriter",
-    "Strategy",
     "Summarize",
     "SummarizeResult",
     "SummarizerActor",
-    "SummarizerStatistics",
     "SummaryFailed",
     "SummaryReady",
-    "SummaryTask",
-    "SummaryText",
+    "check_prompt",
 ]

@@ -7,10 +7,17 @@ from typing import Any
 import msgspec
 
 from repertory.actors import ActorRef, Request
-from repertory.llm.model import ModelRequest
+from repertory.llm.messages import Json
+from repertory.llm.model import Model, ModelRequest
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
-from repertory.summarizer.strategies import Strategy
+
+EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
+"""Who wrote a summary, as ``SummaryStored.strategy`` says: the program, from the record; a model; the provider."""
+
+RESULT_SUMMARIZED = "ResultSummarized"
+"""The type of the journal's event that holds a result's summary: ``position``, ``text``, and ``key``, as in
+``SummaryStored``."""
 
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +29,13 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
         upto: The entry after the last one to cover.
         previous: A summary of the beginning of the range, to be merged; "" for none.
         previous_upto: The first entry that ``previous`` does not cover.
-        tokens: Bound on the summary.
+        tokens: Bound on the summary, at four characters a token; None for what a stretch of this length deserves.
         retrieval: Whether the agent has tools that show the originals.
-        strategy: Who writes it; None for the summarizer's own.
-        request: The request that showed exactly the entries before ``upto``, already sent and answered, for the
-            provider to summarize: then it is asked once, and nobody else takes its place. None for any other summary.
+        models: Who may write it, tried in this order; None for those of the run's supervisor.
+        fallback: Whether the program takes a summary from the record where none of them can write one.
+        request: The request that showed exactly the entries before ``upto``, already sent and answered, for a signed
+            summary by the provider. Then ``models`` is the run's own, as another one's summary would leave the thinking
+            behind it invalid; it is asked once, and nobody takes its place. None for any other summary.
         iteration: The iteration that asked, for the log of model calls.
         reply_to: Told ``SummaryReady`` or ``SummaryFailed``; None where nobody waits.
     """
@@ -37,12 +46,17 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     upto: int
     previous: str = ""
     previous_upto: int = 0
-    tokens: int = 500
+    tokens: int | None = None
     retrieval: bool = True
-    strategy: Strategy | None = None
+    models: tuple[Model, ...] | None = None
+    fallback: bool = True
     request: ModelRequest | None = None
     iteration: int = 0
     reply_to: ActorRef[Any] | None = None
+
+    def failed(self, reason: str, *, superseded: bool = False) -> SummaryFailed:
+        """The answer that there is none."""
+        return SummaryFailed(run_id=self.run_id, first=self.first, upto=self.upto, reason=reason, superseded=superseded)
 
 
 class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +67,13 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
         text: What the model was shown of it.
         content_id: Under which the whole is stored, to be summarized instead; None where ``text`` is all of it.
         tool: Whose result it is.
+        arguments: What the tool was called with.
+        kind: What the entry is: ``action-result`` or ``sub-agent-result``.
+        turn: The iteration that added it.
         goal: What the agent was asked to do.
-        prompt: Instructions; "" for the built-in ones.
-        length: Characters that the summary should have, about.
+        prompt: Instructions, a template; "" for the built-in ones. See ``check_prompt``.
+        length: Characters that the summary should have, about; more than twice as many are refused.
+        models: Who may write it, tried in this order; None for those of the run's supervisor.
         iteration: The iteration that asked, for the log of model calls.
         reply_to: Who is told; None where nobody waits.
     """
@@ -65,11 +83,20 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     content_id: str | None = None
     tool: str = ""
+    arguments: Json = msgspec.field(default_factory=dict)
+    kind: str = "action-result"
+    turn: int = 0
     goal: str = ""
     prompt: str = ""
     length: int = 400
+    models: tuple[Model, ...] | None = None
     iteration: int = 0
     reply_to: ActorRef[Any] | None = None
+
+    def failed(self, reason: str) -> ResultNotSummarized:
+        """The answer that there is none."""
+        reason = f"the result of {self.tool or 'a tool'} in entry {self.position} has no summary: {reason}"
+        return ResultNotSummarized(run_id=self.run_id, position=self.position, reason=reason)
 
 
 class ResultSummarized(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +131,7 @@ class SummaryReady(msgspec.Struct, frozen=True):
 
     Attributes:
         cost: US dollars that it cost, failed attempts included.
-        failure: Why the strategy that was asked could not write it, so that the extractive one did; "" if it could.
+        failure: Why no model could write it, so that the program took it from the record; "" if one could.
     """
 
     summary: SummaryStored
@@ -138,37 +165,3 @@ class GetSummary(Request[SummaryStored | None], frozen=True):
 
     run_id: str
     iteration: int = 0
-
-
-class SummarizerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a summarizer has done since it started.
-
-    Attributes:
-        asked: Requests that came.
-        stored: Summaries that were made durable.
-        failures: Attempts of a strategy that gave nothing usable.
-        fallbacks: Summaries that the extractive strategy wrote because the wanted one failed.
-        refused: Requests that ended without a summary, but for the superseded.
-        superseded: Requests that a newer one of the same run replaced before they were begun.
-        results: Summaries of single results that were made durable.
-        queued: Requests that wait now.
-        running: Requests in work now.
-        tokens_covered: Estimate of what the covered entries cost.
-        tokens_written: Estimate of what their summaries cost.
-    """
-
-    asked: int = 0
-    stored: int = 0
-    failures: int = 0
-    fallbacks: int = 0
-    refused: int = 0
-    superseded: int = 0
-    results: int = 0
-    queued: int = 0
-    running: int = 0
-    tokens_covered: int = 0
-    tokens_written: int = 0
-
-
-class GetStatistics(Request[SummarizerStatistics], frozen=True):
-    """What the summarizer has done so far."""
