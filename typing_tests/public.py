@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import repertory as rp
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
-from repertory.agents import AnyEvent, ToolEnded
+from repertory.agents.events import AnyEvent, ToolEnded
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.memory import Item, ItemInfo
 from repertory.record import Entry, Journal, RunRow, Snapshot

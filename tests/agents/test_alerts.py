@@ -15,8 +15,8 @@ from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import Alert, ContextEdited
 from repertory.agents.alerts import AlertThresholds, Watch, crossings
+from repertory.agents.events import Alert, ContextEdited
 from repertory.errors import ConfigurationError
 from repertory.record import RunStatistics
 from repertory.testing import ScriptedModel, call, open_messages_server

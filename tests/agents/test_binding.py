@@ -14,8 +14,8 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import ContextEdited, SummaryRefused, SummaryTaken
 from repertory.agents.compaction import Compactions
+from repertory.agents.events import ContextEdited, SummaryRefused, SummaryTaken
 from repertory.context import EMPTY, Calibration
 from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm import (

@@ -11,7 +11,7 @@ import trio
 from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
-from repertory.agents import ContextEdited
+from repertory.agents.events import ContextEdited
 from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse

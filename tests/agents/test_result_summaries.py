@@ -10,7 +10,7 @@ import trio
 from context_scenes import STRICT, Reader, clerk, log_of
 
 import repertory as rp
-from repertory.agents import SummaryTaken
+from repertory.agents.events import SummaryTaken
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest

@@ -12,7 +12,7 @@ from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import Alert, SummaryRefused, SummaryTaken
+from repertory.agents.events import Alert, SummaryRefused, SummaryTaken
 from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelResponse

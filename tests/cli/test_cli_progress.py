@@ -13,7 +13,7 @@ import pytest
 from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
-from repertory.agents import (
+from repertory.agents.events import (
     ContextEdited,
     EventsMissed,
     IterationStarted,

@@ -15,6 +15,26 @@ from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
 from repertory.record.records import EventLogged, RunState
 
+__all__ = [
+    "Alert",
+    "AnyEvent",
+    "ContextEdited",
+    "Event",
+    "EventsMissed",
+    "IterationStarted",
+    "ModelAnswered",
+    "ModelRetrying",
+    "RunResumed",
+    "RunSpawned",
+    "StateChanged",
+    "SummaryRefused",
+    "SummaryTaken",
+    "ToolEnded",
+    "ToolProgress",
+    "ToolStarted",
+    "from_record",
+]
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=True):
     """Something happened in a run.

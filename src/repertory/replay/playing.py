@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import anyio
 import msgspec
 
-from repertory.agents import Agent, IterationStarted, Limits, Run, open_supervisor
-from repertory.agents.events import from_record
+from repertory.agents import Agent, Limits, Run, open_supervisor
+from repertory.agents.events import IterationStarted, from_record
 from repertory.context import ContextPolicy, decode_decision
 from repertory.errors import InvalidRequest, RunFailed
 from repertory.llm.model import ModelRequest, Usage
