@@ -26,9 +26,9 @@ import anyio
 import anyio.lowlevel
 
 from repertory.llm import Text
-from repertory.record import Draft, Entry, EntryAppended, Ledger, MemoryJournal, open_journal
+from repertory.record import Draft, Entry, Ledger, MemoryJournal, open_journal
 from repertory.record.journal import Ticket
-from repertory.record.records import Record
+from repertory.record.records import EntryAppended, Record
 from repertory.record.rows import TABLES, encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
@@ -263,7 +263,7 @@ async def _appends_beside_work(folder: Path, seconds: float) -> list[float]:
 
 
 def measure_busy(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
-    """Milliseconds of an append, with Python's switch interval and with ``favour_writers``'."""
+    """Milliseconds of an append, with Python's switch interval and with a shorter one."""
     before = sys.getswitchinterval()
     out: dict[str, dict[str, float]] = {}
     try:

@@ -12,29 +12,21 @@ from hypothesis import strategies as st
 
 from repertory.errors import JournalWriteFailed
 from repertory.llm import Text, ToolResult, ToolUse, Usage
-from repertory.record import (
-    ContentStored,
+from repertory.record import ContentStored, Draft, Entry, EventLogged, Journal, Ledger, Record, RunStarted, open_journal
+from repertory.record.entries import Part, Retrieved
+from repertory.record.records import (
     DecisionMade,
-    Draft,
-    Entry,
     EntryAppended,
-    EventLogged,
     ItemWritten,
-    Journal,
-    Ledger,
     ModelCalled,
     ModelReplied,
-    Record,
-    RunStarted,
     RunStateChanged,
     ScopeOpened,
     SummaryStored,
     ToolFinished,
     ToolIntended,
-    open_journal,
-    request_digest,
 )
-from repertory.record.entries import Part, Retrieved
+from repertory.record.requests import request_digest
 
 KINDS = ("memory", "sqlite")
 

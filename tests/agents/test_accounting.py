@@ -12,7 +12,8 @@ from repertory.llm import profile_for
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-from repertory.record import ModelReplied, RunStatistics
+from repertory.record import RunStatistics
+from repertory.record.records import ModelReplied
 from repertory.testing import FunctionModel
 
 CACHED = profile_for("claude-sonnet-4-5")

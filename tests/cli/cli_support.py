@@ -18,16 +18,8 @@ from repertory.context import EMPTY, Arithmetic, CoverRange, Decision, Projector
 from repertory.llm import profile_for
 from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ToolSchema, Usage
-from repertory.record import (
-    ContentStored,
-    DecisionMade,
-    Draft,
-    Ledger,
-    ModelReplied,
-    RunStarted,
-    RunStateChanged,
-    open_journal,
-)
+from repertory.record import ContentStored, Draft, Ledger, RunStarted, open_journal
+from repertory.record.records import DecisionMade, ModelReplied, RunStateChanged
 
 RUN = "run-01kb3v8x2c-aaaaaa"
 CHILD = f"{RUN}.0badc0de"

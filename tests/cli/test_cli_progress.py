@@ -32,7 +32,8 @@ from repertory.cli.reading import print_ledger
 from repertory.cli.runs import in_tree
 from repertory.llm.messages import Text
 from repertory.llm.model import Usage
-from repertory.record import Draft, Ledger, RunStarted, RunStateChanged, open_journal
+from repertory.record import Draft, Ledger, RunStarted, open_journal
+from repertory.record.records import RunStateChanged
 
 
 def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import anyio.to_thread
 import pytest
 from cli_support import CHILD, OTHER, RUN, Result, invoke
 
-from repertory.record import RunStarted, RunStateChanged, open_journal
+from repertory.record import RunStarted, open_journal
+from repertory.record.records import RunStateChanged
 
 
 def kept(home: Path) -> Path:

@@ -37,8 +37,9 @@ from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
 from repertory.llm.profiles import ModelProfile, Target
-from repertory.record import Entry, Snapshot, SummaryStored, request_digest
-from repertory.record.requests import RecordedRequest
+from repertory.record import Entry, Snapshot
+from repertory.record.records import SummaryStored
+from repertory.record.requests import RecordedRequest, request_digest
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)

@@ -34,7 +34,8 @@ from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import Usage, encode_request
 from repertory.llm.profiles import ModelProfile, Prices, cost_of
-from repertory.record import Snapshot, SummaryStored
+from repertory.record import Snapshot
+from repertory.record.records import SummaryStored
 from repertory.testing.cache import PromptCache
 
 SYSTEM = (Text("instructions " * 600),)

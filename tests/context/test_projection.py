@@ -19,7 +19,7 @@ from repertory.context import (
 from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
-from repertory.record import ModelCalled
+from repertory.record.records import ModelCalled
 from repertory.record.requests import RecordedRequest
 
 TOOL = ToolSchema("read", "Read a file.", {"type": "object"})

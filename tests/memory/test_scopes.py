@@ -13,7 +13,7 @@ from repertory.errors import ConfigurationError, ItemNotFound, ScopeNotFound
 from repertory.memory import ItemQuery, Memory, Transform
 from repertory.memory.items import item_info, matches, shape_item, shape_text
 from repertory.memory.scopes import ScopeTree
-from repertory.record import ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.records import ItemWritten, ScopeMode, ScopeOpened
 
 
 def scope(name: str, mode: ScopeMode = "root", parent: str | None = None, position: int = 0) -> ScopeOpened:

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import journal_kit as kit
 from repertory.errors import RecordRefused, RunNotFound
-from repertory.record import EntryAppended, Journal, MemoryJournal, RunState, RunStateChanged, open_journal
+from repertory.record import Journal, MemoryJournal, open_journal
+from repertory.record.records import EntryAppended, RunState, RunStateChanged
 
 RUNS = ("run-a", "run-b", "run-\udc80")
 STATES: tuple[RunState, ...] = ("running", "paused", "done", "failed")

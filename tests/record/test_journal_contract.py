@@ -16,18 +16,16 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolResult, ToolUse
-from repertory.record import (
+from repertory.record import EventLogged, Journal, ToolCallRow
+from repertory.record.records import (
     DecisionMade,
-    EventLogged,
-    Journal,
     ModelReplied,
     RunStateChanged,
     SummaryStored,
-    ToolCallRow,
     ToolFinished,
     ToolIntended,
-    request_digest,
 )
+from repertory.record.requests import request_digest
 
 Body = Callable[[Journal], Awaitable[None]]
 Check = Callable[[Body], None]

@@ -17,7 +17,9 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm import Text
-from repertory.record import Ledger, MemoryJournal, ToolFinished
+from repertory.llm.estimate import estimate_tokens
+from repertory.record import Ledger, MemoryJournal
+from repertory.record.records import ToolFinished
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 DONE = ToolFinished(run_id="run-1", call_id="call-1", status="ok", at=1.0)
@@ -29,16 +31,21 @@ def test_a_batch_becomes_entries_with_positions(kind: str, tmp_path: Path, run_a
 
     async def main() -> None:
         async with kit.opened(kind, tmp_path) as journal:
-            ledger = await Ledger.open(journal, "run-1", clock=lambda: 42.5, estimate=lambda content: len(content) * 7)
+            ledger = await Ledger.open(journal, "run-1", clock=lambda: 42.5)
             first, second = await ledger.append(
                 kit.draft("a", iteration=1, metadata={"k": 1}), kit.draft("b"), also=[DONE]
             )
             assert (first.position, second.position) == (0, 1)
-            assert (first.created_at, first.tokens, first.iteration, first.metadata) == (42.5, 7, 1, {"k": 1})
+            assert (first.created_at, first.tokens, first.iteration, first.metadata) == (
+                42.5,
+                estimate_tokens(first.content),
+                1,
+                {"k": 1},
+            )
             assert await ledger.append(also=[DONE]) == ()
             (third,) = await ledger.append(kit.draft("c"))
             assert ledger.position == 3
-            assert ledger.snapshot().entries() == [first, second, third]
+            assert list(ledger.snapshot()) == [first, second, third]
             assert await journal.read_entries("run-1") == [first, second, third]
             again = await Ledger.open(journal, "run-1")
             assert again.snapshot() == ledger.snapshot()
@@ -177,7 +184,7 @@ def test_appends_from_tasks_and_threads_have_no_gaps(kind: str, tmp_path: Path, 
                 for name in range(4):
                     group.start_soon(anyio.to_thread.run_sync, thread, name)
             assert sorted(told) == [(3 * n, 3 * n + 1, 3 * n + 2) for n in range(540)]
-            assert await journal.read_entries("run-1") == ledger.snapshot().entries()
+            assert await journal.read_entries("run-1") == list(ledger.snapshot())
 
     run_async(main)
 
@@ -196,10 +203,10 @@ async def test_five_thousand_appenders_at_once() -> None:
     async with trio.open_nursery() as nursery:
         for number in range(5000):
             nursery.start_soon(append, number)
-    final = ledger.snapshot().entries()
+    final = list(ledger.snapshot())
     assert len({entry.content for entry in final}) == 5000
     for snapshot, then in snapshots:
-        assert snapshot.entries() == then == final[: len(then)]
+        assert list(snapshot) == then == final[: len(then)]
 
 
 async def test_a_damaged_ledger_is_not_opened() -> None:

@@ -16,8 +16,9 @@ import journal_kit as kit
 from repertory.errors import JournalUnreadable
 from repertory.llm import Usage
 from repertory.llm.messages import Block, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, encode_block
-from repertory.record import ModelCalled, ModelReplied, open_journal, request_digest
-from repertory.record.requests import EntryBlocks, RecordedRequest, entry_reference
+from repertory.record import open_journal
+from repertory.record.records import ModelCalled, ModelReplied
+from repertory.record.requests import EntryBlocks, RecordedRequest, entry_reference, request_digest
 
 # Also blocks that look like what the record writes.
 _look_alike = st.sampled_from(

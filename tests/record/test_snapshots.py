@@ -21,7 +21,6 @@ def test_a_snapshot_is_sliced_like_a_list_that_ends_there(
     snapshot = Snapshot.view("r", entries, length)
     own = entries[:length]
     assert snapshot[start:stop:step] == own[start:stop:step]
-    assert snapshot.entries() == own
     assert list(snapshot) == own
     assert list(reversed(snapshot)) == own[::-1]
     assert len(snapshot) == snapshot.position == length
@@ -42,17 +41,7 @@ def test_a_later_append_is_not_in_an_earlier_snapshot() -> None:
     entries.append(kit.entry(2))
     assert [entry.position for entry in steps] == [1]
     assert kit.entry(2) not in snapshot
-    assert snapshot.entries(1, None) == [kit.entry(1)]
-
-
-def test_a_prefix_of_a_snapshot_is_a_snapshot() -> None:
-    """``upto`` goes back and never forward."""
-    snapshot = Snapshot("r", (kit.entry(0), kit.entry(1)))
-    assert snapshot.upto(1).entries() == [kit.entry(0)]
-    assert snapshot.upto(2) == snapshot
-    for position in (-1, 3):
-        with pytest.raises(ValueError, match="not within"):
-            snapshot.upto(position)
+    assert snapshot[1:] == [kit.entry(1)]
 
 
 def test_snapshots_are_equal_when_they_say_the_same() -> None:

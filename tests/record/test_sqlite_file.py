@@ -24,17 +24,9 @@ from repertory.errors import (
     JournalUnreadable,
     JournalWriteFailed,
 )
-from repertory.record import (
-    Durability,
-    MemoryJournal,
-    ModelReplied,
-    RunStateChanged,
-    SqliteJournal,
-    ToolFinished,
-    ToolIntended,
-    open_journal,
-)
+from repertory.record import Durability, MemoryJournal, SqliteJournal, open_journal
 from repertory.record.ownership import FileLock
+from repertory.record.records import ModelReplied, RunStateChanged, ToolFinished, ToolIntended
 from repertory.record.sqlite_file import explain, open_to_write
 from repertory.record.sqlite_schema import APPLICATION_ID, MIGRATIONS, Migration, migrate, schema_version
 

@@ -18,7 +18,7 @@ import pytest
 import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.record import Ledger, SqliteJournal, favour_writers, open_journal
+from repertory.record import Ledger, SqliteJournal, open_journal
 from repertory.record.row_journal import index_slice
 from repertory.record.rows import encode_records
 from repertory.record.sqlite_file import open_to_write
@@ -366,17 +366,3 @@ def test_a_thread_and_a_task_wait_for_the_same(run_async: RunAsync) -> None:
 
     run_async(main)
     assert len({id(error) for error in errors}) == 2
-
-
-def test_the_switch_interval_is_changed_on_request_only(tmp_path: Path) -> None:
-    """Opening and writing a journal leave the interpreter alone; the helper changes it and tells what it was."""
-    before = sys.getswitchinterval()
-    writer = new_writer(tmp_path / "j.db")
-    writer.submit([], None).wait_sync()
-    writer.close(10)
-    assert sys.getswitchinterval() == before
-    try:
-        assert favour_writers() == before
-        assert sys.getswitchinterval() == pytest.approx(0.0005)
-    finally:
-        sys.setswitchinterval(before)

@@ -17,16 +17,8 @@ from hypothesis import strategies as st
 import journal_kit as kit
 from backends import RunAsync
 from repertory.llm import Usage
-from repertory.record import (
-    DecisionMade,
-    EventLogged,
-    ModelReplied,
-    OutcomeStatus,
-    Record,
-    RunStatistics,
-    ToolFinished,
-    open_journal,
-)
+from repertory.record import EventLogged, Record, RunStatistics, open_journal
+from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, ToolFinished
 from repertory.record.sqlite_schema import MIGRATIONS, migrate
 from repertory.record.statistics import count_in
 

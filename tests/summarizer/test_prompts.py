@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from repertory.context import validate
 from repertory.errors import ConfigurationError
+from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import OFFLINE, profile_for
-from repertory.record import Entry, estimate_entry
+from repertory.record import Entry
 from repertory.summarizer import SummarizeResult, check_prompt
 from repertory.summarizer.results import ResultSummary
 from repertory.summarizer.stretches import StretchSummary, deserved_tokens
@@ -33,7 +34,7 @@ def entry(position: int, role: Any, kind: Any, *content: Any, **fields: Any) -> 
         content=content,
         position=position,
         created_at=0.0,
-        tokens=estimate_entry(content),
+        tokens=estimate_tokens(content),
         iteration=max(0, (position + 1) // 2),
         **fields,
     )

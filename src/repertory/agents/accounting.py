@@ -14,7 +14,8 @@ from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.model import Usage
 from repertory.llm.profiles import ModelProfile, cost_of
-from repertory.record import Journal, ModelReplied, Record, RunStatistics
+from repertory.record import Journal, Record, RunStatistics
+from repertory.record.records import ModelReplied
 from repertory.record.statistics import count_in
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from repertory.context import Decision, decode_decision
 from repertory.llm.messages import Json
-from repertory.record import Journal, ModelCallRow, RunRow, RunStatistics, ToolFinished
+from repertory.record import Journal, ModelCallRow, RunRow, RunStatistics
+from repertory.record.records import ToolFinished
 
 
 async def read_figures(journal: Journal, row: RunRow) -> Json:

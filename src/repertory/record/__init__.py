@@ -4,34 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from repertory.record.entries import Draft, Entry, EntryKind
-from repertory.record.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
-from repertory.record.ledger import Ledger, estimate_entry
-from repertory.record.records import (
-    FINAL_STATES,
-    ContentStored,
-    DecisionMade,
-    Effect,
-    EntryAppended,
-    EventLogged,
-    ItemWritten,
-    ModelCalled,
-    ModelReplied,
-    OutcomeStatus,
-    Record,
-    RunStarted,
-    RunState,
-    RunStateChanged,
-    ScopeMode,
-    ScopeOpened,
-    SummaryStored,
-    ToolFinished,
-    ToolIntended,
-)
-from repertory.record.requests import request_digest
-from repertory.record.snapshot import Snapshot
+from repertory.record.entries import Draft, Entry
+from repertory.record.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, ToolCallRow
+from repertory.record.ledger import Ledger, Snapshot
+from repertory.record.records import FINAL_STATES, ContentStored, EventLogged, Record, RunStarted
 from repertory.record.statistics import RunStatistics
-from repertory.record.tuning import favour_writers
 
 if TYPE_CHECKING:
     from repertory.record.memory_journal import MemoryJournal
@@ -42,43 +19,24 @@ if TYPE_CHECKING:
 __all__ = [
     "FINAL_STATES",
     "ContentStored",
-    "DecisionMade",
     "Draft",
     "Durability",
-    "Effect",
     "Entry",
-    "EntryAppended",
-    "EntryKind",
     "EventLogged",
-    "ItemWritten",
     "Journal",
     "Ledger",
     "MemoryJournal",
     "ModelCallRow",
-    "ModelCalled",
-    "ModelReplied",
-    "OutcomeStatus",
     "Record",
     "Redactor",
     "RunRow",
     "RunStarted",
-    "RunState",
-    "RunStateChanged",
     "RunStatistics",
-    "ScopeMode",
-    "ScopeOpened",
     "SearchHit",
     "Snapshot",
     "SqliteJournal",
-    "SummaryStored",
-    "Ticket",
     "ToolCallRow",
-    "ToolFinished",
-    "ToolIntended",
-    "estimate_entry",
-    "favour_writers",
     "open_journal",
-    "request_digest",
 ]
 
 _LATE = {

@@ -1,28 +1,84 @@
-"""The ledger: the append-only record of one run."""
+"""The ledger: the append-only record of one run, and snapshots of it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
 
 import msgspec
 
 from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block
 from repertory.record.entries import Draft, Entry
 from repertory.record.journal import Journal, Ticket
 from repertory.record.records import EntryAppended, Record
-from repertory.record.snapshot import Snapshot
-
-Estimate: TypeAlias = Callable[[Sequence[Block]], int]
 
 
-def estimate_entry(content: Sequence[Block]) -> int:
-    """Guess what an entry's content costs in a prompt: a token for every four characters."""
-    return estimate_tokens(content)
+class Snapshot(Sequence[Entry]):
+    """The first entries of a run's ledger: immutable, and made in the same time whatever their number.
+
+    It is a list that only ever grows, shared with the ledger, and a length; a later append is beyond the length.
+    An entry's position is its index.
+    """
+
+    __slots__ = ("_entries", "_length", "run_id")
+
+    def __init__(self, run_id: str, entries: Iterable[Entry] = ()) -> None:
+        """Make a snapshot of entries that are at hand (in tests and tools); copies them."""
+        self.run_id = run_id
+        self._entries = list(entries)
+        self._length = len(self._entries)
+
+    @classmethod
+    def view(cls, run_id: str, entries: list[Entry], length: int) -> Snapshot:
+        """Make a snapshot of the first ``length`` items of a list whose owner promises never to change those."""
+        snapshot = cls.__new__(cls)
+        snapshot.run_id, snapshot._entries, snapshot._length = run_id, entries, length
+        return snapshot
+
+    @property
+    def position(self) -> int:
+        """The number of entries, which is the position that the next one would get."""
+        return self._length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            if step > 0:
+                return self._entries[start:stop:step]
+            # Backwards, the bounds may be -1, which as an index would mean the end of the shared list.
+            return [self._entries[position] for position in range(start, stop, step)]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"position {index} is not within this snapshot of {self._length} entries")
+        return self._entries[index if index >= 0 else self._length + index]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return islice(self._entries, self._length)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot):
+            return NotImplemented
+        if (self.run_id, self._length) != (other.run_id, other._length):
+            return False
+        return self._entries is other._entries or self[:] == other[:]
+
+    def __hash__(self) -> int:
+        return hash((self.run_id, self._length))
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of {self.run_id} at position {self._length}>"
 
 
 class Ledger:
@@ -40,7 +96,6 @@ class Ledger:
         *,
         entries: Iterable[Entry] = (),
         clock: Callable[[], float] = time.time,
-        estimate: Estimate = estimate_entry,
     ) -> None:
         """Start a ledger; for a run that may have entries already, use ``open``.
 
@@ -49,12 +104,10 @@ class Ledger:
             run_id: The run.
             entries: What the journal holds of this run.
             clock: Gives ``created_at``, in seconds since 1970.
-            estimate: Guesses an entry's tokens.
         """
         self.run_id = run_id
         self._journal = journal
         self._clock = clock
-        self._estimate = estimate
         self._lock = threading.Lock()
         self._entries = list(entries)  # append-only up to _durable; snapshots share it
         self._durable = len(self._entries)
@@ -62,14 +115,7 @@ class Ledger:
         self._failure: JournalWriteFailed | RecordRefused | None = None
 
     @classmethod
-    async def open(
-        cls,
-        journal: Journal,
-        run_id: str,
-        *,
-        clock: Callable[[], float] = time.time,
-        estimate: Estimate = estimate_entry,
-    ) -> Ledger:
+    async def open(cls, journal: Journal, run_id: str, *, clock: Callable[[], float] = time.time) -> Ledger:
         """Read a run's ledger back from the journal; an unknown run has an empty one.
 
         Raises:
@@ -82,7 +128,7 @@ class Ledger:
                     f"the ledger of {run_id} has position {entry.position} where {expected} was expected; "
                     "restore the journal from a backup"
                 )
-        return cls(journal, run_id, entries=entries, clock=clock, estimate=estimate)
+        return cls(journal, run_id, entries=entries, clock=clock)
 
     @property
     def journal(self) -> Journal:
@@ -140,7 +186,7 @@ class Ledger:
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
         drafts = self._journal.redact(drafts)  # so that the ledger is what the journal holds
-        tokens = [self._estimate(draft.content) for draft in drafts]
+        tokens = [estimate_tokens(draft.content) for draft in drafts]
         # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
         with self._lock:
             if self._failure is not None:
@@ -150,8 +196,8 @@ class Ledger:
             start = len(self._entries)
             now = self._clock()
             entries = tuple(
-                _entry(draft, start + index, now, count)
-                for index, (draft, count) in enumerate(zip(drafts, tokens, strict=True))
+                Entry(**msgspec.structs.asdict(draft), position=position, created_at=now, tokens=count)
+                for position, (draft, count) in enumerate(zip(drafts, tokens, strict=True), start)
             )
             self._entries.extend(entries)
             end = start + len(entries)
@@ -168,7 +214,3 @@ class Ledger:
                 raise
             self._latest = ticket
         return entries, ticket
-
-
-def _entry(draft: Draft, position: int, now: float, tokens: int) -> Entry:
-    return Entry(**msgspec.structs.asdict(draft), position=position, created_at=now, tokens=tokens)

@@ -15,8 +15,9 @@ from repertory.context import digest, names_used, text_tokens
 from repertory.errors import ActorStopped, JournalError, MailboxFull, ModelError
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import encode_request
-from repertory.record import Journal, request_digest
+from repertory.record import Journal
 from repertory.record.records import EventLogged, SummaryStored
+from repertory.record.requests import request_digest
 from repertory.summarizer.calls import RecordedCalls
 from repertory.summarizer.frames import Written, sendable
 from repertory.summarizer.kept import KeptSummaries

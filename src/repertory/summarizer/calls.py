@@ -9,8 +9,9 @@ from typing import Any
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import Model, ModelRequest, ModelResponse, encode_request, server_of
 from repertory.llm.profiles import cost_at_most, cost_of
-from repertory.record import Journal, request_digest
+from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied
+from repertory.record.requests import request_digest
 from repertory.summarizer.messages import Summarize, SummarizeResult
 
 

@@ -22,9 +22,8 @@ from repertory.errors import ConfigurationError
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Draft, Entry
 from repertory.record.journal import Durability
-from repertory.record.ledger import Ledger
+from repertory.record.ledger import Ledger, Snapshot
 from repertory.record.opening import open_journal
-from repertory.record.snapshot import Snapshot
 
 _MOST_SNAPSHOTS: Final = 200  # kept to the end, each compared with the whole record
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")
@@ -190,7 +189,7 @@ def is_beginning(snapshot: Snapshot, seen: tuple[int, Mark | None], final: Seque
     """
     length = len(snapshot)
     last = mark_of(snapshot[-1]) if length else None
-    return (length, last) == seen and snapshot.entries() == list(final[:length])
+    return (length, last) == seen and list(snapshot) == list(final[:length])
 
 
 def names_the_future(summary: str, position_of: Mapping[Mark, int], length: int) -> bool:
