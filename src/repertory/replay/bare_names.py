@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from repertory.replay.words import bare_line, without_gutter
 
 _CUT = 40  # characters from which on the beginning of a line is known again, where it was cut
+_LONGEST = 200  # characters of a name that are looked at
 _ROW = 3  # names; two also stand side by side in a sentence
 _BULLET = re.compile(r"\s*(?:[-*>•·+]|\d+[.):]|L\d+:?|\[[\w \-–]+\])\s+")
 _TOKEN = re.compile(r"[^\s,;|]+")
@@ -30,7 +31,7 @@ class BareNames:
         self._lines = lines
         self._sorted = sorted(line for line in lines if len(line) > _CUT)
         named = "|".join(map(re.escape, sorted(tools, key=len, reverse=True))) or r"\b\B"
-        self._call = re.compile(rf"(?<!\w)(?:{named})(?:[ :]?\s*[({{\[\"'].*|:.*|\s+\w+=.*)|\w+\(.*\)")
+        self._call = re.compile(rf"(?<!\w)(?:\w+\(|(?:{named})(?:[ :]?\s*[({{\[\"']|:|\s+\w+=))")
 
     def count(self, text: str) -> tuple[int, int]:
         """Count the characters of a text.
@@ -48,16 +49,20 @@ class BareNames:
         begin = bullet.end() if bullet else 0
         if self._is_source(line) or self._is_source(line[begin:]):
             return
-        line = self._call.sub(lambda found: "(" * len(found[0]), line)  # a call is no list of names
+        called = self._call.search(line, begin)
+        if called:  # what its arguments name has a call around it; where its end was cut off, all that follows
+            end = line.rfind(")", called.end()) + 1 if called[0].endswith("(") else 0
+            line = f"{line[: called.start()]}{'(' * ((end or len(line)) - called.start())}{line[end or len(line) :]}"
         row: list[tuple[int, int]] = []
         others = 0
         for token in _TOKEN.finditer(line, begin):
-            if _CODE.search(token[0]) or not (_NAME.search(token[0]) or _MARKS.fullmatch(token[0])):
+            word = token[0][:_LONGEST]
+            if _CODE.search(word) or not (_NAME.search(word) or _MARKS.fullmatch(word)):
                 others += 1
                 if len(row) >= _ROW:
                     yield row[0][0], row[-1][1]
                 row = []
-            elif not _MARKS.fullmatch(token[0]):  # a dash or an arrow may stand between two
+            elif not _MARKS.fullmatch(word):  # a dash or an arrow may stand between two
                 row.append(token.span())
         if len(row) >= _ROW or (row and not others):
             yield row[0][0], row[-1][1]

@@ -12,8 +12,8 @@ that stands in its request word for word.
 
 **own_lines**, **own_facts**: the same for what a turn takes from the agent's earlier texts and arguments.
 
-Each is counted by age, and apart for what has **left** verbatim view: no source of it stands in the request as the
-block that it was.
+Each is counted by age, in iterations since the newest source, and apart for what has **left** verbatim view: no source
+of it stands in the request as the block that it was.
 
 **bare names**: the characters, in texts that no recorded block says (stubs, trails, summaries, notices), of names with
 no sentence, call or line of the recording around them; each text of a run once.
@@ -44,8 +44,9 @@ UNION = "union"
 KINDS = (UNION, *TOKENIZERS)
 MEASURES = ("facts", "lines", "own_facts", "own_lines")
 OLD = AGES[-1:]
-_READ = 10  # iterations for which it stays
+"""The ages of what comes from more than ten iterations ago."""
 
+_KEPT = 10  # iterations for which what was read again stands in view
 _NEAR = 240  # characters on each side of an identifier
 _ENOUGH = 0.6  # of a line's words
 _WORD = re.compile(r"\w+")
@@ -97,7 +98,7 @@ class Meaning(msgspec.Struct, kw_only=True):
         return found / (found + missed) if found + missed else None
 
 
-class Shown(msgspec.Struct, frozen=True):
+class _Shown(msgspec.Struct, frozen=True):
     """A block of a request.
 
     Attributes:
@@ -112,10 +113,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line that holds an identifier: where in it, and its other words."""
+    """A line that holds an identifier, and its other words."""
 
     text: str
-    places: tuple[int, ...]
     others: frozenset[str]
 
 
@@ -134,7 +134,7 @@ class Meter:
     def __init__(self, run: RecordedRun, needs: Needs | None = None) -> None:
         self._run = run
         self._needs = needs_of(run) if needs is None else needs
-        self._shown: dict[int, Shown] = {}
+        self._shown: dict[int, _Shown] = {}
         self._lines: dict[tuple[str, int], list[_Line]] = {}
         self._known_texts = {source.text for source in self._needs.sources} | set(self._needs.given)
         self._read_again: dict[int, int] = {}  # sources, each with the iteration
@@ -177,7 +177,7 @@ class Meter:
         if len(self._shown) > 4 * len(shown) + 1_000:  # what earlier views showed and this one does not
             self._shown = {id(each.block): each for each in shown}
 
-    def _recall(self, block: Block, role: str) -> Shown:
+    def _recall(self, block: Block, role: str) -> _Shown:
         known = self._shown.get(id(block))
         if known is None:
             words = words_of(block)
@@ -186,7 +186,7 @@ class Meter:
                 source = (False, words)
             elif role == "assistant" and isinstance(block, Text | ToolUse):
                 source = (True, spoken((block,)))
-            known = self._shown[id(block)] = Shown(block, words, source)
+            known = self._shown[id(block)] = _Shown(block, words, source)
             if not isinstance(block, ToolUse) and words and words not in self._known_texts:
                 bare, standing = self._bare_names.count(words)
                 self.found.bare_chars += bare
@@ -201,16 +201,14 @@ class Meter:
     def _stands(self, need: Need, view: str) -> bool:
         """Whether a line that holds an identifier stands in view, or most of its words around the identifier."""
         name = need.text
-        lines = {line.text: line for place in need.sources for line in self._lines_with(name, place)}
+        lines = {line.text: line.others for place in need.sources for line in self._lines_with(name, place)}
+        if any(len(text) > _NEAR and text in view for text in lines):  # its words stand too far away to be near
+            return True
         for at in places_of(name, view):
             end = at + len(name)
             near = {*_WORD.findall(view, max(0, at - _NEAR), at), *_WORD.findall(view, end, end + _NEAR)}
-            for line in lines.values():
-                if len(line.others & near) >= _ENOUGH * len(line.others):
-                    return True
-                # A long one has most of its words further away.
-                if len(line.text) > _NEAR and any(view.startswith(line.text, at - place) for place in line.places):
-                    return True
+            if any(len(others & near) >= _ENOUGH * len(others) for others in lines.values()):
+                return True
         return False
 
     def _lines_with(self, name: str, place: int) -> list[_Line]:
@@ -223,16 +221,14 @@ class Meter:
             for at in places_of(name, text):
                 end = text.find("\n", at)
                 lines.add(without_gutter(text[text.rfind("\n", 0, at) + 1 : len(text) if end < 0 else end]))
-            known = self._lines[name, place] = [
-                _Line(line, tuple(places_of(name, line)), frozenset(_WORD.findall(line)) - own) for line in lines
-            ]
+            known = self._lines[name, place] = [_Line(line, frozenset(_WORD.findall(line)) - own) for line in lines]
         return known
 
     def _read(self, missing: Sequence[Need], iteration: int) -> int:
         """Read again what holds what is missing, and say how many tokens that is."""
         tokens = 0
         for need in missing:
-            if any(iteration - self._read_again.get(place, -_READ) < _READ for place in need.sources):
+            if any(iteration - self._read_again.get(place, -_KEPT) < _KEPT for place in need.sources):
                 continue
             smallest = min(need.sources, key=lambda place: len(self._needs.sources[place].text))
             self._read_again[smallest] = iteration

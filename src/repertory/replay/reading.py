@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from repertory.errors import RecordingError
-from repertory.llm.messages import Json
 from repertory.replay.formats import read_document
 from repertory.replay.recording import RecordedRun
 from repertory.replay.sessions import Session, is_session
@@ -45,11 +44,63 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
     if not whole:
         data = _without_half_a_line(data)
     if data.strip():
-        yield from _documents(data.removeprefix(_BOM), path=path)
+        yield from _runs(data.removeprefix(_BOM), path)
     elif whole:
         yield RecordingError(f"{path}: expected recorded runs, got an empty file")
     if not whole:
         yield RecordingError(f"{path}: expected gzipped data with its end, got a file that was cut off")
+
+
+def _runs(data: bytes, path: Path) -> Iterator[RecordedRun | RecordingError]:
+    name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+    session = Session(file=path.name, name=name)
+    seen = found = False  # an event of a session; a problem with one
+    for where, number, document in _documents(data, path):
+        try:
+            if isinstance(document, RecordingError):
+                yield document
+            elif is_session(document):
+                seen = True
+                session.add(document, where=where)
+            else:
+                run_id = f"{name}:{number}" if number else name
+                run = read_document(document, run_id=run_id, file=path.name, where=where)
+                yield run or RecordingError(f"{where}: {_NO_ANSWER}")
+        except RecordingError as error:
+            found = found or is_session(document)
+            yield error
+    runs = list(session.runs())
+    yield from runs
+    if seen and not runs and not found:
+        yield RecordingError(f"{path}: {_NO_ANSWER}")
+
+
+def _documents(data: bytes, path: Path) -> Iterator[tuple[str, int, Any]]:
+    """The documents in a file, or the errors in their places: where each stands, and the number of its line or 0."""
+    try:
+        yield str(path), 0, _decode(data)
+        return
+    except ValueError as error:
+        if b"\n" not in data.strip():
+            yield str(path), 0, RecordingError(f"{path}: expected JSON, got: {error}")
+            return
+    held: list[tuple[str, int, Any]] = []  # until a line can be read
+    readable = False
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number}"
+        try:
+            document = _decode(line)
+        except ValueError as error:
+            document = RecordingError(f"{where}: expected JSON, got: {error}")
+        else:
+            readable = True
+        held.append((where, number, document))
+        if readable:
+            yield from held
+            held.clear()
+    yield from held[:1]  # it is one broken document, and not as many problems as it has lines
 
 
 def _read(path: Path) -> bytes:
@@ -95,57 +146,6 @@ def _without_half_a_line(data: bytes) -> bytes:
     return data
 
 
-def _documents(data: bytes, *, path: Path) -> Iterator[RecordedRun | RecordingError]:
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
-    try:
-        document = _decode(data)
-    except ValueError as error:
-        if b"\n" not in data.strip():
-            yield RecordingError(f"{path}: expected JSON, got: {error}")
-        else:
-            yield from _lines(data, path=path, name=name)
-        return
-    if not is_session(document):
-        yield _one(document, run_id=name, path=path, where=str(path))
-        return
-    session = Session(file=path.name, name=name)
-    problems = list(_event(session, document, where=str(path)))
-    yield from problems or _runs(session, path=path)
-
-
-def _lines(data: bytes, *, path: Path, name: str) -> Iterator[RecordedRun | RecordingError]:
-    session: Session | None = None
-    first: list[RecordingError] = []  # problems before anything could be read
-    readable = found = False
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"{path}: line {number}"
-        try:
-            document = _decode(line)
-        except ValueError as error:
-            problem = RecordingError(f"{where}: expected JSON, got: {error}")
-            if readable:
-                yield problem
-            else:
-                first.append(problem)
-            continue
-        if not readable:
-            readable = True
-            yield from first
-        if is_session(document):
-            session = session or Session(file=path.name, name=name)
-            for problem in _event(session, document, where=where):
-                found = True
-                yield problem
-        else:
-            yield _one(document, run_id=f"{name}:{number}", path=path, where=where)
-    if session is not None:
-        yield from _runs(session, path=path, named=found)
-    if not readable:  # it is one broken document, and not as many problems as it has lines
-        yield from first[:1]
-
-
 def _decode(data: bytes) -> Any:
     """Decode JSON; half a character, as some recorders escape it, becomes U+FFFD.
 
@@ -164,28 +164,3 @@ def _decode(data: bytes) -> Any:
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def _one(document: Any, *, run_id: str, path: Path, where: str) -> RecordedRun | RecordingError:
-    try:
-        run = read_document(document, run_id=run_id, file=path.name, where=where)
-    except RecordingError as error:
-        return error
-    return run or RecordingError(f"{where}: {_NO_ANSWER}")
-
-
-def _event(session: Session, document: Json, *, where: str) -> Iterator[RecordingError]:
-    try:
-        session.add(document, where=where)
-    except RecordingError as error:
-        yield error
-
-
-def _runs(session: Session, *, path: Path, named: bool = False) -> Iterator[RecordedRun | RecordingError]:
-    """The runs of a session; where there is none, why, unless a problem was named before."""
-    none = True
-    for run in session.runs():
-        none = False
-        yield run
-    if none and not named:
-        yield RecordingError(f"{path}: {_NO_ANSWER}")
