@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from summarizer_scenes import open_scene
 
+from repertory.context.projector import sent_body
 from repertory.errors import ModelUnavailable
 from repertory.llm import Message, ModelRequest, ModelResponse, Text, Usage
 from repertory.llm.messages import RawBlock
+from repertory.llm.model import Breakpoint, encode_request
 from repertory.summarizer import SummaryFailed, SummaryReady
 from repertory.testing import FunctionModel
 
@@ -86,6 +89,21 @@ async def test_a_provider_that_hangs_is_given_up(autojump_clock: Any) -> None:
         (heard,) = await scene.wait_heard(1)
     assert isinstance(heard, SummaryFailed)
     assert "TimeoutError" in heard.reason
+
+
+async def test_the_request_is_kept_without_repeating_the_ledger() -> None:
+    """It is read back as it was sent, cache markers listed apart."""
+    model, asked = provider(good(BLOCK))
+    async with open_scene() as scene:
+        snapshot = (await scene.work(6)).snapshot()
+        messages = tuple(Message(entry.role, entry.content) for entry in snapshot)
+        sent = ModelRequest(model="m", messages=messages, breakpoints=(Breakpoint(message=2),))
+        scene.ask(scene.ledgers["run-1"], models=(model,), request=sent)
+        await scene.wait_heard(1)
+        (row,) = await scene.journal.read_model_calls("run-1")
+        whole = await scene.journal.read_request("run-1", row.called.call)
+    assert sent_body(whole) == encode_request(asked[0])
+    assert len(msgspec.json.encode(row.called.body["messages"])) * 5 < len(msgspec.json.encode(whole["messages"]))
 
 
 async def test_a_signed_summary_may_follow_a_models_own() -> None:

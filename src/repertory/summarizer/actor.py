@@ -157,11 +157,11 @@ class SummarizerActor:
                 return job.failed(f"a summary up to entry {job.upto - 1} is there already")
         covered = sum(entry.tokens for entry in job.snapshot[job.first : job.upto])
         if job.request is not None:
-            strategy, (key, written, failure) = PROVIDER, await self._write(job, ProviderSummary(job.request), calls)
+            strategy, (written, failure) = PROVIDER, await self._write(job, ProviderSummary(job.request), calls)
         else:
             tokens = deserved_tokens(covered) if job.tokens is None else job.tokens
             stretch = StretchSummary(job.snapshot[job.previous_upto : job.upto], job.previous, tokens=tokens)
-            strategy, (key, written, failure) = MODEL, await self._write(job, stretch, calls)
+            strategy, (written, failure) = MODEL, await self._write(job, stretch, calls)
             if written is None and job.fallback:
                 try:
                     strategy, written = EXTRACTIVE, _extract(job, stretch.replaced, tokens)
@@ -180,10 +180,10 @@ class SummarizerActor:
             replaced_tokens=covered,
             model=written.model,
             at=self._clock(),
-            key=key,
+            key=written.key,
         )
         await self._journal.write([summary])
-        self._kept.add(job.run_id, key, written)
+        self._kept.add(job.run_id, written)
         return SummaryReady(summary, failure=failure)
 
     async def _summarize_result(
@@ -191,26 +191,21 @@ class SummarizerActor:
     ) -> ResultSummarized | ResultNotSummarized:
         stored = await self._journal.read_content(job.content_id) if job.content_id else None
         text = stored.body if stored is not None and stored.body else job.text
-        key, written, failure = await self._write(job, ResultSummary(job, text), calls)
+        written, failure = await self._write(job, ResultSummary(job, text), calls)
         if written is None:
             return job.failed(failure)
-        body: Json = {"position": job.position, "text": written.text, "key": key}
+        body: Json = {"position": job.position, "text": written.text, "key": written.key}
         event = EventLogged(
             run_id=job.run_id, type=RESULT_SUMMARIZED, body=body, at=self._clock(), iteration=job.iteration
         )
         await self._journal.write([event])
-        self._kept.add(job.run_id, key, written)
+        self._kept.add(job.run_id, written)
         return ResultSummarized(run_id=job.run_id, position=job.position, text=written.text)
 
     async def _write(
         self, job: _Job, summary: StretchSummary | ProviderSummary | ResultSummary, calls: RecordedCalls
-    ) -> tuple[str, Written | None, str]:
-        """Have the first model write that can.
-
-        Returns:
-            What the summary is kept under, "" where it is not to be used again; the summary, None where none holds;
-            and why not.
-        """
+    ) -> tuple[Written | None, str]:
+        """The summary of the first model that can write one; None, and why, where none can."""
         failure, signed = "", isinstance(summary, ProviderSummary)
         for model in job.models or ():
             for _ in range(1 if signed else self._attempts):
@@ -218,16 +213,16 @@ class SummarizerActor:
                     request = summary.request(model)
                     key = "" if signed else request_digest(encode_request(request))
                     if key and (kept := await self._kept.find(job.run_id, key)):
-                        return key, kept, ""
+                        return kept, ""
                     with anyio.fail_after(self._timeout):
                         response = await calls.complete(model, request)
-                    return key, summary.read(request, response), ""
+                    return msgspec.structs.replace(summary.read(request, response), key=key), ""
                 except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
                     _pass_on(error)
                     failure = f"{type(error).__name__}: {error}"
                     if isinstance(error, ModelError):
                         break  # models try again by themselves what may pass
-        return "", None, failure
+        return None, failure
 
 
 def _problem(job: Summarize) -> str:
@@ -264,7 +259,7 @@ def _tell(job: _Job, answer: _Answer) -> None:
 
 
 def _pass_on(error: BaseException) -> None:
-    """Raise again what is meant for the event loop or the whole program; anything else is a strategy's failure."""
+    """Raise again what is meant for the event loop or the whole program; anything else is a model's failure."""
     meant_for_others = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
     if isinstance(error, meant_for_others) or (
         isinstance(error, BaseExceptionGroup) and error.subgroup(meant_for_others) is not None

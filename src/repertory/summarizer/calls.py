@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from repertory.llm.messages import canonical_json
+import msgspec
+
+from repertory.context.projector import BREAKPOINTS
+from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model, ModelRequest, ModelResponse, encode_request, server_of
 from repertory.llm.profiles import cost_at_most, cost_of
 from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied
-from repertory.record.requests import request_digest
+from repertory.record.requests import EntryBlocks, request_digest
 from repertory.summarizer.messages import Summarize, SummarizeResult
 
 
@@ -36,7 +39,8 @@ class RecordedCalls:
             ModelError: There was no answer.
             TypeError: The model is no model.
         """
-        job, body, begun = self._job, encode_request(request), self._clock()
+        job, begun = self._job, self._clock()
+        body, recorded = self._bodies(request)
         prompt = len(canonical_json(body)) // 4
         # Negative, as the run's own calls count from 1 upwards, and drawn by lot, so that no other call has it, also
         # after a restart.
@@ -48,7 +52,7 @@ class RecordedCalls:
             model=request.model,
             position=job.upto if isinstance(job, Summarize) else job.position,
             digest=request_digest(body),
-            body=body,
+            body=recorded,
             at=begun,
             prompt_estimate=prompt,
             cost_at_most=cost_at_most(model.profile, prompt=prompt, output=request.max_tokens),
@@ -77,6 +81,19 @@ class RecordedCalls:
                 run_id=job.run_id, call=call, at=now, duration=now - begun, purpose="summary", **answered
             )
             self._journal.submit([replied])
+
+    def _bodies(self, request: ModelRequest) -> tuple[Json, Json]:
+        """A request as it is to be read back, its cache markers listed apart, and as it is kept.
+
+        What is kept names the blocks that the ledger holds: a request for a signed summary repeats a whole prompt.
+        """
+        blocks = EntryBlocks()
+        if isinstance(self._job, Summarize) and self._job.request is not None:
+            blocks.add(self._job.snapshot[: self._job.upto])
+        body = encode_request(msgspec.structs.replace(request, breakpoints=()))
+        body[BREAKPOINTS] = msgspec.to_builtins(request.breakpoints)
+        messages = [{"role": turn.role, "content": blocks.encode(turn.content)} for turn in request.messages]
+        return body, {**body, "messages": messages}
 
 
 def _checked(response: object) -> ModelResponse:

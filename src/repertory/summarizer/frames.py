@@ -20,11 +20,13 @@ class Written(msgspec.Struct, frozen=True):
         text: Its words.
         model: Who wrote it; "" for no model.
         content: What stands in view instead of the text: the provider's signed block; () for the text.
+        key: What it is kept under to be used again; "" where it is not.
     """
 
     text: str
     model: str = ""
     content: tuple[Block, ...] = ()
+    key: str = ""
 
 
 def mark_for(texts: Iterable[str]) -> str:

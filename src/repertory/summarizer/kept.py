@@ -23,20 +23,20 @@ class KeptSummaries:
             await self._read(run_id)
         text = self._texts.get((_root(run_id), key))
         if text is not None:
-            self.add(run_id, key, text)
+            self.add(run_id, text)
         return text
 
-    def add(self, run_id: str, key: str, text: Written) -> None:
+    def add(self, run_id: str, text: Written) -> None:
         """Keep a text for the tree of a run, until others need the room. The record keeps it for good."""
-        if key:
-            self._put((_root(run_id), key), text)
+        if text.key:
+            self._put((_root(run_id), text.key), text)
 
     async def _read(self, run_id: str) -> None:
         for summary in await self._journal.read_summaries(run_id):
-            self.add(run_id, summary.key, Written(text_of(summary.content), summary.model))
+            self.add(run_id, Written(text_of(summary.content), summary.model, key=summary.key))
         for _, event in await self._journal.read_events(run_id):
             if event.type == RESULT_SUMMARIZED:
-                self.add(run_id, event.body.get("key", ""), Written(event.body["text"]))
+                self.add(run_id, Written(event.body["text"], key=event.body.get("key", "")))
         self._put((run_id, ""), Written(""))  # marks the run as read
 
     def _put(self, place: tuple[str, str], text: Written) -> None:
