@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_reference import MARK, reference
+from cli_reference import PAGE as FILE
 from cli_support import RUN, Result, invoke
 
 from repertory.cli import output
-from repertory.cli.reference import reference
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-MARK = "<!-- from here on written by python -m repertory.cli.reference -->\n\n"
+PAGE = FILE.read_text(encoding="utf-8")
 
 
 def documented(command: str) -> set[str]:
@@ -32,7 +32,7 @@ def fields(value: Any) -> set[str]:
 
 
 def test_the_reference_is_what_the_help_texts_say() -> None:
-    """The page is written from the commands themselves: ``python -m repertory.cli.reference``."""
+    """The page is written from the commands themselves: ``python tests/cli/cli_reference.py``."""
     assert PAGE.partition(MARK)[2] == reference()
 
 

@@ -134,7 +134,8 @@ def test_a_tree_is_drawn_with_its_branches() -> None:
     """Children follow their parents, and the lines go on past the younger ones."""
 
     parents = {"a": None, "b": "a", "c": "a", "d": "b", "e": "gone"}
-    drawn = [f"{branch}{run_id}" for branch, run_id in in_tree(parents)]
+    runs = [{"run_id": run_id, "parent_id": parent_id} for run_id, parent_id in parents.items()]
+    drawn = [f"{branch}{run['run_id']}" for branch, run in in_tree(runs)]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.cli.figures import percentile
 from repertory.cli.runs import read_runs
+from repertory.cli.stats import percentile
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest

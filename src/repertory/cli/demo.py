@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
 from repertory.cli.options import AS_JSON, BACKEND, MODEL, PLAIN, Backend, argument, option
 from repertory.cli.running import execute, existing_folder, print_answer
+from repertory.cli.stats import overview
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
@@ -117,8 +118,13 @@ def _print_closing(fields: Json, *, named: bool) -> None:
         print_answer(fields["answer"])
         screen.print()
     if fields["iterations"]:
-        headers = ("", "MODELS SAW", "PLAIN LOOP", "")
-        output.print_table(screen, headers, list(_figures(fields)), right="MODELS SAW|PLAIN LOOP")
+        citations = fields["citations"]
+        rows = [
+            ("agents", str(fields["agents"]), f"{fields['seconds']:.1f} s"),
+            *overview(fields),
+            ("citations", str(citations["total"]), f"{citations['resolved']} hold, looked up in the files"),
+        ]
+        output.print_table(screen, ("", "", ""), rows)
     if fields["model"] == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
         output.show(screen, Text(words, style="dim"), "")
@@ -142,23 +148,3 @@ def _program() -> str:
     started = sys.argv[0]
     is_command = os.path.basename(started) == "repertory"
     return os.path.relpath(started) if is_command and not shutil.which("repertory") else "repertory"
-
-
-def _figures(fields: Json) -> Iterator[tuple[str, str, str, str]]:
-    seen, plain = fields["tokens_seen"], fields["tokens_plain"]
-    cost, plain_cost = fields["cost_seen"], fields["cost_plain"]
-    yield "prompt tokens", output.tokens(seen), output.tokens(plain), output.ratio(seen, plain)
-    prices = output.cost(cost, seen), output.cost(plain_cost, plain), output.ratio(cost, plain_cost)
-    yield "cost, cache priced in", *prices
-    yield (
-        "newest prompts",
-        output.tokens(fields["view_tokens"]),
-        output.tokens(fields["record_tokens"]),
-        "of all agents",
-    )
-    yield "iterations", str(fields["iterations"]), "", f"{fields['agents']} agents, {fields['seconds']:.1f} s"
-    yield "tool calls", str(fields["tool_calls"]), "", f"{fields['dedup_hits']} repeats not run again"
-    yield "summaries", str(fields["summaries"]), "", "made in the background"
-    yield "retrievals", str(fields["retrievals"]), "", "of what had left the view"
-    citations = fields["citations"]
-    yield "citations", str(citations["total"]), "", f"{citations['resolved']} hold, looked up in the files"

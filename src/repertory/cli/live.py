@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from repertory.agents import events
@@ -88,8 +89,9 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Prog
 class AgentLine:
     """One run, as it stands."""
 
-    name: str
+    run_id: str
     parent_id: str | None
+    name: str
     state: str = "running"
     iteration: int = 0
     view_tokens: int = 0
@@ -139,7 +141,7 @@ class Progress:
             # An id begins with the parent's; in the first run that is seen, nobody looks for one.
             parent_id = event.run_id.rpartition(".")[0] if self.agents else None
             name = f"{event.agent} {self._names[event.agent]}" if parent_id else event.agent
-            agent = self.agents[event.run_id] = AgentLine(one_line(name, 32), parent_id)
+            agent = self.agents[event.run_id] = AgentLine(event.run_id, parent_id, one_line(name, 32))
         return agent
 
     def _take(self, event: events.Event, agent: AgentLine) -> str:
@@ -209,9 +211,9 @@ def draw(progress: Progress, width: int, height: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    agents = dict(progress.agents)
+    agents = list(progress.agents.values())
     fitting = max(3, height - 11)
-    tree = list(in_tree({run_id: agent.parent_id for run_id, agent in agents.items()}))
+    tree = list(in_tree(agents, attrgetter("run_id", "parent_id")))
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{branch}{agent.name}".ljust(15),  # so that the columns stay where they are as agents come
@@ -221,8 +223,7 @@ def draw(progress: Progress, width: int, height: int) -> RenderableType:
             output.dollars(agent.cost),
             Text(_now(agent), style="dim"),
         )
-        for branch, run_id in tree[:fitting]
-        if (agent := agents[run_id])
+        for branch, agent in tree[:fitting]
     ]
     headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
     parts: list[RenderableType] = [output.table(headers, rows, width=width, right="ITER|VIEW / RECORD|COST")]
@@ -230,7 +231,7 @@ def draw(progress: Progress, width: int, height: int) -> RenderableType:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
     facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", f"{len(agents)} agents"]
     facts += [f"{progress.counts[what]} {what}" for what in ("tool calls", "summaries", "edits of the view")]
-    facts.append(output.dollars(sum(agent.cost for agent in agents.values())))
+    facts.append(output.dollars(sum(agent.cost for agent in agents)))
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
     parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in list(progress.notes))
     return Group(*parts)

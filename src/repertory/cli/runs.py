@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repertory.cli import output
 from repertory.cli.databases import databases_to_read, is_owned, kept_databases, named_database, open_to_read
@@ -127,7 +128,6 @@ def _hint(runs: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], where
 
 
 def _print(runs: Sequence[dict[str, Any]]) -> None:
-    by_id = {run["run_id"]: run for run in runs}
     rows = [
         (
             f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
@@ -139,8 +139,7 @@ def _print(runs: Sequence[dict[str, Any]]) -> None:
             output.dollars(run["cost"]),
             output.one_line(run["error"] or run["task"], 200),
         )
-        for branch, run_id in in_tree({run["run_id"]: run["parent_id"] for run in runs})
-        if (run := by_id[run_id])
+        for branch, run in in_tree(runs)
     ]
     if rows:
         headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
@@ -160,23 +159,31 @@ def coloured_state(state: str) -> Text:
     return Text(state, style=COLOURS.get(state.strip(), ""))
 
 
-def in_tree(parents: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Each run after its parent, with what to draw before it.
+T = TypeVar("T")
+
+
+def in_tree(
+    runs: Sequence[T], ids: Callable[[Any], tuple[str, str | None]] = itemgetter("run_id", "parent_id")
+) -> Iterator[tuple[str, T]]:
+    """Each run after its parent, with what to draw before it. Whose parent is not among them is a root.
 
     Args:
-        parents: The id of each run with that of its parent. Whose parent is not among them is a root.
+        runs: The runs.
+        ids: Gives the id of a run and that of its parent.
     """
-    children: dict[str | None, list[str]] = {}
-    for run_id, parent_id in parents.items():
-        children.setdefault(parent_id if parent_id in parents else None, []).append(run_id)
+    known = {ids(run)[0] for run in runs}
+    children: dict[str | None, list[T]] = {}
+    for run in runs:
+        parent_id = ids(run)[1]
+        children.setdefault(parent_id if parent_id in known else None, []).append(run)
 
-    def below(parent: str | None, indent: str) -> Iterator[tuple[str, str]]:
+    def below(parent: str | None, indent: str) -> Iterator[tuple[str, T]]:
         siblings = children.get(parent, [])
-        for run_id in siblings:
-            branch, further = ("└ ", "  ") if run_id == siblings[-1] else ("├ ", "│ ")
+        for run in siblings:
+            branch, further = ("└ ", "  ") if run is siblings[-1] else ("├ ", "│ ")
             if parent is None:
                 branch = further = ""
-            yield indent + branch, run_id
-            yield from below(run_id, indent + further)
+            yield indent + branch, run
+            yield from below(ids(run)[0], indent + further)
 
     return below(None, "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +15,15 @@ from repertory.cli.output import cost, dollars, one_line, tokens
 from repertory.cli.runs import in_tree, own_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import Console
 
+    from repertory.context import Decision
     from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow
+    from repertory.record import Journal, ModelCallRow, RunRow, RunStatistics, ToolFinished
 
 _DECISIONS = 12  # lines; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
-_HEIGHT = 8
+_HEIGHT = 8  # lines of the chart
 
 
 def stats(
@@ -36,7 +38,6 @@ def stats(
     That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
     what they saved, how good the token estimate was, and alerts.
     """
-    from repertory.cli.figures import read_figures, total_of
     from repertory.service.views import below
 
     async def read(path: Path, journal: Journal, found: RunRow) -> tuple[Path, list[Json]]:
@@ -44,11 +45,147 @@ def stats(
         return path, [await read_figures(journal, row) for row in rows]
 
     path, runs = read_run(run_id, db, read)
-    total = total_of(runs)
+    total = _total_of(runs)
     if as_json:
         output.print_json({"database": str(path), "tree": tree, "total": total, "runs": runs})
     else:
         _print(output.console(), runs, total, tree=tree)
+
+
+# --- figures, as --json gives them; docs/cli.md says what they are ----------------------------------------
+
+
+async def read_figures(journal: Journal, row: RunRow) -> Json:
+    """Read a run's record: its figures, and what they are made of."""
+    import msgspec
+
+    from repertory.context import decode_decision
+
+    run_id = row.started.run_id
+    statistics = (await journal.read_statistics(run_id))[run_id]
+    calls = await journal.read_model_calls(run_id)
+    iterations = list(_iterations(calls))
+    decided = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
+    return {
+        **{name: getattr(row.started, name) for name in ("run_id", "parent_id", "agent", "model", "task")},
+        "state": row.state,
+        "statistics": msgspec.to_builtins(statistics),
+        "iterations": iterations,
+        "purposes": _summed((call.called.purpose, _spent(call)) for call in calls),
+        "tools": _summed((outcome.tool, _used(outcome)) for outcome in await journal.read_outcomes(run_id)),
+        "decisions": [_decision(decision, iterations) for decision in decided],
+        **_context(statistics),
+        "alerts": [kept.body["reason"] for _, kept in await journal.read_events(run_id) if kept.type == "Alert"],
+        "estimate": _estimate([iterations]),
+    }
+
+
+def _total_of(runs: Sequence[Json]) -> Json:
+    """The sums over runs, with the shares that follow from them."""
+    import msgspec
+
+    from repertory.record import RunStatistics
+
+    figures = reduce(add, (RunStatistics(**run["statistics"]) for run in runs))
+    calls = max(1, figures.tool_calls)
+    return {
+        **msgspec.to_builtins(figures),
+        **_context(figures),
+        "retrieval_share": figures.retrievals / calls,
+        "dedup_rate": figures.dedup_hits / calls,
+        "purposes": _summed(line for run in runs for line in run["purposes"].items()),
+        "tools": _summed(line for run in runs for line in run["tools"].items()),
+        "saved_by_decisions": sum(decision["saved"] for run in runs for decision in run["decisions"]),
+        "alerts": sum(len(run["alerts"]) for run in runs),
+        "estimate": _estimate([run["iterations"] for run in runs]),
+    }
+
+
+def _context(figures: RunStatistics) -> Json:
+    average = round(figures.tokens_seen / figures.iterations) if figures.iterations else 0
+    return {"average_context": average, "peak_context": figures.largest_prompt}
+
+
+def _iterations(calls: Iterable[ModelCallRow]) -> Iterator[Json]:
+    """The prompt of each iteration: as it was expected, as it was billed, and as a plain loop's would have been."""
+    for call in calls:
+        replied = call.replied
+        if call.called.purpose == "agent" and replied is not None and replied.error is None:
+            usage = replied.usage
+            yield {
+                "iteration": call.called.iteration,
+                "expected_tokens": call.called.expected_tokens,
+                "prompt_tokens": usage.prompt_tokens,
+                "plain_tokens": replied.plain_tokens,
+                "cache_read_tokens": usage.cache_read_tokens,
+                "cache_write_tokens": usage.cache_write_tokens + usage.cache_write_1h_tokens,
+                "output_tokens": usage.output_tokens,
+                "cost": replied.cost,
+            }
+
+
+def _estimate(runs: Iterable[Sequence[Json]]) -> Json:
+    """How far prompts were from what was expected. A run's first is left out: nothing had been billed before it."""
+    billed = [step for iterations in runs for step in iterations[1:] if step["prompt_tokens"]]
+    errors = [abs(step["expected_tokens"] - step["prompt_tokens"]) / step["prompt_tokens"] for step in billed]
+    return {"prompts": len(errors), "p50": percentile(errors, 0.5), "p95": percentile(errors, 0.95)}
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least this share of the values does not exceed; None where there is none."""
+    if not values:
+        return None
+    return sorted(values)[max(0, -(-round(share * 1000) * len(values) // 1000) - 1)]
+
+
+def _spent(call: ModelCallRow) -> Json:
+    replied = call.replied
+    return {
+        "calls": 1,
+        "failed": int(replied is not None and replied.error is not None),
+        "prompt_tokens": 0 if replied is None else replied.usage.prompt_tokens,
+        "output_tokens": 0 if replied is None else replied.usage.output_tokens,
+        "cost": 0.0 if replied is None else replied.cost,
+    }
+
+
+def _used(outcome: ToolFinished) -> Json:
+    return {
+        "calls": 1,
+        "errors": int(outcome.status == "error"),
+        "retrievals": int(outcome.retrieval),
+        "deduplicated": int(outcome.deduplicated_from is not None),
+    }
+
+
+def _summed(lines: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    """Lines of the same name are added."""
+    found: dict[str, Json] = {}
+    for name, line in lines:
+        before = found.get(name, {})
+        found[name] = {key: before.get(key, 0) + value for key, value in line.items()}
+    return found
+
+
+def _decision(decision: Decision, iterations: Sequence[Json]) -> Json:
+    """A change of the view. Token counts before and after it are 0 where they were not worked out.
+
+    It has ``saved``, by its own arithmetic, what it saves a call, for each call after it, less what it cost: negative
+    until it has paid for itself.
+    """
+    a = decision.arithmetic
+    since = sum(step["iteration"] >= decision.iteration for step in iterations)
+    return {
+        "iteration": decision.iteration,
+        "kind": decision.kind,
+        "reason": decision.reason,
+        "tokens_before": a.prompt_before,
+        "tokens_after": a.prompt_after,
+        "tokens_saved": a.cleared_tokens,
+        "cost_now": a.cost_now,
+        "saving_per_call": a.saving_per_call,
+        "saved": a.saving_per_call * (since - 1) - a.cost_now if since else 0.0,
+    }
 
 
 # --- for a person -----------------------------------------------------------------------------------------
@@ -62,28 +199,36 @@ def _print(screen: Console, runs: Sequence[Json], total: Json, *, tree: bool) ->
     if tree:
         facts.append(f"{len(runs)} runs")
     output.show(screen, Text.assemble((one_line(first["agent"]), "bold"), ", ".join(facts)), "")
-    _print_chart(screen, first)
-    priced = all(run["statistics"]["cost_plain"] or not run["statistics"]["tokens_plain"] for run in runs)
-    output.print_table(screen, ("", "", ""), list(_overview(total, priced=priced)))
+    _print_chart(screen, first["iterations"])
+    output.print_table(screen, ("", "", ""), list(overview(total)))
     if tree:
         _print_tree(screen, runs)
-    _print_purposes(screen, total["purposes"])
-    _print_tools(screen, total["tools"])
+    purposes = [
+        (name, str(of["calls"]), str(of["failed"]), tokens(of["prompt_tokens"]), cost(of["cost"], of["prompt_tokens"]))
+        for name, of in total["purposes"].items()
+    ]
+    headers = ("FOR", "CALLS", "FAILED", "TOKENS", "COST")
+    output.print_table(screen, headers, purposes, right="CALLS|FAILED|TOKENS|COST")
+    ranked = sorted(total["tools"].items(), key=lambda tool: -tool[1]["calls"])
+    keys = ("calls", "errors", "retrievals", "deduplicated")
+    tools = [(one_line(name), *(str(of[key]) for key in keys)) for name, of in ranked]
+    names = [key.upper() for key in keys]
+    output.print_table(screen, ("TOOL", *names), tools, right="|".join(names))
     _print_decisions(screen, runs)
     for run in runs:
         for reason in run["alerts"]:
             output.show(screen, Text(f"ALERT {one_line(run['agent'])}: {one_line(reason)}", style="yellow"))
 
 
-def _print_chart(screen: Console, run: Json) -> None:
+def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
     from rich.text import Text
 
     from repertory.replay.chart import bars
 
-    view = [step["prompt_tokens"] for step in run["iterations"]]
-    plain = [step["plain_tokens"] for step in run["iterations"]]
-    if not view:
+    if not iterations:
         return
+    view = [step["prompt_tokens"] for step in iterations]
+    plain = [step["plain_tokens"] for step in iterations]
     label = tokens(max([*view, *plain]))
     for line in bars(plain, view, width=min(100, max(10, screen.width - 10)), height=_HEIGHT):
         screen.print(Text(f"{label:>8} {line}"), no_wrap=True, overflow="crop")
@@ -92,76 +237,62 @@ def _print_chart(screen: Console, run: Json) -> None:
     output.show(screen, Text(caption, style="dim"), "")
 
 
-def _overview(total: Json, *, priced: bool) -> Iterator[tuple[str, str, str]]:
-    iterations, seen, whole = total["iterations"], total["tokens_seen"], total["tokens_plain"]
-    plain_each = round(whole / iterations) if iterations else 0
-    plain_cost = f"plain {dollars(total['cost_plain'])}, {output.ratio(total['cost_seen'], total['cost_plain'])}"
-    yield "iterations", str(iterations), ""
-    yield "prompt tokens", tokens(seen), f"plain {tokens(whole)}, {output.ratio(seen, whole)}"
-    yield "per iteration", tokens(total["average_context"]), f"plain {tokens(plain_each)}"
-    yield "largest prompt", tokens(total["peak_context"]), ""
+def overview(total: Json) -> Iterator[tuple[str, str, str]]:
+    """The figures of a run or a tree, beside those of a plain loop, as lines of a table.
+
+    Args:
+        total: The fields of ``RunStatistics``, with ``estimate`` if it is known.
+    """
+    iterations, calls = max(1, total["iterations"]), max(1, total["tool_calls"])
+    seen, plain = total["tokens_seen"], total["tokens_plain"]
+    priced = f"plain {cost(total['cost_plain'], plain)}"
+    if total["cost_plain"]:
+        priced += f", {output.ratio(total['cost_seen'], total['cost_plain'])}"
+    yield "iterations", str(total["iterations"]), ""
+    yield "prompt tokens", tokens(seen), f"plain {tokens(plain)}, {output.ratio(seen, plain)}"
+    yield "per iteration", tokens(round(seen / iterations)), f"plain {tokens(round(plain / iterations))}"
+    yield "largest prompt", tokens(total["largest_prompt"]), ""
     yield "read from cache", tokens(total["cache_read_tokens"]), ""
     yield "written to cache", tokens(total["cache_write_tokens"]), ""
-    yield "cost", cost(total["cost_seen"], seen), plain_cost if priced else "plain unknown"
+    yield "cost", cost(total["cost_seen"], seen), priced
     yield "tool calls", str(total["tool_calls"]), ""
-    yield "retrievals", str(total["retrievals"]), f"{total['retrieval_share']:.1%} of the tool calls"
-    yield "deduplicated", str(total["dedup_hits"]), f"{total['dedup_rate']:.1%} of the tool calls"
+    yield "retrievals", str(total["retrievals"]), f"{total['retrievals'] / calls:.1%} of the tool calls"
+    yield "deduplicated", str(total["dedup_hits"]), f"{total['dedup_hits'] / calls:.1%} of the tool calls"
     used, refused, fallbacks = total["summaries"], total["summaries_refused"], total["summaries_fallback"]
-    facts = f"{used} swapped in, {refused} refused, {fallbacks} fallbacks"
-    yield "summaries", str(total["summaries_written"]), facts
-    estimate = total["estimate"]
-    if estimate["prompts"]:
+    yield "summaries", str(total["summaries_written"]), f"{used} swapped in, {refused} refused, {fallbacks} fallbacks"
+    estimate = total.get("estimate")
+    if estimate and estimate["prompts"]:
         verdict = "within" if estimate["p95"] <= _BAR else "beyond"
         facts = f"p95 {estimate['p95']:.1%} of {estimate['prompts']} prompts, {verdict} {_BAR:.0%}"
         yield "estimate off by", f"{estimate['p50']:.1%}", facts
 
 
 def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
-    by_id = {run["run_id"]: run for run in runs}
     rows = []
-    for branch, run_id in in_tree({run["run_id"]: run["parent_id"] for run in runs}):
-        run = by_id[run_id]
+    for branch, run in in_tree(runs):
         figures = run["statistics"]
-        rows.append(
-            (
-                f"{branch}{own_id(run)}",
-                one_line(run["agent"]),
-                str(figures["iterations"]),
-                tokens(figures["tokens_seen"]),
-                tokens(figures["tokens_plain"]),
-                cost(figures["cost_seen"], figures["tokens_seen"]),
-                str(len(run["alerts"])),
-                one_line(run["task"], 200),
-            )
+        row = (
+            f"{branch}{own_id(run)}",
+            one_line(run["agent"]),
+            str(figures["iterations"]),
+            tokens(figures["tokens_seen"]),
+            tokens(figures["tokens_plain"]),
+            cost(figures["cost_seen"], figures["tokens_seen"]),
+            str(len(run["alerts"])),
+            one_line(run["task"], 200),
         )
+        rows.append(row)
     headers = ("RUN", "AGENT", "ITER", "SEEN", "PLAIN", "COST", "ALERTS", "TASK")
     output.print_table(screen, headers, rows, right="ITER|SEEN|PLAIN|COST|ALERTS")
-
-
-def _print_purposes(screen: Console, purposes: Json) -> None:
-    rows = [
-        (name, str(of["calls"]), str(of["failed"]), tokens(of["prompt_tokens"]), cost(of["cost"], of["prompt_tokens"]))
-        for name, of in purposes.items()
-    ]
-    output.print_table(screen, ("FOR", "CALLS", "FAILED", "TOKENS", "COST"), rows, right="CALLS|FAILED|TOKENS|COST")
-
-
-def _print_tools(screen: Console, tools: Json) -> None:
-    keys = ("calls", "errors", "retrievals", "deduplicated")
-    ranked = sorted(tools.items(), key=lambda pair: -pair[1]["calls"])
-    rows = [(one_line(name), *(str(of[key]) for key in keys)) for name, of in ranked]
-    headers = [key.upper() for key in keys]
-    output.print_table(screen, ("TOOL", *headers), rows, right="|".join(headers))
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
     from rich.text import Text
 
     lines = [(run, line) for run in runs for line in run["decisions"] if line["tokens_before"]]
-    several = len(runs) > 1
     rows = [
         (
-            *((own_id(run) if run["parent_id"] is not None else one_line(run["agent"], 12),) if several else ()),
+            own_id(run) if run["parent_id"] is not None else one_line(run["agent"], 12),
             str(line["iteration"]),
             line["kind"],
             f"{tokens(line['tokens_before'])} → {tokens(line['tokens_after'])}",
@@ -171,7 +302,8 @@ def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
         )
         for run, line in lines[-_DECISIONS:]
     ]
-    headers = (*(("RUN",) if several else ()), "ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
-    output.print_table(screen, headers, rows, right="ITER|PROMPT|COST|SAVED")
+    headers = ("RUN", "ITER", "DECISION", "PROMPT", "COST", "SAVED", "REASON")
+    first = 0 if len(runs) > 1 else 1  # of one run, there is no need to say which
+    output.print_table(screen, headers[first:], [row[first:] for row in rows], right="ITER|PROMPT|COST|SAVED")
     if len(lines) > len(rows):
         output.show(screen, Text(f"the last {len(rows)} of {len(lines)} decisions; --json has them all", style="dim"))

@@ -69,11 +69,10 @@ def stress(
 
 
 async def _summarize(snapshot: Snapshot) -> str:
-    """The digest that a run's own summarizer falls back to, of the newest entries."""
-    from repertory.context import digest, names_used
+    """The newest entries: a summary that says all it could know."""
+    from repertory.llm.messages import text_of
 
-    newest = snapshot[-_SUMMARIZED:]
-    return digest(newest, tokens=500, previous="", used=names_used(newest))
+    return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
 
 
 def _appended(progress: Progress) -> str:

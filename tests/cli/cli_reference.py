@@ -1,15 +1,18 @@
-"""The command reference of the documentation: ``python -m repertory.cli.reference`` writes it."""
+"""The command reference of the documentation: ``python tests/cli/cli_reference.py`` writes it into docs/cli.md."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from repertory.cli.app import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+MARK = "<!-- from here on written by tests/cli/cli_reference.py -->\n\n"
 
 
 def reference() -> str:
@@ -45,4 +48,4 @@ def _spelled(parameter: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    PAGE.write_text(PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + reference(), encoding="utf-8")
