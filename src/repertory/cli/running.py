@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repertory.cli import output
-from repertory.cli.citations import check_citations
 from repertory.cli.databases import read_run, runs_database
 from repertory.cli.options import (
     AGENT,
@@ -198,30 +197,34 @@ def execute(
     from repertory.agents import open_supervisor
     from repertory.cli.live import show_progress
     from repertory.cli.stopping import stopped_by_signals
+    from repertory.tools.citations import check_citations
 
-    outcomes: list[Outcome] = []
     begun = time.monotonic()
 
-    async def main() -> None:
+    async def main() -> Outcome:
+        run: Run | None = None
         async with (
-            stopped_by_signals(progress.announce) as stop,
+            stopped_by_signals(orderly=True) as stop,
             open_supervisor(path, model=model, summaries=summaries_by(summary_model)) as supervisor,
         ):
             started = await start(supervisor)
+            name = (await supervisor.journal.read_run(started.id)).started.model
+            run = started
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
-                async for event in started.events(tree=True):
+                async for event in run.events(tree=True):
                     progress.add(event)
                 watching.cancel_scope.cancel()
-            go_on = f"go on with: repertory resume {started.id} --db {path}"
-            interrupted = stop.interrupted(f"interrupted, nothing is lost; {go_on}")
-            outcomes.append(await _outcome(supervisor, started, path, go_on, interrupted))
-        if not outcomes:  # a second signal came before the supervisor was closed in order, or before there was a run
+            if stop.asked.is_set():
+                progress.announce("stopping at the next boundary; once more stops at once")
+        if run is None:
             raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
+        # Only now, when nothing goes on any more, is it certain how it ended.
+        go_on = f"go on with: repertory resume {run.id} --db {path}"
+        return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
     with show_progress(as_json=as_json, plain=plain, stderr=not is_shown) as progress:
-        anyio.run(main, backend=backend)
-    (outcome,) = outcomes
+        outcome = anyio.run(main, backend=backend)
     answer = outcome.fields["answer"]
     citations = [] if answer is None or root is None else check_citations(answer, root)
     unresolved = [asdict(citation) for citation in citations if not citation.resolved]
@@ -230,9 +233,7 @@ def execute(
     return outcome
 
 
-async def _outcome(
-    supervisor: Supervisor, run: Run, path: Path, go_on: str, interrupted: output.Interrupted
-) -> Outcome:
+async def _outcome(run: Run, model: str, path: Path, go_on: str, interrupted: output.Interrupted) -> Outcome:
     import msgspec
 
     from repertory.record import FINAL_STATES
@@ -250,7 +251,7 @@ async def _outcome(
         "run_id": run.id,
         "agent": run.agent.name,
         "task": run.task,
-        "model": (await supervisor.journal.read_run(run.id)).started.model,
+        "model": model,
         "state": "interrupted" if error is interrupted else run.state,
         "answer": answer,
         "error": words,

@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
 
 from repertory.cli.output import Interrupted
 from repertory.cli.signals import leave, told_to
+from repertory.record.waiting import new_waiter
 
-_BEAT = 0.1  # seconds after which a signal is noticed; to a person that is at once, and it costs nothing to look
+_BEAT = 0.25  # seconds; a signal that comes just as the loop goes to sleep is seen when it wakes
 
 
 class Stop:
     """What signals ask for: the first an orderly stop, the second a stop at once, the third ends the process.
 
     Attributes:
-        asked: Set after the first signal.
+        asked: Set on the first signal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, everything: anyio.CancelScope, *, orderly: bool) -> None:
         self.asked = anyio.Event()
+        self._everything = everything
+        self._orderly = orderly
         self._heard: list[int] = []
+        self._loop = new_waiter()
 
     def hear(self, number: int) -> None:
-        """Note a signal, in the handler itself: that the third one ends the process must not need the loop."""
+        """Take in a signal, in the handler itself: that the third one ends the process must not need the loop."""
         self._heard.append(number)
         if len(self._heard) > 2:
             leave(number)
+        self._loop.post(self._act, len(self._heard))
 
-    async def wait(self, count: int) -> None:
-        """Wait until so many signals have come."""
-        while len(self._heard) < count:  # noqa: ASYNC110 - a handler may not set an event
-            await anyio.sleep(_BEAT)
+    def _act(self, count: int) -> None:
+        self.asked.set()
+        if count > 1 or not self._orderly:
+            self._everything.cancel()
 
     async def cancel_when_asked(self, scope: anyio.CancelScope) -> None:
-        """Cancel a scope after the first signal."""
+        """Cancel a scope on the first signal."""
         await self.asked.wait()
         scope.cancel()
 
@@ -46,25 +51,20 @@ class Stop:
 
 
 @asynccontextmanager
-async def stopped_by_signals(announce: Callable[[str], None] | None = None) -> AsyncGenerator[Stop]:
+async def stopped_by_signals(*, orderly: bool = False) -> AsyncGenerator[Stop]:
     """Have signals stop what the block does.
 
     Args:
-        announce: Told what the first signal does, where the block itself waits for it; None has the first one
-            cancel the block.
+        orderly: The block itself comes to an end when asked; else the first signal cancels it.
     """
-    stop = Stop()
     async with anyio.create_task_group() as everything:
-
-        async def obey() -> None:
-            await stop.wait(1)
-            stop.asked.set()
-            if announce is not None:
-                announce("stopping at the next boundary; once more stops at once")
-                await stop.wait(2)
-            everything.cancel_scope.cancel()
-
+        stop = Stop(everything.cancel_scope, orderly=orderly)
         with told_to(stop.hear):
-            everything.start_soon(obey)
+            everything.start_soon(_beat)
             yield stop
             everything.cancel_scope.cancel()
+
+
+async def _beat() -> None:
+    while True:  # noqa: ASYNC110 - nothing is waited for but the time
+        await anyio.sleep(_BEAT)
