@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from repertory.cli.runs import read_runs
-from repertory.cli.stats import percentile
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import MemoryJournal, RunStatistics
+from repertory.service.figures import percentile
 from repertory.testing import FunctionModel, call
 
 PROFILE = profile_for("claude-sonnet-4-5")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repertory.cli.citations import check_citations
+from repertory.tools.citations import check_citations
 
 
 @pytest.fixture

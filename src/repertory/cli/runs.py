@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,8 @@ from repertory.cli.options import AS_JSON, DATABASE, option
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.record import Journal, RunRow
+    from repertory.llm.messages import Json
+    from repertory.record import Journal
 
 COLOURS = {
     "running": "cyan",
@@ -50,7 +51,7 @@ def ps(
     path, *others = databases_to_read(db)
     owned = is_owned(path)
 
-    async def read() -> list[dict[str, Any]]:
+    async def read() -> list[Json]:
         async with open_to_read(path) as journal:
             return await read_runs(journal, owned=owned)
 
@@ -68,45 +69,26 @@ def ps(
         sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
 
 
-def state_of(row: RunRow, *, owned: bool) -> str:
-    """A run's state as a person should read it: what goes on by its record, but nowhere else, was interrupted."""
-    from repertory.record import FINAL_STATES
-
-    return row.state if owned or row.state in FINAL_STATES else "interrupted"
-
-
-async def read_runs(journal: Journal, *, owned: bool) -> list[dict[str, Any]]:
+async def read_runs(journal: Journal, *, owned: bool) -> list[Json]:
     """Read what ``ps --json`` gives for each run: two questions to the database, however many it holds."""
     from repertory.record import RunStatistics
+    from repertory.service.views import run_view
 
     rows, all_figures = await journal.read_runs(), await journal.read_statistics()
     runs = []
     for row in rows:
-        started, state = row.started, state_of(row, owned=owned)
+        started, state = row.started, run_view(row, live=owned).state
         figures = all_figures.get(started.run_id, RunStatistics())
-        runs.append(
-            {
-                "run_id": started.run_id,
-                "parent_id": started.parent_id,
-                "agent": started.agent,
-                "model": started.model,
-                "task": started.task,
-                "state": state,
-                "started_at": started.at,
-                "updated_at": max(row.updated_at, figures.replied_at),
-                "iterations": figures.iterations,
-                "tokens_seen": figures.tokens_seen,
-                "output_tokens": figures.output_tokens,
-                "cost": figures.cost_seen,
-                "result": row.result,
-                "error": row.error,
-                "resumable": started.parent_id is None and state in ("interrupted", "failed", "stopped"),
-            }
-        )
+        run = {name: getattr(started, name) for name in ("run_id", "parent_id", "agent", "model", "task")}
+        run |= {"state": state, "result": row.result, "error": row.error}
+        run |= {"started_at": started.at, "updated_at": max(row.updated_at, figures.replied_at)}
+        run |= {name: getattr(figures, name) for name in ("iterations", "tokens_seen", "output_tokens")}
+        resumable = started.parent_id is None and state in ("interrupted", "failed", "stopped")
+        runs.append({**run, "cost": figures.cost_seen, "resumable": resumable})
     return runs
 
 
-def _unfinished_trees(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _unfinished_trees(runs: Sequence[Json]) -> list[Json]:
     """The trees whose root has not come to an end, whole."""
     kept: set[str] = set()
     for run in runs:
@@ -115,7 +97,7 @@ def _unfinished_trees(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [run for run in runs if run["run_id"] in kept]
 
 
-def _hint(runs: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], where: str) -> str:
+def _hint(runs: Sequence[Json], shown: Sequence[Json], where: str) -> str:
     """What a person may want to do next; "" where the table says it all."""
     resumable = [run["run_id"] for run in shown if run["resumable"]]
     if resumable:
@@ -127,7 +109,7 @@ def _hint(runs: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]], where
     return f"Nothing is under way. {len(runs)} runs have ended: repertory ps -a{where} shows them."
 
 
-def _print(runs: Sequence[dict[str, Any]]) -> None:
+def _print(runs: Sequence[Json]) -> None:
     rows = [
         (
             f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
@@ -147,7 +129,7 @@ def _print(runs: Sequence[dict[str, Any]]) -> None:
         output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
 
 
-def own_id(run: Mapping[str, Any]) -> str:
+def own_id(run: Json) -> str:
     """A sub-agent's id is its parent's and a part of its own; that part."""
     return output.one_line(run["run_id"].removeprefix(run["parent_id"] or ""))
 

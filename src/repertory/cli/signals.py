@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 
 TYPE_CHECKING = False  # typing's own takes longer to import than everything else here
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import FrameType
     from typing import NoReturn
 
@@ -61,31 +62,24 @@ def leave(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-class told_to:
+@contextmanager
+def told_to(listener: Callable[[int], None]) -> Generator[None]:
     """Tell a function about signals, instead of ending the process, until the block is left.
 
     It is called in the main thread between any two instructions: it must only leave a note or post to an event loop.
     """
-
-    def __init__(self, listener: Callable[[int], None]) -> None:
-        self._listener = listener
-        self._before: Callable[[int], None] | None = None
-
-    def __enter__(self) -> None:
-        self._before, _Process.listener = _Process.listener, self._listener
-
-    def __exit__(self, *_: object) -> None:
-        _Process.listener = self._before
+    before, _Process.listener = _Process.listener, listener
+    try:
+        yield
+    finally:
+        _Process.listener = before
 
 
-class cursor_hidden_at:
+@contextmanager
+def cursor_hidden_at(terminal: int) -> Generator[None]:
     """Where the cursor has to be shown again if the process ends inside the block."""
-
-    def __init__(self, terminal: int) -> None:
-        self._terminal = terminal
-
-    def __enter__(self) -> None:
-        _Process.terminals += (self._terminal,)
-
-    def __exit__(self, *_: object) -> None:
+    _Process.terminals += (terminal,)
+    try:
+        yield
+    finally:
         _Process.terminals = _Process.terminals[:-1]

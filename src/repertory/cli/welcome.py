@@ -11,8 +11,8 @@ import anyio
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import data_dir, databases_to_read, is_owned, named_database, open_to_read
-from repertory.cli.runs import state_of
 from repertory.errors import RepertoryError
+from repertory.service.views import run_view
 
 if TYPE_CHECKING:
     from repertory.record import RunRow
@@ -48,7 +48,7 @@ def welcome() -> None:
         return
     owned = is_owned(paths[0])
     roots = [row for row in rows if row.started.parent_id is None]
-    states = [state_of(row, owned=owned) for row in roots]
+    states = [run_view(row, live=owned).state for row in roots]
     left = [row for row, state in zip(roots, states, strict=True) if state in ("interrupted", "failed", "stopped")]
     going = sum(state not in ("done", "interrupted", "failed", "stopped") for state in states)
     more = f", {_count(len(paths) - 1, 'older database')} beside it" if len(paths) > 1 else ""
