@@ -65,7 +65,7 @@ class Caller:
         Returns:
             Its other calls, which may be run from now on.
         """
-        draft = Draft(
+        turn = Draft(
             role="assistant",
             kind="assistant",
             content=answer.content,
@@ -73,19 +73,14 @@ class Caller:
             stop_reason=answer.stop_reason,
         )
         uses = tool_uses(answer.content)
-        drafts, also, events = [draft], [*records], list[AnyEvent]()
-        for use in uses:
-            self.known_ids.add(use.id)
-            text = answer.unmade.get(use.id)
-            if text is not None:
-                finished, ended = self._ends(use, "error", characters=len(text), shown=len(text))
-                drafts.append(error_result(use, text, iteration))
-                also += [finished, to_record(ended)]
-                events.append(ended)
-        turn, *_ = await self._live.ledger.append(*drafts, also=also)
-        for ended in events:
+        results = [error_result(use, answer.unmade[use.id], iteration) for use in uses if use.id in answer.unmade]
+        ends = [self._end_of(result, "error") for result in results]
+        also = [*records, *(record for finished, ended in ends for record in (finished, to_record(ended)))]
+        entry, *_ = await self._live.ledger.append(turn, *results, also=also)
+        self.known_ids.update(use.id for use in uses)
+        for _, ended in ends:
             self._live.show(ended)
-        return [call for call in calls_of(turn) if call.use.id not in answer.unmade]
+        return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
 
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
@@ -131,29 +126,32 @@ class Caller:
         use = call.use
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
-            await self._keep(use, error_result(use, INTERRUPTED, iteration), "interrupted")
-            return
-        if tool is None:
+            await self._keep(error_result(use, INTERRUPTED, iteration), "interrupted")
+        elif tool is None:
             await self._append(use, unknown_tool(use.name, self.tools), iteration)
-            return
-        digest = arguments_digest(use.name, use.input)
-        earlier = self._live.repeats.find(tool, digest)
-        entry = self._entry_of(earlier.call_id) if earlier is not None else None
-        if earlier is not None and entry is not None:
-            await self._repeat(use, earlier, entry, iteration)
         else:
-            await self._make(call, tool, digest, iteration)
+            digest = arguments_digest(use.name, use.input)
+            earlier = self._live.repeats.find(tool, digest)
+            if earlier is None or not await self._repeat(use, earlier, iteration):
+                await self._make(call, tool, digest, iteration)
 
-    async def _repeat(self, use: ToolUse, earlier: EarlierCall, entry: Entry, iteration: int) -> None:
+    async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
+        entries = reversed(self._live.ledger.snapshot())
+        entry = next((entry for entry in entries if entry.tool_call_id == earlier.call_id), None)
+        if entry is None:
+            return False
         pointer = self._pointer(earlier, entry)
         if pointer:
-            draft = Draft(role="user", kind=entry.kind, content=(ToolResult(use.id, pointer),))
+            draft = Draft(role="user", kind=entry.kind, content=(ToolResult(use.id, pointer),), tool=use.name)
         else:
-            same = {name: getattr(entry, name) for name in Draft.__struct_fields__}
-            draft = Draft(**{**same, "content": (_marked(entry, use.id, earlier.note),)})
-        draft = msgspec.structs.replace(draft, iteration=iteration, deduplicated_from=earlier.call_id)
-        await self._keep(use, draft, "ok")
+            shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
+            told = f"{earlier.note}\n{shown}" if isinstance(shown, str) else (Text(earlier.note), *shown)
+            same: dict[str, Any] = {name: getattr(entry, name) for name in Draft.__struct_fields__}
+            draft = Draft(**{**same, "content": (ToolResult(use.id, told),)})
+        again = {"iteration": iteration, "tool_call_id": use.id, "deduplicated_from": earlier.call_id}
+        await self._keep(msgspec.structs.replace(draft, **again), "ok")
+        return True
 
     async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
         """Run the tool's body between its intent and its outcome."""
@@ -205,14 +203,16 @@ class Caller:
         live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
 
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
-        """Shape a result and keep it."""
+        """Shape a result and keep it; the content store takes the whole where the model is shown less."""
         output = self._journal.redact(output)
-        shaped, stored = self._shape(use, output)
+        shaped = self._shape(use, output)
         draft = Draft(
             role="user",
             kind="sub-agent-result" if use.name == DELEGATE else "action-result",
             content=(ToolResult(use.id, shaped.content, is_error=output.is_error),),
             iteration=iteration,
+            tool=use.name,
+            tool_call_id=use.id,
             content_id=shaped.content_id,
             original_length=shaped.original_length,
             gist=shaped.gist,
@@ -223,44 +223,32 @@ class Caller:
             pinned=output.pin,
             metadata=output.metadata,
         )
+        records = [*output.records]
+        if shaped.content_id is not None:
+            stored = ContentStored(
+                content_id=shaped.content_id,
+                run_id=self._live.run_id,
+                source_type=output.source_type,
+                source=use.name,
+                # What the ledger holds whole is read from there; what it does not, stands here alone.
+                body=output.text if shaped.original_length else "",
+                length=len(output.text),
+                at=self._live.shared.clock(),
+                url=output.url,
+                format=output.format,
+                metadata=output.metadata,
+            )
+            records.insert(0, stored)
         crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
-        also = [*stored, *output.records]
-        await self._keep(use, draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:], also=also)
+        await self._keep(draft, output.status, records, duration=output.duration, error=crash[-_TRACEBACK:])
 
-    async def _keep(
-        self,
-        use: ToolUse,
-        draft: Draft,
-        status: OutcomeStatus,
-        *,
-        duration: float = 0.0,
-        error: str = "",
-        also: Sequence[Record] = (),
-    ) -> None:
-        """Make a result durable together with its outcome and everything it commits."""
-        draft = msgspec.structs.replace(draft, tool=use.name, tool_call_id=use.id)
-        shown = len(text_of(draft.content))
-        finished, ended = self._ends(
-            use,
-            status,
-            duration=duration,
-            deduplicated_from=draft.deduplicated_from or None,
-            retrieval=draft.retrieved is not None,
-            covered=draft.covered,
-            characters=draft.original_length or shown,
-            shown=shown,
-            error=error,
-        )
-        await self._live.ledger.append(draft, also=[finished, to_record(ended), *also])
-        self._live.show(ended)
-
-    def _shape(self, use: ToolUse, output: ToolOutput) -> tuple[Shaped, list[Record]]:
-        """Decide what the model first sees of a result; the whole goes to the content store where that is less."""
+    def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
+        """Decide what the model first sees of a result."""
         if self._policy is None or output.paged or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
-            return Shaped(content=output.content), []
+            return Shaped(content=output.content)
         call = f"{self._live.run_id}\0{use.id}".encode()
-        shaped = shape_result(
+        return shape_result(
             output.content,
             rules=self._policy.rules(use.name),
             content_id="c-" + hashlib.blake2b(call, digest_size=5).hexdigest(),
@@ -268,36 +256,36 @@ class Caller:
             url=output.url,
             facts=output.facts,
         )
-        if shaped.content_id is None:
-            return shaped, []
-        stored = ContentStored(
-            content_id=shaped.content_id,
-            run_id=self._live.run_id,
-            source_type=output.source_type,
-            source=use.name,
-            # What the ledger holds whole is read from there; what it does not, stands here alone.
-            body=output.text if shaped.original_length else "",
-            length=len(output.text),
-            at=self._live.shared.clock(),
-            url=output.url,
-            format=output.format,
-            metadata=output.metadata,
-        )
-        return shaped, [stored]
 
-    def _ends(self, use: ToolUse, status: OutcomeStatus, **fields: Any) -> tuple[ToolFinished, AnyEvent]:
+    async def _keep(self, draft: Draft, status: OutcomeStatus, records: Sequence[Record] = (), **more: Any) -> None:
+        """Make a result durable together with its outcome and everything it commits."""
+        finished, ended = self._end_of(draft, status, **more)
+        await self._live.ledger.append(draft, also=[finished, to_record(ended), *records])
+        self._live.show(ended)
+
+    def _end_of(self, draft: Draft, status: OutcomeStatus, **more: Any) -> tuple[ToolFinished, AnyEvent]:
         """The record of how a call ended, and the event that says so."""
-        live = self._live
+        live, shown = self._live, len(text_of(draft.content))
         finished = ToolFinished(
-            run_id=live.run_id, call_id=use.id, tool=use.name, status=status, at=live.shared.clock(), **fields
+            run_id=live.run_id,
+            call_id=draft.tool_call_id or "",
+            tool=draft.tool or "",
+            status=status,
+            at=live.shared.clock(),
+            deduplicated_from=draft.deduplicated_from or None,
+            retrieval=draft.retrieved is not None,
+            covered=draft.covered,
+            characters=draft.original_length or shown,
+            shown=shown,
+            **more,
         )
         ended = live.event(
             ToolEnded,
-            call_id=use.id,
-            tool=use.name,
+            call_id=finished.call_id,
+            tool=finished.tool,
             status=status,
             characters=finished.characters,
-            shown=finished.shown,
+            shown=shown,
             duration=finished.duration,
             deduplicated=finished.deduplicated_from is not None,
             retrieval=finished.retrieval,
@@ -319,10 +307,6 @@ class Caller:
                     from_thread.run_sync(publish, token=token)
 
         return tell
-
-    def _entry_of(self, call_id: str) -> Entry | None:
-        snapshot = self._live.ledger.snapshot()
-        return next((entry for entry in reversed(snapshot) if entry.tool_call_id == call_id), None)
 
     def _pointer(self, earlier: EarlierCall, entry: Entry) -> str:
         """What stands for a repeated result whose first telling is in view and stays there; "" where it is not.
@@ -382,9 +366,3 @@ class _Reading:
         # The ids of runs below others begin with theirs and a dot.
         ours = stored is not None and f"{stored.run_id}.".startswith(f"{self._live.root.run_id}.")
         return stored if ours else None
-
-
-def _marked(entry: Entry, call_id: str, note: str) -> ToolResult:
-    """What an earlier result showed, as the result of another call."""
-    shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
-    return ToolResult(call_id, f"{note}\n{shown}" if isinstance(shown, str) else (Text(note), *shown))
