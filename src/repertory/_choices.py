@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, get_args
 
 import msgspec
@@ -34,6 +35,26 @@ def check_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         got = "an empty one" if isinstance(value, str) else repr(value)[:100]
         raise ConfigurationError(f"expected {what} with some text, got {got}")
+
+
+def check_type(where: str, value: object, kinds: Any, words: str) -> None:
+    """See that a value is an instance of a type, or of one of several.
+
+    Raises:
+        ConfigurationError: It is not; ``words`` say what it should be.
+    """
+    if not isinstance(value, kinds):
+        raise ConfigurationError(f"{where} must be {words}, got {value!r}")
+
+
+def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:
+    """See that a value is a text of some form.
+
+    Raises:
+        ConfigurationError: It is not; ``words`` say what it should be.
+    """
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ConfigurationError(f"{what} must {words}, got {str(value)[:300]!r}")
 
 
 def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:

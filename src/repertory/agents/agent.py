@@ -7,11 +7,11 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from repertory._choices import check_number
+from repertory._choices import check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
@@ -92,32 +92,18 @@ class Agent(msgspec.Struct, frozen=True):
     on_lifecycle: Callable[[MessageEvent], object] | None = None
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
-            raise ConfigurationError(
-                f"agent name must be a letter, then letters, digits, _ and -, at most 64 in all, got {self.name!r}"
-            )
-        self._check_types()
+        check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
+        where = f"agent {self.name}"
+        # msgspec does not look at what is passed in code.
+        for field, kinds, words in _FIELDS:
+            check_type(f"{where}: {field}", getattr(self, field), kinds, words)
         freeze_fields(self, "options", sequences=("tools", "team"))
         check_listener(self.on_lifecycle)
-        if self.memory not in ("shared", "snapshot", "isolated"):
-            raise ConfigurationError(
-                f"agent {self.name}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}"
-            )
-        _check_context(self.context, f"agent {self.name}: context")
-        check_model(self.model, f"agent {self.name}: model")
-        check_number(f"agent {self.name}: max_tokens", self.max_tokens, int, least=1)
-        _check_members(f"agent {self.name}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
-        _check_members(f"agent {self.name}: team", self.team, Agent, "name an Agent")
-        _refuse_repeats(f"agent {self.name}: tools", [tool.name for tool in self.tools])
-        _refuse_repeats(f"agent {self.name}: team", [member.name for member in self.team])
-
-    def _check_types(self) -> None:
-        """Refuse what a type checker would: msgspec does not look at what is passed in code."""
-        for field in ("instructions", "description"):
-            _check_type(f"agent {self.name}: {field}", getattr(self, field), str, "a text")
-        fields = ", ".join(Limits.__struct_fields__)
-        _check_type(f"agent {self.name}: limits", self.limits, Limits, f"Limits(…), which has {fields}")
-        _check_type(f"agent {self.name}: options", self.options, Mapping, "a dict of fields of the Messages API")
+        if self.memory not in get_args(MemoryMode):
+            raise ConfigurationError(f"{where}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}")
+        check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
+        _check_members(f"{where}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
+        _check_members(f"{where}: team", self.team, Agent, "name an Agent")
 
     @property
     def summary(self) -> str:
@@ -169,36 +155,30 @@ def check_listener(listener: object) -> None:
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
 
 
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-def _check_type(where: str, value: object, kind: type, words: str) -> None:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{where} must be {words}, got {value!r}")
-
-
-def _check_context(context: object, where: str) -> None:
-    if context is not None and not isinstance(context, ContextPolicy):
-        raise ConfigurationError(f"{where} must be a ContextPolicy, or None for a plain loop, got {context!r}")
+_A_MODEL: Final = (Model | str | None, "a Model, the name of one or None")
+_FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
+    ("instructions", str, "a text"),
+    ("description", str, "a text"),
+    ("limits", Limits, f"Limits(…), which has {', '.join(Limits.__struct_fields__)}"),
+    ("options", Mapping, "a dict of fields of the Messages API"),
+    ("context", ContextPolicy | None, "a ContextPolicy, or None for a plain loop"),
+    ("model", *_A_MODEL),
+)
 
 
 def check_model(model: object, where: str) -> None:
     """Raise ``ConfigurationError`` for what is neither a model nor the name of one."""
-    if model is not None and not isinstance(model, str | Model):
-        raise ConfigurationError(f"{where} must be a Model, the name of one or None, got {model!r}")
+    check_type(where, model, *_A_MODEL)
 
 
-def _check_members(where: str, members: object, kind: type, advice: str) -> None:
+def _check_members(where: str, members: Any, kind: type, advice: str) -> None:
     if not isinstance(members, Sequence) or isinstance(members, str):
         raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
-    for index, member in enumerate(cast("Sequence[object]", members)):
+    for index, member in enumerate(members):
         if not isinstance(member, kind):
             how = "unpack it with *" if isinstance(member, list | tuple) else advice
             raise ConfigurationError(f"{where}[{index}] is {repr(member)[:200]}; {how}")
-
-
-def _refuse_repeats(where: str, names: Sequence[str]) -> None:
+    names = [member.name for member in members]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ConfigurationError(f"{where} must have different names, got {', '.join(repeated)} more than once")
@@ -229,15 +209,13 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent:
     except RepertoryError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        found = getattr(module, name)
-    except AttributeError:
+        words = f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigurationError(words) from error
+    if not hasattr(module, name):
         agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
         hint = f"; it has the agents {', '.join(agents)}" if agents else ""
-        raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}") from None
+        raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}")
+    found = getattr(module, name)
     if not isinstance(found, Agent) and callable(found):
         try:
             found = found(**_accepted(found, arguments))

@@ -6,13 +6,13 @@ import re
 
 import anyio.lowlevel
 
-from repertory._choices import check_text, check_value
+from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent
 from repertory.agents.events import Event, EventReader
 from repertory.agents.live import SAID, LiveRun, Said
 from repertory.context import ViewEntry, list_view
-from repertory.errors import ConfigurationError, RunError, RunFailed, RunStopped
+from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
 from repertory.record import RunStatistics
 from repertory.record.records import FINAL_STATES, EventLogged, RunState, SummaryStored
@@ -121,7 +121,8 @@ class Run:
         """
         check_text("a message", text)
         if message_id is not None:
-            _check_message_id(message_id)
+            words = "have 1 to 200 printable ASCII characters without spaces"
+            check_pattern("message_id", message_id, _MESSAGE_ID, words)
         live, journal, message_id = self._live, self._live.shared.journal, message_id or new_id("msg")
         text = journal.redact(text)  # as it will be read back, to tell whether it was said before
         await anyio.lowlevel.checkpoint()
@@ -239,10 +240,3 @@ class Run:
     def resume(self) -> None:
         """Let a paused run go on."""
         self._live.wish_for("go")
-
-
-def _check_message_id(message_id: object) -> None:
-    if not isinstance(message_id, str) or not _MESSAGE_ID.fullmatch(message_id):
-        raise ConfigurationError(
-            f"message_id must have 1 to 200 printable ASCII characters without spaces, got {str(message_id)[:300]!r}"
-        )

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 import anyio
 import msgspec
 
-from repertory._choices import check_fields, check_text
+from repertory._choices import check_fields, check_pattern, check_text, check_type
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
@@ -95,7 +95,8 @@ class Supervisor:
         check_text("a task", task)
         self._check_prices(agent)
         if run_id is not None:
-            _check_run_id(run_id)
+            words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
+            check_pattern("run_id", run_id, _RUN_ID, words)
         runtime = self._runtime
         started = RunStarted(
             run_id=run_id or new_id("run"),
@@ -209,14 +210,6 @@ _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
-def _check_run_id(run_id: object) -> None:
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
-        raise ConfigurationError(
-            "run_id must be a letter or digit, then letters, digits, _ and -, at most 100 in all, got "
-            f"{str(run_id)[:300]!r}"
-        )
-
-
 def _check_same(there: RunStarted, wanted: RunStarted) -> None:
     for what in ("agent", "task"):
         has, asked = getattr(there, what), getattr(wanted, what)
@@ -275,8 +268,10 @@ async def open_supervisor(
     if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
         summaries = (summaries,)
     for each in summaries or ():
-        _check_writer(each)
-    _check_alerts(alerts)
+        wanted = None if isinstance(each, type) else each  # a class of models has all that a model has
+        check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
+    words = "AlertThresholds, or None for no alerts"
+    check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
     errors: list[BaseException] = []
     try:
         async with AsyncExitStack() as stack:
@@ -343,20 +338,6 @@ async def _clean_for_ever(journal: Journal, clock: Callable[[], float], scope: a
 
 def _log_dead_letter(letter: object) -> None:
     log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
-
-
-def _check_writer(model: object) -> None:
-    if isinstance(model, type) or not isinstance(model, str | Model):
-        raise ConfigurationError(
-            f"open_supervisor: summaries must be a Model, the name of one, or several, got {model!r}"
-        )
-
-
-def _check_alerts(alerts: object) -> None:
-    if alerts is not None and not isinstance(alerts, AlertThresholds):
-        raise ConfigurationError(
-            f"open_supervisor: alerts must be AlertThresholds, or None for no alerts, got {alerts!r}"
-        )
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
