@@ -134,6 +134,19 @@ async def test_what_cannot_be_done_is_a_typed_error_and_the_run_goes_on() -> Non
         await run.wait_result()
 
 
+async def test_nothing_is_shown_or_said_once_the_supervisor_is_closed() -> None:
+    """The run has not ended, and goes on in another process; this one takes nothing more for it."""
+    reader = Reader(3, stop_at=3)
+    async with rp.open_supervisor(model=reader.model, drain_timeout=0.01) as supervisor:
+        run = await supervisor.spawn(clerk(), "Read.")
+        await reader.arrived.wait()
+    for edit in (run.expand(2), run.pin(2), run.unpin(2)):
+        with pytest.raises(RunError, match="has ended"):
+            await edit
+    with pytest.raises(RunError, match="its supervisor is closed"):
+        await run.send("Go on.")
+
+
 async def test_the_view_says_what_is_behind_a_shortened_entry() -> None:
     """A hint, the number of lines, the length and the tokens saved, without expanding; also after a restart."""
     reader = Reader(6, stop_at=99)

@@ -303,10 +303,12 @@ class LiveRun:
         said, self._inbox = self._inbox, []
         return said
 
-    def opened(self, view: EditsView) -> None:
-        """Take the view of its loop, which may be edited from now on."""
+    def opened(self, view: EditsView | None) -> None:
+        """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""
         self._view = view
         self._view_news.set()
+        if view is None:
+            self._view_news = anyio.Event()
 
     async def view(self) -> EditsView:
         """Its view, once it is open.
@@ -314,9 +316,9 @@ class LiveRun:
         Raises:
             RunError: The run has ended.
         """
-        if not self.ending:
+        while self._view is None and not self.ending and not self.ended.is_set():
             await self._view_news.wait()
-        if self.ending or self._view is None:
+        if self._view is None or self.ending or self.ended.is_set():
             raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
         return self._view
 

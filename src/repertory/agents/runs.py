@@ -130,7 +130,7 @@ class Run:
         if known is not None and known != text:
             raise RunError(f"message {message_id!r} was sent to run {self.id} before, with another text")
         if known is None:
-            if live.ending:
+            if live.ending or live.ended.is_set():
                 await live.ended.wait()
                 raise RunError(self._deaf())
             # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.

@@ -372,6 +372,7 @@ class AgentActor:
     def started(self, ctx: ActorContext) -> None:
         """Begin, or go on from the record."""
         self._live.ref = ctx.ref
+        self._live.opened(None)
         caller = Caller(self._live, partial(self._runtime.spawn_below, self._live, ctx))
         self._loop = Loop(self._live, caller, ctx.ref)
         ctx.start_soon(self._run, self._loop, ctx)
