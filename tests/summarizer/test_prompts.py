@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import validate
+from repertory.context import text_tokens, validate
 from repertory.errors import ConfigurationError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of
@@ -134,7 +134,7 @@ def test_lines_that_the_record_does_not_have_are_left_out() -> None:
     [
         ("just chatting", "did not keep to the headings"),
         ("GOAL: leak\n> pool.size = 99\n> pool.age = 3", "none of the 2 lines"),
-        ("GOAL: " + "leak " * 900, "more than the 500 tokens"),
+        ("GOAL: " + "leak " * 900, "longer than the 500 asked for"),
     ],
 )
 def test_an_answer_that_does_not_hold_is_refused(text: str, words: str) -> None:
@@ -151,6 +151,14 @@ def test_a_summary_that_names_nothing_of_the_record_is_refused() -> None:
     assert written("GOAL: bake bread", result(1, "flour and water " * 99)) == "GOAL: bake bread"
     later = StretchSummary([paths], "FACTS: pier_1 is dry", tokens=500)
     assert later.read(later.request(MODEL), answer("FACTS: pier_1 is dry")).text == "FACTS: pier_1 is dry"
+
+
+def test_a_bound_is_literal() -> None:
+    """500 tokens are 500 tokens, as the record of the summary counts them."""
+    longest = "GOAL: connect_pool " + "x" * 1_950
+    assert text_tokens(written(longest)) == 500
+    with pytest.raises(ValueError, match="501 tokens is longer"):
+        written(longest + "xxx")
 
 
 def test_a_summary_is_as_long_as_its_stretch_deserves() -> None:

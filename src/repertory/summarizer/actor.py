@@ -35,7 +35,7 @@ from repertory.summarizer.messages import (
     SummaryReady,
 )
 from repertory.summarizer.results import ResultSummary
-from repertory.summarizer.stretches import ProviderSummary, StretchSummary, check_smaller, deserved_tokens
+from repertory.summarizer.stretches import ProviderSummary, StretchSummary, deserved_tokens
 
 _Job: TypeAlias = Summarize | SummarizeResult
 _Answer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
@@ -240,12 +240,13 @@ def _extract(job: Summarize, replaced: int, tokens: int) -> Written:
     """A summary that the program takes from the record: deterministic, at once.
 
     Raises:
-        ValueError: It is no smaller than what it stands for.
+        ValueError: The stretch is too short for one.
     """
     entries = job.snapshot[job.previous_upto : job.upto]
-    bound = min(tokens, replaced // 2)
+    bound = min(tokens, replaced // 2) - text_tokens("")  # its block costs something, too
+    if bound <= 0:
+        raise ValueError(f"the {replaced} tokens that a summary would stand for are too few for one")
     text = digest(entries, tokens=bound, previous=job.previous, used=names_used(entries), retrieval=job.retrieval)
-    check_smaller(text, replaced)
     return Written(sendable(text))
 
 

@@ -29,7 +29,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
         upto: The entry after the last one to cover.
         previous: A summary of the beginning of the range, to be merged; "" for none.
         previous_upto: The first entry that ``previous`` does not cover.
-        tokens: Bound on the summary, at four characters a token; None for what a stretch of this length deserves.
+        tokens: Bound on ``SummaryStored.tokens``; None for what a stretch of this length deserves.
         retrieval: Whether the agent has tools that show the originals.
         models: Who may write it, tried in this order; None for those of the run's supervisor.
         fallback: Whether the program takes a summary from the record where none of them can write one.

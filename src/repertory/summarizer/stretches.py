@@ -73,7 +73,7 @@ class StretchSummary:
         Args:
             entries: The stretch.
             previous: A summary of everything before it; "" for none.
-            tokens: Bound on the new summary, kept with a fifth of tolerance.
+            tokens: Bound on the new summary, its block included.
         """
         self.replaced = sum(entry.tokens for entry in entries) + len(previous) // _CHARS_PER_TOKEN
         """Tokens that the summary stands for."""
@@ -112,9 +112,9 @@ class StretchSummary:
         if quotes and len(invented) == len(set(quotes)):
             raise ValueError(f"the record has none of the {len(quotes)} lines that the summary quotes")
         text = "\n".join(line for line in answer.splitlines() if line not in invented)
-        if len(text) > self._tokens * _CHARS_PER_TOKEN * 1.2:
-            raise ValueError(f"a summary of {len(text):,} characters is more than the {self._tokens} tokens asked for")
-        check_smaller(text, self.replaced)
+        if text_tokens(text) > self._tokens:
+            raise ValueError(f"a summary of {text_tokens(text):,} tokens is longer than the {self._tokens} asked for")
+        _check_smaller(text, self.replaced)
         names = _names("\n".join([self._previous, *(text for _, text in self._parts)]))
         if len(names) >= _FEW_NAMES and not names & _names(text):
             raise ValueError("the summary names nothing of what the record names")
@@ -151,11 +151,11 @@ class ProviderSummary:
             raise ModelResponseInvalid(
                 f"no summary came of the compaction: stop reason {response.stop_reason!r}, {len(blocks)} blocks"
             )
-        check_smaller(text, self.replaced)
+        _check_smaller(text, self.replaced)
         return Written(text, request.model, tuple(blocks))
 
 
-def check_smaller(text: str, replaced: int) -> None:
+def _check_smaller(text: str, replaced: int) -> None:
     """Raise ``ValueError`` for a summary that is no smaller than the tokens that it stands for."""
     if text_tokens(text) >= replaced:
         raise ValueError(f"the summary is not smaller than the {replaced} tokens that it would stand for")
