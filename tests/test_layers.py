@@ -32,7 +32,10 @@ NOT_EVEN = {
     "record": {"actors"},
     "context": {"actors", "memory"},  # pure functions have no business with the runtime
 }
-ALSO = {"torture": {"testing"}}  # its teams are played by scripted models
+ALSO = {
+    "torture": {"testing"},  # its teams are played by scripted models
+    "replay": {"testing"},  # its requests are billed as the strict test server bills them
+}
 ANYWHERE = {"_choices", "_excerpts", "_frozen", "_ids", "_version", "__version__"}
 # Rooms whose modules can be read one after the other, none needing one that needs it. A room without circles joins.
 WITHOUT_CIRCLES = ["actors", "llm", "record", "memory", "context", "tools", "service", "replay", "torture", "cli"]

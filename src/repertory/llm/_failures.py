@@ -56,7 +56,7 @@ _PASSING = frozenset({408, 409, 425, 429})
 _SECRET = re.compile(r"sk-ant-[\w-]{8,}")
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(Exception):
     """A failed attempt.
 
     Attributes:
@@ -65,9 +65,11 @@ class Failure(msgspec.Struct, frozen=True):
         asked: Seconds that the server asked us to wait; None where it did not.
     """
 
-    error: ModelError
-    passing: bool
-    asked: float | None = None
+    def __init__(self, error: ModelError, passing: bool, asked: float | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.passing = passing
+        self.asked = asked
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,34 +18,22 @@ from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOS
 from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
+T = TypeVar("T")
 _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "usage"})
-# The fields of the blocks we know that must be strings, the kinds of delta that only one type of block can have, and
-# the string in some of them.
+# The fields of the blocks we know that must be strings; and of the deltas we know the only type of block that can have
+# them, and the field that must be a string.
 _STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",), "tool_use": ()}
-_OF_TYPE = {
-    "text_delta": "text",
-    "citations_delta": "text",
-    "thinking_delta": "thinking",
-    "signature_delta": "thinking",
-    "input_json_delta": "tool_use",
-}
-_WORDS = {
-    "text_delta": "text",
-    "thinking_delta": "thinking",
-    "signature_delta": "signature",
-    "input_json_delta": "partial_json",
+_IN_ORDER = frozenset({"content_block_start", "content_block_delta", "message_delta", "message_stop"})
+_DELTAS = {
+    "text_delta": ("text", "text"),
+    "citations_delta": ("text", ""),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+    "input_json_delta": ("tool_use", "partial_json"),
 }
 
 # All that reading decoded JSON can raise, a stack that is too small for it included.
-UNREADABLE = (
-    msgspec.MsgspecError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextmanager
@@ -86,29 +74,23 @@ class EventReader:
         if self._taken > ANSWER_BYTES:
             raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
         first, *more = chunk.split(b"\n")
-        self._line.append(first)
-        self._grow(len(first))
+        self._grow(first)
         for piece in more:
             line = b"".join(self._line).removesuffix(b"\r")
-            if line:
-                self._take(line)
-            elif self._data:
+            self._line = []
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif not line:
                 data = b"\n".join(self._data)
                 self._data, self._size = [], 0
-                if (event := _event(data)) is not None:
+                if data and (event := _event(data)) is not None:
                     yield event
-            else:
-                self._size = 0
-            self._line = [piece]
-            self._grow(len(piece))
+            self._grow(piece)
 
-    def _take(self, line: bytes) -> None:
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            self._data.append(value.removeprefix(b" "))
-
-    def _grow(self, size: int) -> None:
-        self._size += size
+    def _grow(self, piece: bytes) -> None:
+        self._line.append(piece)
+        self._size += len(piece)
         if self._size > DOCUMENT_BYTES:
             raise ModelResponseInvalid(f"an event of the answer has more than {DOCUMENT_BYTES:,} bytes")
 
@@ -124,36 +106,31 @@ class _Open:
 
     def __init__(self, raw: Json) -> None:
         self.raw = raw
-        self.arguments: list[str] = []
         self._pieces: dict[str, list[str]] = {}
 
-    def set(self, name: str, value: Any) -> None:
-        """Let a string grow, and put anything else in the place of what was there."""
-        if isinstance(value, str):
-            pieces = self._pieces.get(name)
-            if pieces is None:
-                old = self.raw.get(name)
-                pieces = self._pieces[name] = [old] if isinstance(old, str) else []
-            pieces.append(value)
+    def add(self, name: str, value: Any) -> None:
+        """Let a string grow, add a citation, and put anything else in the place of what was there."""
+        if name == "citation":
+            if not isinstance(self.raw.get("citations"), list):
+                self.raw["citations"] = []
+            self.raw["citations"].append(value)
+        elif isinstance(value, str):
+            old = self.raw.get(name)
+            self._pieces.setdefault(name, [old] if isinstance(old, str) else []).append(value)
         else:
             self._pieces.pop(name, None)
             self.raw[name] = value
 
-    def cite(self, citation: Any) -> None:
-        """Add a citation."""
-        if not isinstance(self.raw.get("citations"), list):
-            self.raw["citations"] = []
-        self.raw["citations"].append(citation)
-
     def close(self) -> Json:
         """The whole block. Arguments that are not JSON, as where a limit cut them off, stay the text that they are."""
-        self.raw.update((name, "".join(pieces)) for name, pieces in self._pieces.items())
-        if arguments := "".join(self.arguments).strip():
+        pieces = self._pieces.pop("partial_json", None)
+        self.raw.update((name, "".join(grown)) for name, grown in self._pieces.items())
+        if arguments := "".join(pieces or ()).strip():
             try:
                 self.raw["input"] = msgspec.json.decode(arguments)
             except (ValueError, RecursionError):
                 self.raw["input"] = arguments
-        elif self.arguments:
+        elif pieces is not None:
             self.raw.setdefault("input", {})
         return self.raw
 
@@ -189,32 +166,30 @@ class Assembler:
         if kind == "message_start":
             if self._message is not None:
                 raise ValueError("a second 'message_start'")
-            self._message = dict(_object(event["message"]))
+            self._message = dict(_of(dict, event["message"]))
             for index, block in enumerate(self._message.get("content") or ()):
                 self._begin(index, block)
             self.grown += 1
             return []
-        if kind not in ("content_block_start", "content_block_delta", "message_delta", "message_stop"):
-            return []  # content_block_stop says nothing new; the API may add kinds of events
-        if self._message is None:
+        if self._message is None and kind in _IN_ORDER:
             raise ModelResponseInvalid(f"the answer's stream begins with {kind!r} instead of 'message_start'")
         if kind == "content_block_start":
             return self._begin(event["index"], event["content_block"])
         if kind == "content_block_delta":
-            return self._delta(self._blocks[_index(event["index"])], _object(event["delta"]))
+            return self._delta(self._blocks[_of(int, event["index"])], _of(dict, event["delta"]))
         if kind == "message_delta":
-            self._message_delta(self._message, event)
-            return []
-        self.complete = True
-        return []
+            self._message_delta(event)
+        elif kind == "message_stop":
+            self.complete = True
+        return []  # content_block_stop says nothing new; the API may add kinds of events
 
     def _begin(self, index: object, block: object) -> list[StreamEvent]:
-        place = _index(index)
+        place = _of(int, index)
         if place in self._blocks:
             raise ValueError(f"block {place} begins twice")
         if len(self._blocks) >= MOST_BLOCKS:
             raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
-        raw = dict(_object(block))
+        raw = dict(_of(dict, block))
         self._blocks[place] = _Open(raw)
         self.grown += 1
         match raw:
@@ -227,36 +202,30 @@ class Assembler:
 
     def _delta(self, block: _Open, delta: Json) -> list[StreamEvent]:
         kind, type_ = delta["type"], block.raw.get("type")
-        if type_ in _STRINGS and _OF_TYPE.get(kind, type_) != type_:
+        of_type, words = _DELTAS.get(kind, (type_, ""))
+        if type_ in _STRINGS and of_type != type_:
             raise ValueError(f"{kind} for a block of type {type_}")
-        words = _string(delta[_WORDS[kind]]) if kind in _WORDS else ""
-        if kind == "input_json_delta":
-            block.arguments.append(words)
-            self.grown += words != ""
-        elif kind == "citations_delta":
-            block.cite(delta["citation"])
-            self.grown += 1
-        else:
-            for name, value in delta.items():
-                # text_delta, thinking_delta, signature_delta, and whatever comes next.
-                if name != "type" and value is not None:
-                    block.set(name, value)
-                    self.grown += value != ""
+        if words:
+            _of(str, delta[words])
+        # What we know, and whatever comes next.
+        said = {name: value for name, value in delta.items() if name != "type" and value is not None}
+        for name, value in said.items():
+            block.add(name, value)
+        self.grown += any(value != "" for value in said.values())
         if kind == "text_delta":
-            return [TextDelta(words)]
-        if kind == "thinking_delta":
-            return [ThinkingDelta(words)]
-        return []
+            return [TextDelta(delta["text"])]
+        return [ThinkingDelta(delta["thinking"])] if kind == "thinking_delta" else []
 
-    def _message_delta(self, message: Json, event: Json) -> None:
-        delta = _object(event["delta"])
-        message.update((name, value) for name, value in delta.items() if value is not None)
-        usage, earlier = event.get("usage"), message.get("usage")
+    def _message_delta(self, event: Json) -> None:
+        assert self._message is not None
+        said = {name: value for name, value in event.items() if name not in ("type", "delta")}
+        said.update(_of(dict, event["delta"]))
+        usage, earlier = said.pop("usage", None), self._message.get("usage")
         if isinstance(usage, dict):
             # Cumulative figures; what is not repeated stands as `message_start` gave it.
             merged = {name: value for name, value in usage.items() if value is not None}
-            message["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
-        message.update((k, v) for k, v in event.items() if k not in ("type", "delta", "usage") and v is not None)
+            said["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
+        self._message.update((name, value) for name, value in said.items() if value is not None)
 
     def finish(self) -> ModelResponse:
         """The whole answer.
@@ -279,7 +248,7 @@ def response_of(message: object) -> ModelResponse:
         ModelResponseInvalid: It is not an answer.
     """
     with reading("the answer is not a message", message):
-        return _response_of(_object(message))
+        return _response_of(_of(dict, message))
 
 
 def _response_of(message: Json) -> ModelResponse:
@@ -290,11 +259,11 @@ def _response_of(message: Json) -> ModelResponse:
         for block in content:
             for name in _STRINGS.get(block.get("type"), ()):
                 if block.get(name) is not None:
-                    _string(block[name])
+                    _of(str, block[name])
     model, response_id = message.get("model"), message.get("id")
     return ModelResponse(
         content=decode_content(content),
-        stop_reason=_string(message.get("stop_reason") or "end_turn"),
+        stop_reason=_of(str, message.get("stop_reason") or "end_turn"),
         usage=usage_of(message.get("usage")),
         model=model if isinstance(model, str) else "",
         response_id=response_id if isinstance(response_id, str) else "",
@@ -352,21 +321,10 @@ def count_of(answer: object) -> int:
     return count
 
 
-def _object(value: object) -> Json:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected an object, got {type(value).__name__}")
-    return value
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a string, got {type(value).__name__}")
-    return value
-
-
-def _index(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"expected an index, got {type(value).__name__}")
+def _of(kind: type[T], value: object) -> T:
+    """The value, which must be of a type."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
     return value
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import anyio
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import anthropic
     import httpx2
 
-T = TypeVar("T")
 _API = "https://api.anthropic.com"
 _MESSAGES, _COUNTING = "/v1/messages", "/v1/messages/count_tokens"
 _COUNT_TIMEOUT = 60.0  # seconds; a count is computed, not written, and the caller can do without
@@ -173,19 +172,21 @@ class AnthropicModel:
         started = anyio.current_time()
         attempt = 1
         while True:
-            outcome = await self._attempt(call, on_event)
-            if isinstance(outcome, ModelResponse):
-                return outcome
-            if not outcome.passing:
-                raise outcome.error
+            try:
+                return await self._attempt(call, on_event)
+            except Failure as caught:
+                failure = caught
+            if not failure.passing:
+                raise failure.error from failure.__cause__
             attempt += 1
-            delay = self._retry.delay(attempt, asked=outcome.asked, chance=self._chance())
+            delay = self._retry.delay(attempt, asked=failure.asked, chance=self._chance())
             too_late = anyio.current_time() + delay - started > self._retry.total_time
             if attempt > self._retry.attempts or too_late:
-                asked = f", and asks to wait {outcome.asked:g} s" if outcome.asked else ""
-                raise type(outcome.error)(f"{outcome.error}{asked} (after {_times(attempt - 1)})")
+                asked = f", and asks to wait {failure.asked:g} s" if failure.asked else ""
+                times = "one attempt" if attempt == 2 else f"{attempt - 1} attempts"
+                raise type(failure.error)(f"{failure.error}{asked} (after {times})") from failure.__cause__
             if on_event is not None:
-                on_event(Retrying(attempt, delay, str(outcome.error)))
+                on_event(Retrying(attempt, delay, str(failure.error)))
             await anyio.sleep(delay)
 
     async def count_tokens(self, request: ModelRequest) -> int:
@@ -199,24 +200,25 @@ class AnthropicModel:
             body.pop(field, None)  # the endpoint refuses what does not bear on the count
         self._fill_thinking(body)
         call = await self._open(request, body)
-        with anyio.move_on_after(_COUNT_TIMEOUT):
-            outcome = await _guarded(call.place, lambda: _ask(call, _COUNTING, _COUNT_TIMEOUT, _count))
-            if isinstance(outcome, Failure):
-                raise outcome.error
-            return outcome
-        raise _failures.silent(call.place, _COUNT_TIMEOUT).error
+        try:
+            with anyio.move_on_after(_COUNT_TIMEOUT):
+                async with _ask(call, _COUNTING, _COUNT_TIMEOUT) as response:
+                    return count_of(await _read_json(response, ERROR_BYTES))
+            raise _failures.silent(call.place, _COUNT_TIMEOUT)
+        except Failure as failure:
+            raise failure.error from failure.__cause__
 
     async def aclose(self) -> None:
         """Release connections. Safe to call twice; a call after it opens them anew."""
         for sibling in self._siblings.values():
             await sibling.aclose()
         client, self._client = self._client, None
-        if client is not None and self._http_client is None and self._client_loop == _current_loop():
+        if client is not None and self._http_client is None and self._client_loop == anyio.lowlevel.current_token():
             await client.close()
 
     # --- one attempt ------------------------------------------------------------------------------------------
 
-    async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse | Failure:
+    async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse:
         idle = self._content_idle_timeout
         with anyio.move_on_after(self._request_timeout):
             with anyio.move_on_after(idle) as silence:
@@ -225,33 +227,22 @@ class AnthropicModel:
                     if idle is not None:
                         silence.deadline = anyio.current_time() + idle
 
-                outcome = await _guarded(call.place, lambda: self._stream(call, on_event, heard))
-                if isinstance(outcome, ModelResponse) and outcome.stop_reason == "model_context_window_exceeded":
-                    said = {"type": outcome.stop_reason, "message": "the answer ran into the end of the window"}
-                    return _failures.from_status(call.place, 400, {"error": said}, {})
-                return outcome
-            return _failures.silent(call.place, idle or 0.0)
-        return _failures.endless(call.place, self._request_timeout or 0.0)
-
-    async def _stream(
-        self, call: _Call, on_event: _Listener | None, heard: Callable[[], None]
-    ) -> ModelResponse | Failure:
-        async def read(response: httpx2.Response) -> ModelResponse | Failure:
-            if "event-stream" in response.headers.get("content-type", ""):
-                return await _read_events(response, call.place, on_event, heard)
-            body = await _read_body(response, DOCUMENT_BYTES)
-            if len(body) > DOCUMENT_BYTES:
-                raise ModelResponseInvalid(f"the answer has more than {DOCUMENT_BYTES:,} bytes")
-            with reading("the answer is not JSON", body[:200]):
-                answer = msgspec.json.decode(body)
-            return response_of(answer)
-
-        return await _ask(call, _MESSAGES, self._request_timeout, read)
+                async with _ask(call, _MESSAGES, self._request_timeout) as response:
+                    if "event-stream" in response.headers.get("content-type", ""):
+                        answer = await _read_events(response, call.place, on_event, heard)
+                    else:
+                        answer = response_of(await _read_json(response, DOCUMENT_BYTES))
+                if answer.stop_reason == "model_context_window_exceeded":
+                    said = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
+                    raise _failures.from_status(call.place, 400, {"error": said}, {})
+                return answer
+            raise _failures.silent(call.place, idle or 0.0)
+        raise _failures.endless(call.place, self._request_timeout or 0.0)
 
     # --- the SDK's client -------------------------------------------------------------------------------------
 
     async def _open(self, request: ModelRequest, body: Json) -> _Call:
-        loop = _current_loop()
+        loop = anyio.lowlevel.current_token()
         # A connection pool belongs to one event loop; the model itself may outlive it.
         if self._client is None or self._client_loop != loop:
             if "anthropic" in sys.modules and self._http_client is not None:
@@ -303,34 +294,40 @@ async def _unread(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> A
     return (await call_next(request)).http_response
 
 
-async def _ask(
-    call: _Call, path: str, timeout: float | None, read: Callable[[httpx2.Response], Awaitable[T | Failure]]
-) -> T | Failure:
-    """Send a request and read what comes."""
+@asynccontextmanager
+async def _ask(call: _Call, path: str, timeout: float | None) -> AsyncGenerator[httpx2.Response]:
+    """Send a request, and give the response if it is an answer. What fails here or in the block is a ``Failure``."""
     import anthropic
+    import httpx2
 
-    response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _unread
-        _path(path, call.betas),
-        body=call.body,
-        cast_to=object,
-        options=_options(call.betas, timeout),
-        stream=True,
-        stream_cls=anthropic.AsyncStream[object],
-    )
-    try:
-        if response.is_success:
-            return await read(response)
-        if "location" in response.headers and 300 <= response.status_code < 400:
-            return _failures.redirected(call.place, response.status_code, response.headers["location"])
-        return await _read_refusal(response, call.place)
-    finally:
-        with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
-            await response.aclose()
+    # Compressed events would be held back until a block of them is full.
+    headers = {"accept-encoding": "identity"} | ({"anthropic-beta": ",".join(call.betas)} if call.betas else {})
+    # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
+    bounds = httpx2.Timeout(timeout, connect=10.0)
+    options: Any = {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
+    with _translated(call.place):
+        response: httpx2.Response = await call.client.post(  # type: ignore[assignment] # see _unread
+            f"{path}?beta=true" if call.betas else path,
+            body=call.body,
+            cast_to=object,
+            options=options,
+            stream=True,
+            stream_cls=anthropic.AsyncStream[object],
+        )
+        try:
+            if not response.is_success:
+                raise await _read_refusal(response, call.place)
+            yield response
+        finally:
+            with anyio.move_on_after(1, shield=True):  # give the connection back also when cancelled
+                await response.aclose()
 
 
 async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
     import httpx2
 
+    if "location" in response.headers and 300 <= response.status_code < 400:
+        return _failures.redirected(place, response.status_code, response.headers["location"])
     body = b""
     with suppress(httpx2.HTTPError, ModelResponseInvalid):  # the status says enough
         body = await _read_body(response, ERROR_BYTES)
@@ -342,10 +339,12 @@ async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
     return _failures.from_status(place, response.status_code, said, response.headers)
 
 
-async def _count(response: httpx2.Response) -> int:
-    body = await _read_body(response, ERROR_BYTES)
-    with reading("the count is not JSON", body[:200]):
-        return count_of(msgspec.json.decode(body))
+async def _read_json(response: httpx2.Response, most: int) -> Any:
+    body = await _read_body(response, most)
+    if len(body) > most:
+        raise ModelResponseInvalid(f"the answer has more than {most:,} bytes")
+    with reading("the answer is not JSON", body[:200]):
+        return msgspec.json.decode(body)
 
 
 async def _read_body(response: httpx2.Response, most: int) -> bytes:
@@ -393,14 +392,14 @@ async def _open_body(
 
 async def _read_events(
     response: httpx2.Response, place: Place, on_event: _Listener | None, heard: Callable[[], None]
-) -> ModelResponse | Failure:
+) -> ModelResponse:
     # Raw events, not the SDK's models: those would have to know every block and field.
     reader, answer = EventReader(), Assembler()
     async with _open_body(response, lambda: 0.5 if answer.complete else 0.0) as chunks:
         async for chunk in chunks:
             for event in reader.feed(chunk):
                 if event["type"] == "error":
-                    return _failures.from_stream_error(place, event)
+                    raise _failures.from_stream_error(place, event)
                 grown = answer.grown
                 pieces = answer.feed(event)
                 if answer.grown > grown:
@@ -413,26 +412,27 @@ async def _read_events(
     return answer.finish()
 
 
-async def _guarded(place: Place, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-    """Make a call, and turn every foreign error into a ``Failure``."""
+@contextmanager
+def _translated(place: Place) -> Generator[None]:
+    """Turn every foreign error into a ``Failure``."""
     import anthropic
     import httpx2
 
     try:
-        return await call()
+        yield
     except httpx2.RemoteProtocolError as error:
-        return _failures.unreadable(place, f"the stream broke off ({error})")
+        raise _failures.unreadable(place, f"the stream broke off ({error})") from error
     except (anthropic.APIConnectionError, httpx2.TransportError) as error:
-        return _failures.unreachable(place, error)
+        raise _failures.unreachable(place, error) from error
     except ModelResponseInvalid as error:
-        return _failures.unreadable(place, error)
+        raise _failures.unreadable(place, error) from error
     except anthropic.CredentialsError as error:
-        return _failures.no_key(place, str(error))
+        raise _failures.no_key(place, str(error)) from error
     except TypeError as error:
         # The SDK reports missing credentials by a bare TypeError, before anything is sent.
-        if "authentication method" in str(error):
-            return _failures.no_key(place)
-        raise
+        if "authentication method" not in str(error):
+            raise
+        raise _failures.no_key(place) from error
 
 
 def _check_url(url: str, name: str) -> None:
@@ -444,25 +444,3 @@ def _public(url: str) -> str:
     """An address without user and password, as it may stand in a message."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
-
-
-def _path(path: str, betas: tuple[str, ...]) -> str:
-    return f"{path}?beta=true" if betas else path
-
-
-def _options(betas: tuple[str, ...], timeout: float | None) -> Any:
-    import httpx2
-
-    # Compressed events would be held back until a block of them is full.
-    headers = {"accept-encoding": "identity"} | ({"anthropic-beta": ",".join(betas)} if betas else {})
-    # Our own scopes bound reading and the whole attempt; connecting is bounded here, so that a dead host shows.
-    bounds = httpx2.Timeout(timeout, connect=10.0)
-    return {"headers": headers, "timeout": bounds, "max_retries": 0, "follow_redirects": False}
-
-
-def _current_loop() -> object:
-    return anyio.lowlevel.current_token()
-
-
-def _times(count: int) -> str:
-    return "one attempt" if count == 1 else f"{count} attempts"

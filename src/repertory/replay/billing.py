@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.caching import PrefixCache
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import (
     Block,
@@ -27,6 +26,7 @@ from repertory.llm.model import Breakpoint, ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile
 from repertory.replay.recording import RecordedRun
 from repertory.replay.words import is_summary
+from repertory.testing.prefix_cache import PrefixCache
 
 _THINKING = (Thinking, RedactedThinking)
 

@@ -1,6 +1,6 @@
 """The prompt cache behind the test server: the positions of a request body, looked up by the published rules.
 
-``repertory.llm.caching`` has the rules. Here is what a body comes to: whatever changes how messages are read
+``repertory.testing.prefix_cache`` has the rules. Here is what a body comes to: whatever changes how messages are read
 (``tool_choice``, ``thinking``, images in or out) changes every position within them.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from repertory.llm.caching import CacheUse, PrefixCache
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Json, Text, canonical_json, decode_block
 from repertory.llm.profiles import ModelProfile
+from repertory.testing.prefix_cache import CacheUse, PrefixCache
 
 
 class Position(msgspec.Struct, frozen=True):
