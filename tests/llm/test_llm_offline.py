@@ -179,7 +179,7 @@ async def test_prose_is_searched_as_code_is(tmp_path: Path) -> None:
     (tmp_path / "bread.md").write_text("# Bread\n\nThe dough rises because yeast makes gas.\n")
     responses, _ = await converse("Why are there tides?", file_tools(tmp_path))
     answer = text_of(responses[-1].content)
-    assert "The moon pulls the water, and so makes the tides. (tides.md:4)" in answer
+    assert "The moon pulls the water, and so makes the tides. (tides.md:3)" in answer
     assert "yeast" not in answer
 
 

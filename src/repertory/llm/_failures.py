@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,6 +57,7 @@ _PASSING = frozenset({408, 409, 425, 429})
 _SECRET = re.compile(r"sk-ant-[\w-]{8,}")
 
 
+@dataclass(eq=False)
 class Failure(Exception):
     """A failed attempt.
 
@@ -65,11 +67,9 @@ class Failure(Exception):
         asked: Seconds that the server asked us to wait; None where it did not.
     """
 
-    def __init__(self, error: ModelError, passing: bool, asked: float | None = None) -> None:
-        super().__init__(error)
-        self.error = error
-        self.passing = passing
-        self.asked = asked
+    error: ModelError
+    passing: bool
+    asked: float | None = None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -103,13 +103,11 @@ def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]
 
 def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelError, bool]:
     if _TOO_LONG.search(said) or status == 413:
-        return PromptTooLong(
-            f"the prompt does not fit model {place.model!r}: {told}; send a strictly smaller one"
-        ), False
+        fits = f"the prompt does not fit model {place.model!r}: {told}; send a strictly smaller one"
+        return PromptTooLong(fits), False
     if status == 400 and _THINKING.search(said):
-        return ThinkingMismatch(
-            f"a thinking block no longer fits its history: {told}; send the history unchanged, or drop the thinking"
-        ), False
+        todo = "send the history unchanged, or drop the thinking"
+        return ThinkingMismatch(f"a thinking block no longer fits its history: {told}; {todo}"), False
     if status in (401, 402, 403):
         todo = {
             401: "set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN) to a valid key",
@@ -118,15 +116,12 @@ def _meaning(place: Place, status: int, said: str, told: str) -> tuple[ModelErro
         }[status]
         return ModelAuthenticationError(f"{told}; {todo}"), False
     if status == 404:
-        return UnknownModel(
-            f"no model {place.model!r}, or no Messages API, at {place.url}: {told}; check the model's name"
-            + (", that the server has loaded it, and that ANTHROPIC_BASE_URL ends without /v1" if place.local else "")
-        ), False
+        local = ", that the server has loaded it, and that ANTHROPIC_BASE_URL ends without /v1" if place.local else ""
+        what = f"no model {place.model!r}, or no Messages API, at {place.url}: {told}; check the model's name{local}"
+        return UnknownModel(what), False
     if status in _PASSING or status >= 500:
-        todo = {429: "the rate limit of the key is used up", 529: "the service is overloaded"}.get(
-            status, "the server failed"
-        )
-        return ModelUnavailable(f"{told}; {todo}, try again later"), status != 501
+        known = {429: "the rate limit of the key is used up", 529: "the service is overloaded"}
+        return ModelUnavailable(f"{told}; {known.get(status, 'the server failed')}, try again later"), status != 501
     return ModelRequestRejected(told), False
 
 
@@ -137,13 +132,9 @@ def redirected(place: Place, status: int, location: str) -> Failure:
     except ValueError:
         host = ""
     where = f"host {place.scrub(host)[:100]!r}" if host else "another address"
-    return Failure(
-        ModelUnavailable(
-            f"{place.url} answered {status} and points to {where}; redirects are not followed, since the whole prompt "
-            "would go there: set ANTHROPIC_BASE_URL, or base_url, to the server itself"
-        ),
-        False,
-    )
+    why = "redirects are not followed, since the whole prompt would go there"
+    todo = "set ANTHROPIC_BASE_URL, or base_url, to the server itself"
+    return Failure(ModelUnavailable(f"{place.url} answered {status} and points to {where}; {why}: {todo}"), False)
 
 
 def from_stream_error(place: Place, event: Any) -> Failure:
@@ -164,57 +155,40 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     why = place.scrub(f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
-    todo = (
-        f"is the server at {place.url} running?"
-        if place.local
-        else "check the network, the proxy and ANTHROPIC_BASE_URL"
-    )
+    local = f"is the server at {place.url} running?"
+    todo = local if place.local else "check the network, the proxy and ANTHROPIC_BASE_URL"
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 
 def silent(place: Place, seconds: float) -> Failure:
     """Nothing but pings came for too long."""
-    return Failure(
-        ModelTimeout(
-            f"{place.url} sent no content for {seconds:g} s; a slow local server needs a longer content_idle_timeout"
-        ),
-        True,
-    )
+    todo = "a slow local server needs a longer content_idle_timeout"
+    return Failure(ModelTimeout(f"{place.url} sent no content for {seconds:g} s; {todo}"), True)
 
 
 def endless(place: Place, seconds: float) -> Failure:
     """The answer was not complete in time. Another attempt would take as long, so there is none."""
-    return Failure(
-        ModelTimeout(f"the answer of {place.url} was not complete after request_timeout={seconds:g} s"), False
-    )
+    what = f"the answer of {place.url} was not complete after request_timeout={seconds:g} s"
+    return Failure(ModelTimeout(what), False)
 
 
 def no_key(place: Place, why: str = "") -> Failure:
     """There is nothing to authenticate with, or what there is cannot be read."""
-    return Failure(
-        ModelAuthenticationError(
-            f"no key for {place.url}{f' ({place.scrub(why)})' if why else ''}: set ANTHROPIC_API_KEY, or "
-            "ANTHROPIC_BASE_URL to a local server that needs none, or use the model 'offline'"
-        ),
-        False,
-    )
+    what = f"no key for {place.url}{f' ({place.scrub(why)})' if why else ''}"
+    todo = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a local server that needs none, or use the model 'offline'"
+    return Failure(ModelAuthenticationError(f"{what}: {todo}"), False)
 
 
 def _message_in(body: Any) -> str:
-    if isinstance(body, dict):
-        error = body.get("error", body)
-        if isinstance(error, dict):
-            message = _words(error.get("message")) or _words(error.get("detail"))
-            kind = _words(error.get("type"))
-            # Local servers sometimes say what happened in the type alone.
-            return f"{message} [{kind}]" if kind else message
-        return _words(error)
-    text = _words(body)
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(error, dict):
+        message = _words(error.get("message")) or _words(error.get("detail"))
+        kind = _words(error.get("type"))  # local servers sometimes say what happened in the type alone
+        return f"{message} [{kind}]" if kind else message
+    text = _words(error)
+    return text if isinstance(body, dict) or len(text) <= 300 else f"{text[:300]}…"
 
 
 def _words(value: object) -> str:
     """What is said by a part of an error body, which may be of any type."""
-    if isinstance(value, str):
-        return value
-    return excerpt(value) if value else ""
+    return value if isinstance(value, str) else excerpt(value) if value else ""

@@ -8,19 +8,19 @@ from functools import lru_cache
 
 import msgspec
 
+from repertory._excerpts import cut_end
+
 _STOP = frozenset(
     """
-    about above across after again against all along already also although always and another answer any anything are
-    around ask because become been before being below between both but can cannot cite code come compare could describe
-    detail did different does doing done down during each either else enough every everything example explain file find
-    first for from further get give given had has have here him his how however inside instead into its itself just keep
-    know last let like line list little look made main make many may mean might more most much must name need never new
-    nor not nothing now off often once one only onto other our out over own part path per place please point possible
-    purpose put question quite rather really relevant report result same say see seem separate several shall she short
-    should show since some something source still such summarize take task tell than that the their them then there
-    these they thing think this those through thus too toward under until upon use using various very via want was way
-    well were what when where whether which while who whole whose why will with within without work would write yet you
-    your
+    about above after again all also always and another answer any anything are around ask because been before being
+    below between both but can cannot cite code come compare could describe detail did different does doing done during
+    each either else every everything example explain file find first for from get give given had has have here how
+    into its just keep know last let like line list look made main make many may might more most much must name need
+    new not now off often once one only other our out over own part path per place please point possible purpose
+    question really report result same say see several shall should show since some something source still such
+    summarize take task tell than that the their them then there these they thing this those through too under until
+    use using various very via want was way well were what when where whether which while who why will with within
+    without work would write you your
     """.split()  # noqa: SIM905 - so many quoted words would be worse
 )
 # Words that fit nearly everything in their field, and so tell little.
@@ -47,13 +47,7 @@ _MARKS = re.compile(r"^(?:#+|//+|/\*+|\*+|;+|--|>+|[rRbBuU]?(?:\"\"\"|'''))\s*|\
 
 
 class Keyword(msgspec.Struct, frozen=True):
-    """A word that a question turns on.
-
-    Attributes:
-        word: As it was written.
-        stem: What its forms have in common.
-        weight: What a text gains that has it.
-    """
+    """A word that a question turns on, what its forms have in common, and what a text gains that has it."""
 
     word: str
     stem: str
@@ -138,11 +132,6 @@ def cited_in(text: str) -> list[str]:
     return [row for row in rows if _SOURCE.search(row)]
 
 
-def source_of(line: str) -> str:
-    """The source of a line that has one, ``path:line``."""
-    return line[line.rindex("(") + 1 : -1]
-
-
 def sentences(text: str) -> list[str]:
     """Cut prose into sentences; a blank line or a list item ends one too."""
     found: list[str] = []
@@ -152,26 +141,26 @@ def sentences(text: str) -> list[str]:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut a text at a word, with an ellipsis, so that it has at most ``limit`` characters."""
+    """Cut a text where it stays readable, with an ellipsis, so that it has at most ``limit`` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:") + "…"
+    return text if len(text) <= limit else text[: cut_end(text, limit - 1)].rstrip(" ,;:") + "…"
 
 
 def quotable(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """The sentences in some numbered lines of a file, each with its source: prose, comments and docstrings."""
-    run: list[tuple[int, str]] = []  # neighbouring lines of prose
-    owner = holder = ""  # the definition that they may describe, and the class around it
+    """The paragraphs of prose, comments and docstrings in numbered lines of a file, each with its source."""
+    run: list[str] = []
+    first = 0
+    owner = holder = ""  # the definition that the next paragraph may describe, and the class around it
     for number, text in (*lines, (0, "}")):
-        bare, defined = text.strip(), _DEFINITION.match(text)
-        while (unmarked := _MARKS.sub("", bare)) != bare:
-            bare = unmarked
-        if not defined and bare and _is_prose(bare, marked=bare != text.strip(), going_on=bool(run)):
-            run.append((number, bare))
+        bare, defined = _MARKS.sub("", text.strip()), _DEFINITION.match(text)
+        if bare and not defined and _is_prose(bare, marked=bare != text.strip()):
+            first = first if run else number
+            run.append(bare)
             continue
-        if run:
-            yield from _cite(path, run, owner)
-        if run or bare:
-            owner = ""
+        said = shorten(" ".join(run), 240)
+        if said and (owner or len(said) >= 25):
+            yield f"{f'`{owner}`: ' if owner else ''}{said} ({path}:{first})"
+        owner = "" if run or bare else owner
         run = []
         if defined:
             indent, kind, name = defined.groups()
@@ -179,26 +168,8 @@ def quotable(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
             owner = f"{holder}.{name}" if holder and kind != "class" else name
 
 
-def _is_prose(text: str, *, marked: bool, going_on: bool) -> bool:
+def _is_prose(text: str, *, marked: bool) -> bool:
     """Whether a line reads like a sentence, or the rest of one; comment signs make it likely."""
-    if not marked and _STATEMENT.match(text):
-        return False
     words = text.split()
     plain = sum(word.strip(".,;:!?()'\"`*").replace("-", "").replace("'", "").isalpha() for word in words)
-    if going_on:
-        return plain >= (0.25 if marked else 0.4) * len(words)
-    return plain >= (2 if marked else 4) and plain >= 0.6 * len(words)
-
-
-def _cite(path: str, run: Sequence[tuple[int, str]], owner: str) -> Iterator[str]:
-    """Cut neighbouring lines into sentences, each with the line on which it begins."""
-    whole = " ".join(text for _, text in run)
-    starts = [sum(len(text) + 1 for _, text in run[:index]) for index in range(len(run))]
-    at = 0
-    for sentence in _SENTENCE_END.split(whole):
-        at = whole.index(sentence, at)
-        number = next(line for start, (line, _) in zip(reversed(starts), reversed(run), strict=True) if start <= at)
-        if len(sentence) >= 25 or owner:
-            yield f"{f'`{owner}`: ' if owner else ''}{shorten(sentence, 300)} ({path}:{number})"
-        owner = ""
-        at += len(sentence)
+    return plain >= 0.6 * len(words) and (marked or (len(words) > 1 and not _STATEMENT.match(text)))

@@ -23,7 +23,6 @@ _KNOWN = frozenset({"id", "type", "role", "content", "model", "stop_reason", "us
 # The fields of the blocks we know that must be strings; and of the deltas we know the only type of block that can have
 # them, and the field that must be a string.
 _STRINGS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",), "tool_use": ()}
-_IN_ORDER = frozenset({"content_block_start", "content_block_delta", "message_delta", "message_stop"})
 _DELTAS = {
     "text_delta": ("text", "text"),
     "citations_delta": ("text", ""),
@@ -38,12 +37,7 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, Attribut
 
 @contextmanager
 def reading(what: str, value: object = None) -> Generator[None]:
-    """Make every error of reading something foreign a ``ModelResponseInvalid`` that says what it was.
-
-    Args:
-        what: A sentence's beginning, such as ``the answer is not a message``.
-        value: What was read; its beginning is quoted. None quotes nothing.
-    """
+    """Make every error of reading something foreign a ``ModelResponseInvalid`` that begins with ``what``."""
     try:
         yield
     except UNREADABLE as error:
@@ -65,11 +59,7 @@ class EventReader:
         self._size = 0  # bytes of both
 
     def feed(self, chunk: bytes) -> Iterator[Json]:
-        """Take a piece of the body in, and give the events it completes; pings and comments are left out.
-
-        Raises:
-            ModelResponseInvalid: An event's data is not a JSON object, or something is too large.
-        """
+        """Take a piece of the body in, and give the events it completes; pings and comments are left out."""
         self._taken += len(chunk)
         if self._taken > ANSWER_BYTES:
             raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
@@ -150,14 +140,7 @@ class Assembler:
         self.grown = 0
 
     def feed(self, event: Json) -> list[StreamEvent]:
-        """Take one event in.
-
-        Returns:
-            What a caller may want to show of it.
-
-        Raises:
-            ModelResponseInvalid: The event does not fit what came before.
-        """
+        """Take one event in, and give what a caller may want to show of it."""
         with reading("malformed event in the answer's stream", event):
             return self._feed(event)
 
@@ -171,7 +154,7 @@ class Assembler:
                 self._begin(index, block)
             self.grown += 1
             return []
-        if self._message is None and kind in _IN_ORDER:
+        if self._message is None and kind.startswith(("content_block_", "message_")):
             raise ModelResponseInvalid(f"the answer's stream begins with {kind!r} instead of 'message_start'")
         if kind == "content_block_start":
             return self._begin(event["index"], event["content_block"])
@@ -228,11 +211,7 @@ class Assembler:
         self._message.update((name, value) for name, value in said.items() if value is not None)
 
     def finish(self) -> ModelResponse:
-        """The whole answer.
-
-        Raises:
-            ModelResponseInvalid: The stream ended early.
-        """
+        """The whole answer, unless the stream ended early."""
         if self._message is None:
             raise ModelResponseInvalid("the answer's stream is empty")
         if not self.complete:
@@ -242,24 +221,19 @@ class Assembler:
 
 
 def response_of(message: object) -> ModelResponse:
-    """Read a whole answer, as the API gives it without streaming.
-
-    Raises:
-        ModelResponseInvalid: It is not an answer.
-    """
+    """Read a whole answer, as the API gives it without streaming."""
     with reading("the answer is not a message", message):
         return _response_of(_of(dict, message))
 
 
 def _response_of(message: Json) -> ModelResponse:
     content = message["content"]
-    if not isinstance(content, str):
-        if len(content) > MOST_BLOCKS:
-            raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
-        for block in content:
-            for name in _STRINGS.get(block.get("type"), ()):
-                if block.get(name) is not None:
-                    _of(str, block[name])
+    if len(content) > MOST_BLOCKS and not isinstance(content, str):
+        raise ValueError(f"more than {MOST_BLOCKS:,} blocks")
+    for block in () if isinstance(content, str) else content:
+        for name in _STRINGS.get(block.get("type"), ()):
+            if block.get(name) is not None:
+                _of(str, block[name])
     model, response_id = message.get("model"), message.get("id")
     return ModelResponse(
         content=decode_content(content),
@@ -279,17 +253,14 @@ def usage_of(raw: object) -> Usage:
     if not isinstance(raw, dict):
         return Usage()
     iterations = raw.get("iterations")
-    total = Usage()
-    for part in iterations if isinstance(iterations, list) and iterations else [raw]:
-        if isinstance(part, dict):
-            total += _usage_of(part)
+    parts = iterations if isinstance(iterations, list) and iterations else [raw]
+    total = sum((_usage_of(part) for part in parts if isinstance(part, dict)), Usage())
     return Usage(*(min(tokens, MOST_TOKENS) for tokens in msgspec.structs.astuple(total)))
 
 
 def _usage_of(raw: Json) -> Usage:
     split = raw.get("cache_creation")
-    if not isinstance(split, dict):
-        split = {}
+    split = split if isinstance(split, dict) else {}
     written = _tokens(raw.get("cache_creation_input_tokens"))
     long = _tokens(split.get("ephemeral_1h_input_tokens"))
     return Usage(
@@ -310,11 +281,7 @@ def _tokens(value: object) -> int:
 
 
 def count_of(answer: object) -> int:
-    """Read the answer of ``count_tokens``.
-
-    Raises:
-        ModelResponseInvalid: It holds no number of tokens.
-    """
+    """Read the answer of ``count_tokens``."""
     count = answer.get("input_tokens") if isinstance(answer, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_TOKENS:
         raise ModelResponseInvalid(f"expected input_tokens in the count, got {excerpt(answer)}")

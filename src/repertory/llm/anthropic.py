@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
@@ -61,6 +62,9 @@ class AnthropicModel:
     A server is not trusted to answer well: what it sends is read within bounds, an answer that makes no sense is
     ``ModelResponseInvalid``, and redirects are not followed.
 
+    Attributes:
+        profile: What the planner is told.
+
     Args:
         name: The model's name, as the server knows it.
         api_key: The key; None for ``ANTHROPIC_API_KEY``, or what the SDK finds by itself.
@@ -98,12 +102,12 @@ class AnthropicModel:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
         if base_url is not None:
             _check_url(base_url, "base_url")
-        self._name = name
+        self.name = name
         self._api_key = api_key
         self._auth_token = auth_token
         self._base_url = base_url
         # Requests carry the profile's name: so it is the one that was asked for, whatever model it describes.
-        self._profile = msgspec.structs.replace(profile, name=name) if profile else profile_for(name)
+        self.profile = msgspec.structs.replace(profile, name=name) if profile else profile_for(name)
         self._retry = retry
         self._content_idle_timeout = content_idle_timeout
         self._request_timeout = request_timeout
@@ -115,41 +119,22 @@ class AnthropicModel:
         self._siblings: dict[str, AnthropicModel] = {}
 
     @property
-    def name(self) -> str:
-        """The model's name, as the server knows it."""
-        return self._name
-
-    @property
-    def profile(self) -> ModelProfile:
-        """What the planner is told."""
-        return self._profile
-
-    @property
     def server(self) -> str:
         """The server's address, without a user and a password that it may hold."""
-        if self._client is not None:
-            return _public(str(self._client.base_url))
-        return _public(self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
+        used = self._client and str(self._client.base_url)
+        return _public(used or self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or _API)
 
     def __repr__(self) -> str:
-        return f"AnthropicModel({self._name!r})"  # never the key
+        return f"AnthropicModel({self.name!r})"  # never the key
 
     def sibling(self, name: str) -> AnthropicModel:
         """Another model of the same server, reached in the same way, and closed together with this one."""
-        if name == self._name:
+        if name == self.name:
             return self
         if name not in self._siblings:
-            self._siblings[name] = AnthropicModel(
-                name,
-                api_key=self._api_key,
-                auth_token=self._auth_token,
-                base_url=self._base_url,
-                retry=self._retry,
-                content_idle_timeout=self._content_idle_timeout,
-                request_timeout=self._request_timeout,
-                http_client=self._http_client,
-                chance=self._chance,
-            )
+            other = self._siblings[name] = copy(self)
+            other.name, other.profile, other._thinking = name, profile_for(name), None
+            other._client, other._siblings = None, {}
         return self._siblings[name]
 
     async def complete(self, request: ModelRequest, *, on_event: _Listener | None = None) -> ModelResponse:
@@ -165,10 +150,8 @@ class AnthropicModel:
         Raises:
             ModelError: One of its kinds, when there is no usable answer after all retries.
         """
-        body = encode_request(request)
-        body["stream"] = True
-        self._fill_thinking(body)
-        call = await self._open(request, body)
+        call = await self._open(request)
+        call.body["stream"] = True
         started = anyio.current_time()
         attempt = 1
         while True:
@@ -195,11 +178,9 @@ class AnthropicModel:
         Raises:
             ModelError: One of its kinds; ``ModelRequestRejected`` or ``UnknownModel`` where the server cannot count.
         """
-        body = encode_request(request)
+        call = await self._open(request)
         for field in ("max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "metadata"):
-            body.pop(field, None)  # the endpoint refuses what does not bear on the count
-        self._fill_thinking(body)
-        call = await self._open(request, body)
+            call.body.pop(field, None)  # the endpoint refuses what does not bear on the count
         try:
             with anyio.move_on_after(_COUNT_TIMEOUT):
                 async with _ask(call, _COUNTING, _COUNT_TIMEOUT) as response:
@@ -215,8 +196,6 @@ class AnthropicModel:
         client, self._client = self._client, None
         if client is not None and self._http_client is None and self._client_loop == anyio.lowlevel.current_token():
             await client.close()
-
-    # --- one attempt ------------------------------------------------------------------------------------------
 
     async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse:
         idle = self._content_idle_timeout
@@ -239,9 +218,7 @@ class AnthropicModel:
             raise _failures.silent(call.place, idle or 0.0)
         raise _failures.endless(call.place, self._request_timeout or 0.0)
 
-    # --- the SDK's client -------------------------------------------------------------------------------------
-
-    async def _open(self, request: ModelRequest, body: Json) -> _Call:
+    async def _open(self, request: ModelRequest) -> _Call:
         loop = anyio.lowlevel.current_token()
         # A connection pool belongs to one event loop; the model itself may outlive it.
         if self._client is None or self._client_loop != loop:
@@ -254,18 +231,15 @@ class AnthropicModel:
             if self._client is None or self._client_loop != loop:
                 self._client, self._client_loop = made, loop
         client = self._client
-        url = _public(str(client.base_url))
-        secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
-        place = Place(url, request.model, url != _API, secrets)
-        return _Call(client, place, body, needed_betas(body, request.betas))
-
-    def _fill_thinking(self, body: Json) -> None:
-        """Say how to think where the request leaves it open, or says only what to do with earlier thinking."""
+        body = encode_request(request)
         given: Json | None = body.get("thinking")
         if given is None and self._thinking is not None:
             body["thinking"] = self._thinking
-        elif given is not None and "type" not in given:
+        elif given is not None and "type" not in given:  # it says only what to do with earlier thinking
             body["thinking"] = {"type": "adaptive", **(self._thinking or {}), **given}
+        secrets = tuple(key for key in (client.api_key, client.auth_token) if key and len(key) >= 8)
+        url = _public(str(client.base_url))
+        return _Call(client, Place(url, request.model, url != _API, secrets), body, needed_betas(body, request.betas))
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
         sdk = import_module("anthropic")
@@ -281,7 +255,7 @@ class AnthropicModel:
                 middleware=[_unread],
             )
         except sdk.CredentialsError as error:
-            raise _failures.no_key(Place(self._base_url or _API, self._name, False), str(error)).error from error
+            raise _failures.no_key(Place(self._base_url or _API, self.name, False), str(error)).error from error
         has_key = client.api_key or client.auth_token or client.credentials
         if not has_key and str(client.base_url).rstrip("/") != _API:
             # A local server needs no key, but the SDK will not send a request without saying so explicitly.
@@ -331,9 +305,8 @@ async def _read_refusal(response: httpx2.Response, place: Place) -> Failure:
     body = b""
     with suppress(httpx2.HTTPError, ModelResponseInvalid):  # the status says enough
         body = await _read_body(response, ERROR_BYTES)
-    said: Any
     try:
-        said = msgspec.json.decode(body)
+        said: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         said = body[:ERROR_BYTES].decode(errors="replace").strip()
     return _failures.from_status(place, response.status_code, said, response.headers)
@@ -362,14 +335,9 @@ async def _read_body(response: httpx2.Response, most: int) -> bytes:
 async def _open_body(
     response: httpx2.Response, patience: Callable[[], float] = lambda: 0.0
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Give the pieces of a body. They may be left before their end; no generator of the HTTP client's stays open.
+    """Give the pieces of a body; when the block ends, what is left of it is waited for by ``patience`` seconds.
 
-    Args:
-        response: What to read.
-        patience: Gives the seconds to wait for what is left of the body when the block ends.
-
-    Raises:
-        ModelResponseInvalid: The body is compressed, which was not asked for: a small one can be a bomb.
+    A body that is compressed, which was not asked for, is not read: a small one can be a bomb.
     """
     import httpx2
 

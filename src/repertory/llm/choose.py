@@ -12,9 +12,6 @@ from repertory.llm.model import Model
 DEFAULT_MODEL = "claude-sonnet-5-5"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@\[\]-]{0,199}")
-_FOREIGN = re.compile(
-    r"^(openai|google|gemini|mistral|groq|cohere|azure|bedrock|vertex)[:/]|^(gpt-|o[134](-|$)|gemini-)"
-)
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
 _POSSIBLE = (
     "possible are 'offline' (no key, no network), the name of a Claude model such as "
@@ -36,10 +33,8 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
         ConfigurationError: The name is malformed, belongs to another provider, or needs a server that is not set.
     """
     variables = os.environ if environment is None else environment
-    chosen = (variables.get("REPERTORY_MODEL") or None) if name is None else name
-    reachable = any(variables.get(key) for key in _KEYS)
-    if chosen is None:
-        chosen = DEFAULT_MODEL if reachable else "offline"
+    otherwise = DEFAULT_MODEL if any(variables.get(key) for key in _KEYS) else "offline"
+    chosen = (variables.get("REPERTORY_MODEL") or otherwise) if name is None else name
     bare = chosen.removeprefix("anthropic:").removeprefix("anthropic/")
     if not _NAME.fullmatch(bare):
         raise ConfigurationError(f"malformed model name {chosen!r}; {_POSSIBLE}")
@@ -47,19 +42,11 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
         from repertory.llm.offline import OfflineModel
 
         return OfflineModel()
-    if not variables.get("ANTHROPIC_BASE_URL"):
-        # With a base URL any name may be right: a local server or a gateway names its models as it likes.
-        if _FOREIGN.match(bare):
-            raise ConfigurationError(
-                f"model {chosen!r} belongs to a provider that repertory does not speak to; {_POSSIBLE}"
-            )
-        if "claude" not in bare.lower():
-            raise ConfigurationError(f"unknown model {chosen!r}; {_POSSIBLE}")
+    # With a base URL any name may be right: a local server or a gateway names its models as it likes.
+    if "claude" not in bare.lower() and not variables.get("ANTHROPIC_BASE_URL"):
+        raise ConfigurationError(f"unknown model {chosen!r}; {_POSSIBLE}")
     from repertory.llm.anthropic import AnthropicModel
 
-    return AnthropicModel(
-        bare,
-        api_key=variables.get("ANTHROPIC_API_KEY") or None,  # wins over the token, as it does in the SDK
-        auth_token=None if variables.get("ANTHROPIC_API_KEY") else variables.get("ANTHROPIC_AUTH_TOKEN"),
-        base_url=variables.get("ANTHROPIC_BASE_URL"),
-    )
+    key = variables.get("ANTHROPIC_API_KEY") or None  # wins over the token, as it does in the SDK
+    token = None if key else variables.get("ANTHROPIC_AUTH_TOKEN")
+    return AnthropicModel(bare, api_key=key, auth_token=token, base_url=variables.get("ANTHROPIC_BASE_URL"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repertory.llm.messages import Block, Image, Message, RawBlock, ToolResult, canonical_json, encode_block
+from repertory.llm.messages import Block, Image, Message, ToolResult, canonical_json, encode_block
 from repertory.llm.model import ModelRequest, ToolSchema
 
 IMAGE_TOKENS = 1_600  # a large picture's price at the Messages API; its bytes say nothing about its tokens
@@ -33,10 +33,10 @@ def estimate_tokens(value: Countable | Iterable[Countable], *, chars_per_token: 
         case str():
             return math.ceil(len(value.encode(errors="surrogatepass")) / chars_per_token)
         case Message():
-            return sum(estimate_tokens(block, chars_per_token=chars_per_token) for block in value.content)
+            return estimate_tokens(value.content, chars_per_token=chars_per_token)
         case ModelRequest():
             parts = (*value.tools, *value.system, *value.messages)
-            return sum(estimate_tokens(part, chars_per_token=chars_per_token) for part in parts)
+            return estimate_tokens(parts, chars_per_token=chars_per_token)
         case ToolSchema():
             return math.ceil(len(canonical_json(value)) / chars_per_token)
         case Image():
@@ -47,7 +47,6 @@ def estimate_tokens(value: Countable | Iterable[Countable], *, chars_per_token: 
             bare = msgspec.structs.replace(value, content=words)
             return images * IMAGE_TOKENS + estimate_tokens(bare, chars_per_token=chars_per_token)
         case msgspec.Struct():
-            raw = value.raw if isinstance(value, RawBlock) else encode_block(value)
-            return math.ceil(len(canonical_json(raw)) / chars_per_token)
+            return math.ceil(len(canonical_json(encode_block(value))) / chars_per_token)
         case _:
             return sum(estimate_tokens(part, chars_per_token=chars_per_token) for part in value)

@@ -71,23 +71,14 @@ def dropping_mismatched(options: Json) -> Json:
 
 
 def needed_betas(body: Json, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """The ``anthropic-beta`` values that a request body needs, behind those that are given.
-
-    Args:
-        body: The body of ``POST /v1/messages``.
-        given: What the caller asks for; kept in order, each once.
-    """
+    """The ``anthropic-beta`` values that a request's body needs, behind those that are given, each once."""
     needed = list(given)
-    if body.get("compaction") is not None or _carries_summary(body):
+    # A summary stands first or nowhere, so the rest of a long history need not be looked through.
+    first = [block for message in body["messages"][:1] for block in message["content"]]
+    if body.get("compaction") is not None or any(block.get("type") == "compaction" for block in first):
         needed.append(COMPACT)
     if body.get("context_management") is not None:
         needed.append(CONTEXT_EDITING)
     if "block_binding" in (body.get("thinking") or {}):
         needed.append(THINKING_CONTROLS)
     return tuple(dict.fromkeys(needed))
-
-
-def _carries_summary(body: Json) -> bool:
-    # The block stands first or nowhere, so the rest of a long history need not be looked through.
-    first = body["messages"][:1]
-    return any(block.get("type") == "compaction" for message in first for block in message["content"])

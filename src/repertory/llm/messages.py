@@ -116,81 +116,53 @@ _FIELDS: dict[str, tuple[type[Any], dict[str, type[Any]]]] = {
     "image": (Image, {"source": dict}),
 }
 KNOWN_TYPES = frozenset(_FIELDS)
+_KINDS = {struct: kind for kind, (struct, _) in _FIELDS.items()}
+_REQUIRED = {
+    kind: {field.name for field in msgspec.structs.fields(struct) if field.required}
+    for kind, (struct, _) in _FIELDS.items()
+}
 
 
 def decode_block(raw: Mapping[str, Any]) -> Block:
-    """Read one content block.
-
-    Args:
-        raw: The block as the API's JSON object.
-
-    Returns:
-        The typed block; a ``RawBlock`` where the type is unknown, or a field is missing or of another type.
-    """
+    """Read one content block: a ``RawBlock`` where its type is unknown, or a field is missing or of another type."""
     kind = raw.get("type")
-    known = _FIELDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    if not isinstance(kind, str) or kind not in _FIELDS or broken_field(raw):
         return RawBlock(dict(raw))
-    struct, fields = known
-    values: Json = {}
-    extra: Json = {}
-    for name, value in raw.items():
-        if name == "type":
-            continue
-        # A null is how SDKs spell "not there"; an unknown field that says something is carried along.
-        if name in fields:
-            if value is not None:
-                if not isinstance(value, fields[name]):
-                    return RawBlock(dict(raw))
-                values[name] = value
-        elif value is not None:
-            extra[name] = value
-    inner = values.get("content", "")
+    struct, fields = _FIELDS[kind]
+    # A null is how SDKs spell "not there"; an unknown field that says something is carried along.
+    said = {name: value for name, value in raw.items() if name != "type" and value is not None}
+    extra = {name: said.pop(name) for name in tuple(said) if name not in fields}
+    inner = said.get("content", "")
     if struct is ToolResult and not isinstance(inner, str):
         if not isinstance(inner, (list, tuple)) or not all(isinstance(part, dict) for part in inner):
             return RawBlock(dict(raw))
-        values["content"] = tuple(decode_block(part) for part in inner)
-    try:
-        block: Block = struct(**values, extra=extra or None)
-    except TypeError:
-        return RawBlock(dict(raw))
+        said["content"] = tuple(decode_block(part) for part in inner)
+    block: Block = struct(**said, extra=extra or None)
     return block
 
 
 def broken_field(raw: Mapping[str, Any]) -> tuple[str, type[Any]] | None:
     """Which field of a block of a known type is missing or of another type, and its type; None where none is."""
-    struct, fields = _FIELDS[raw["type"]]
-    for field in msgspec.structs.fields(struct):
-        kind, value = fields.get(field.name, object), raw.get(field.name)
-        if field.required if value is None else not isinstance(value, kind):
-            return field.name, kind
+    for name, kind in _FIELDS[raw["type"]][1].items():
+        value = raw.get(name)
+        if name in _REQUIRED[raw["type"]] if value is None else not isinstance(value, kind):
+            return name, kind
     return None
 
 
 def encode_block(block: Block) -> Json:
     """Write one content block as the API's JSON object, its keys in a fixed order."""
-    match block:
-        case Text():
-            out: Json = {"type": "text", "text": block.text}
-        case ToolUse():
-            out = {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
-        case ToolResult():
-            content = block.content
-            out = {
-                "type": "tool_result",
-                "tool_use_id": block.tool_use_id,
-                "content": content if isinstance(content, str) else [encode_block(b) for b in content],
-            }
-            if block.is_error:
-                out["is_error"] = True
-        case Thinking():
-            out = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
-        case RedactedThinking():
-            out = {"type": "redacted_thinking", "data": block.data}
-        case Image():
-            out = {"type": "image", "source": block.source}
-        case RawBlock():
-            return block.raw
+    if isinstance(block, RawBlock):
+        return block.raw
+    kind = _KINDS[type(block)]
+    out: Json = {"type": kind}
+    for name in _FIELDS[kind][1]:
+        out[name] = getattr(block, name)
+    if isinstance(block, ToolResult):
+        if not isinstance(block.content, str):
+            out["content"] = [encode_block(part) for part in block.content]
+        if not block.is_error:
+            del out["is_error"]
     if block.extra:
         out.update(block.extra)
     return out

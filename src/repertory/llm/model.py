@@ -82,10 +82,7 @@ def encode_request(request: ModelRequest) -> Json:
     """Write a request as the body of ``POST /v1/messages``, its cache markers put where they belong."""
     body: Json = {"model": request.model, "max_tokens": request.max_tokens}
     if request.tools:
-        body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-            for tool in request.tools
-        ]
+        body["tools"] = [msgspec.structs.asdict(tool) for tool in request.tools]
     if request.system:
         body["system"] = [encode_block(block) for block in request.system]
     body["messages"] = [encode_message(message) for message in request.messages]
@@ -102,11 +99,10 @@ def encode_request(request: ModelRequest) -> Json:
 def _mark(blocks: list[Json], ttl: CacheTtl) -> None:
     for index in range(len(blocks) - 1, -1, -1):
         block = blocks[index]
-        if block.get("type") in _UNMARKABLE or block.get("text") == "":
-            continue
-        marker: Json = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
-        blocks[index] = {**block, "cache_control": marker}  # never into a block the ledger owns
-        return
+        if block.get("type") not in _UNMARKABLE and block.get("text") != "":
+            marker: Json = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+            blocks[index] = {**block, "cache_control": marker}  # never into a block the ledger owns
+            return
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,16 +210,6 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class ServedModel(Protocol):
-    """A model that says where it is served."""
-
-    @property
-    def server(self) -> str:
-        """The server's address, without a user and a password that it may hold."""
-        ...
-
-
-@runtime_checkable
 class SharedServer(Protocol):
     """A model of a server that has others."""
 
@@ -233,8 +219,9 @@ class SharedServer(Protocol):
 
 
 def server_of(model: Model) -> str:
-    """The address of a model's server; "" where it has none, or does not say."""
-    return model.server if isinstance(model, ServedModel) else ""
+    """The address of a model's server, its ``server``, without a user and a password; "" where it does not say."""
+    server = getattr(model, "server", "")
+    return server if isinstance(server, str) else ""
 
 
 @runtime_checkable

@@ -25,7 +25,6 @@ from repertory.llm._quoting import (
     quotable,
     sentences,
     shorten,
-    source_of,
     stem,
 )
 from repertory.llm.estimate import estimate_tokens
@@ -40,7 +39,7 @@ from repertory.llm.model import (
     Usage,
     request_digest,
 )
-from repertory.llm.profiles import OFFLINE, ModelProfile
+from repertory.llm.profiles import OFFLINE
 
 _NOTES = "Notes: "
 _PART_OF = "This is part of a larger question:"
@@ -73,7 +72,6 @@ class _Notes:
         pages: Pages of files to read, ``path:first line``, the most promising first.
         found: The lines that answer best so far, with their sources.
         parts: Of a lead: the parts of the question, and what was reported on each.
-        alone: A lead whose team failed, and that works by itself since.
     """
 
     task: str = ""
@@ -81,7 +79,6 @@ class _Notes:
     pages: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     parts: dict[str, list[str]] = field(default_factory=dict)
-    alone: bool = False
 
 
 class OfflineModel:
@@ -94,26 +91,19 @@ class OfflineModel:
       citations;
     - neither: it quotes what fits the last message best from the context.
 
+    Attributes:
+        name: "offline".
+        profile: What the planner is told: no prompt cache, and a small model's prices, which nobody bills.
+
     Args:
-        name: The model's name.
         steps: How many turns of searching and reading a question may take, before it answers.
-        profile: What the planner is told; None for the profile of "offline" under this name.
     """
 
-    def __init__(self, name: str = "offline", *, steps: int = 12, profile: ModelProfile | None = None) -> None:
-        self._name = name
+    name = OFFLINE.name
+    profile = OFFLINE
+
+    def __init__(self, *, steps: int = 12) -> None:
         self._steps = steps
-        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._name
-
-    @property
-    def profile(self) -> ModelProfile:
-        """What the planner is told: no prompt cache, and a small model's prices, which nobody bills."""
-        return self._profile
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
@@ -133,7 +123,7 @@ class OfflineModel:
         """Nothing to release."""
 
     def __repr__(self) -> str:
-        return f"OfflineModel({self._name!r})"
+        return f"OfflineModel({self.name!r})"
 
 
 def respond(request: ModelRequest, *, steps: int = 12) -> ModelResponse:
@@ -156,7 +146,7 @@ class _Turn:
     """One turn: what came back is taken in, what to do next is decided, and both are written down."""
 
     def __init__(self, request: ModelRequest, steps: int) -> None:
-        self.request = request
+        self.messages, self.system = request.messages, request.system
         self.steps = steps
         self.tools = {tool.name: tool for tool in request.tools}
         own = [message for message in request.messages if message.role == "assistant"]
@@ -171,8 +161,8 @@ class _Turn:
         results = {block.tool_use_id: block for block in request.messages[-1].content if isinstance(block, ToolResult)}
         called = tool_uses(own[-1].content) if own else ()
         self.calls = [(use, results[use.id]) for use in called if use.id in results]
-        self.looked_back = any(use.name == "context_retrieve" for use in called)
-        self.turns = sum(_NOTES in text_of(message.content) for message in own)  # of its own that are still in view
+        in_view = sum(_NOTES in text_of(message.content) for message in own)
+        self.misses = in_view < self.notes.step and "context_retrieve" not in (use.name for use in called)
         self.wanted = _wanted(self.notes.task)
         self.words = [keyword.stem for keyword in self.wanted if keyword.weight >= 0.5][:6]
         self.next: list[ToolUse] = []
@@ -183,21 +173,19 @@ class _Turn:
         self.notes.step += 1
         search = self._search_tool()
         answer = ""
-        if self._has("delegate", "agent", "task") and not self.notes.alone and self.words:
+        leads = self.notes.step == 1 or self.notes.parts
+        if self._has("delegate", "agent", "task") and leads and self.words:
             answer = self._lead(search)
         if search is not None and self.words and not self.next and not answer:
             answer = self._research(search)
         if not self.next:
             return [Text(answer or self._quote())]
-        written = msgspec.json.encode(self.notes).decode()
-        return [Text("\n".join([*self.said, _NOTES + written])), *self.next]
-
-    # --- a lead -----------------------------------------------------------------------------------------------
+        return [Text("\n".join([*self.said, _NOTES + msgspec.json.encode(self.notes).decode()])), *self.next]
 
     def _lead(self, search: ToolSchema | None) -> str:
         """Delegate, look through what the team stored, answer; "" where there is more to do."""
         notes = self.notes
-        newest = {use.name for use, _ in self.calls}
+        newest = {use.name for use, _ in self.calls}  # what was called last says what comes next
         if not notes.parts:
             names = self.tools["delegate"].input_schema["properties"]["agent"].get("enum") or []
             notes.parts = {part: [] for part in split(notes.task)} if names else {}
@@ -207,7 +195,7 @@ class _Turn:
             self.said = [f"Plan: I delegate {len(notes.parts)} parts, to be looked into side by side.", *notes.parts]
         elif "delegate" in newest:
             if search is not None and all(result.is_error for _, result in self.calls):
-                self.notes = _Notes(task=notes.task, alone=True)  # nobody could help
+                self.notes = _Notes(task=notes.task, step=1)  # nobody could help, so it works by itself
                 return ""
             for use, result in self.calls:
                 part = str(use.input.get("task", "")).partition("\n\n")[0]
@@ -243,8 +231,6 @@ class _Turn:
             sections.append("\n".join([f"**{part}**", *(f"- {line}" for line in chosen)]))
         return "\n\n".join(sections)
 
-    # --- a researcher -----------------------------------------------------------------------------------------
-
     def _research(self, search: ToolSchema) -> str:
         """Search, read page after page, answer; "" where there is more to do."""
         notes = self.notes
@@ -264,12 +250,13 @@ class _Turn:
             path, _, first = notes.pages.pop(0).rpartition(":")
             self.said.append(f"I read {path} from line {first}.")
             self._call("view_file", path=path, start_line=int(first), end_line=int(first) + _PAGE - 1)
-        elif self.turns < notes.step - 1 and self._has("context_retrieve", "topic", "limit") and not self.looked_back:
+        elif self.misses and self._has("context_retrieve", "topic", "limit"):
             self.said.append("I look back at what has left the view.")
             self._call("context_retrieve", topic=self.wanted[0].word, limit=1)
         if self.next and self._has("memory_store", "content", "source", "tags"):
             for line in fresh:
-                self._call("memory_store", content=line, source=source_of(line), tags=[_FINDING, self.wanted[0].word])
+                source = line.rpartition(" (")[2][:-1]
+                self._call("memory_store", content=line, source=source, tags=[_FINDING, self.wanted[0].word])
         return "" if self.next else self._answer()
 
     def _search(self) -> None:
@@ -280,10 +267,8 @@ class _Turn:
         named = [index for index, folder in enumerate(folders, 1) if stem(folder) in self.words]
         words = "|".join(self.words)
         self.said.append(f"I search for {', '.join(self.words)}.")
-        for pattern, path in (
-            (_DEFINITION + f"({words})", "/".join(folders[: named[0]]) if named else "."),
-            *((words, path) for path in files),
-        ):
+        folder = "/".join(folders[: named[0]]) if named else "."
+        for pattern, path in [(f"{_DEFINITION}({words})", folder), *((words, path) for path in files)]:
             self._call("search_files", pattern=pattern, path=path, regex=True, ignore_case=True, limit=100)
 
     def _take_in(self) -> list[str]:
@@ -316,38 +301,36 @@ class _Turn:
         for path, number, line in hits:
             value = fit(line, self.wanted) * (1.5 if re.search(_DEFINITION, line) else 1.0)
             values.setdefault((path, (int(number) - 1) // _PAGE * _PAGE + 1), []).append(value)
-        scores: dict[tuple[str, int], float] = {}
-        for (path, first), found in values.items():
+
+        def score(page: tuple[str, int]) -> float:
             # The best lines of a page count; a crowd of weak ones does not.
-            best = sum(value / (rank + 1) for rank, value in enumerate(sorted(found, reverse=True)[:8]))
-            scores[path, first] = best + 2 * fit(path, self.wanted)
-        return [f"{path}:{first}" for path, first in sorted(scores, key=lambda page: (-scores[page], page))[:_PAGES]]
+            best = sorted(values[page], reverse=True)[:8]
+            return 2 * fit(page[0], self.wanted) + sum(value / (rank + 1) for rank, value in enumerate(best))
+
+        ranked = sorted(values, key=lambda page: (-score(page), page))
+        return [f"{path}:{first}" for path, first in ranked[:_PAGES]]
 
     def _answer(self) -> str:
         chosen = choose(self.notes.found, self.wanted, limit=6)
         if not chosen:
-            about = ", ".join(keyword.word for keyword in self.wanted[:5])
-            return f"I found nothing about {about} that I could quote."
-        cited = bool(cited_in(chosen[0]))
-        return "\n".join(f"{'- ' if index or not cited else ''}{line}" for index, line in enumerate(chosen))
+            return f"I found nothing about {self._about()} that I could quote."
+        return "\n".join(line if index == 0 and cited_in(line) else f"- {line}" for index, line in enumerate(chosen))
 
-    # --- neither ----------------------------------------------------------------------------------------------
+    def _about(self) -> str:
+        return ", ".join(keyword.word for keyword in self.wanted[:5]) or "this"
 
     def _quote(self) -> str:
         """The sentences in view that fit the last message best."""
-        messages = [*self.request.messages]
-        rows = [row for message in messages[:-1] for block in message.content for row in sentences(text_of(block))]
+        *before, newest = self.messages
+        rows = [row for message in before for block in message.content for row in sentences(text_of(block))]
         # A question may bring its own material; the sentences that ask are not part of the answer.
-        rows += [row for row in sentences(text_of(messages[-1].content)) if not row.endswith("?")]
-        rows += sentences(text_of(self.request.system))
+        rows += [row for row in sentences(text_of(newest.content)) if not row.endswith("?")]
+        rows += sentences(text_of(self.system))
         fitting = [shorten(row, 400) for row in rows if row != self.notes.task and fit(row, self.wanted)]
         chosen = choose(fitting, self.wanted, limit=5)
         if not chosen:
-            about = ", ".join(keyword.word for keyword in self.wanted[:5]) or "this"
-            return f"I work offline, by rules, and nothing in the conversation tells about {about}."
+            return f"I work offline, by rules, and nothing in the conversation tells about {self._about()}."
         return "\n".join(f"- {row}" for row in chosen) if len(chosen) > 1 else chosen[0]
-
-    # --- tools ------------------------------------------------------------------------------------------------
 
     def _has(self, name: str, *arguments: str) -> bool:
         """Whether there is a tool of this name that takes these arguments and needs no other."""
@@ -361,32 +344,20 @@ class _Turn:
         """The search over files; else a tool that says that it searches and needs nothing but what for."""
         if self._has("search_files", "pattern", "path", "regex", "ignore_case", "limit"):
             return self.tools["search_files"]
-        for tool in self.tools.values():
-            required = tool.input_schema.get("required") or ()
-            known = tool.name.startswith(("memory_", "context_"))
-            if _SEARCH.search(tool.name) and not known and len(required) == 1:
-                return tool
-        return None
+        foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
+        named = (tool for tool in foreign if _SEARCH.search(tool.name))
+        return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
 
 
 def _wanted(task: str) -> list[Keyword]:
     """What a task asks for; the larger question that it is part of counts too, but less."""
     own, _, larger = task.partition(_PART_OF)
-    main = keywords(own)
-    known = {keyword.stem for keyword in main}
-    context = (keyword for keyword in keywords(larger) if keyword.stem not in known)
-    return [*main, *(msgspec.structs.replace(keyword, weight=keyword.weight * 0.25) for keyword in context)]
+    context = (msgspec.structs.replace(keyword, weight=keyword.weight * 0.25) for keyword in keywords(larger))
+    return [*keywords(own), *context]
 
 
 def split(question: str) -> list[str]:
-    """Cut a question into three to five that differ: its clauses, the things it names, or angles on one thing.
-
-    Args:
-        question: What was asked; only its first paragraph counts.
-
-    Returns:
-        Nothing where the question says nothing.
-    """
+    """Cut a question into three to five, its clauses or angles on one thing; nothing where it says nothing."""
     head = " ".join(question.split("\n\n", maxsplit=1)[0].split())
     clauses = [clause for part in _CLAUSE.split(head) if keywords(clause := part.strip(" ?.,;:"))]
     if not clauses:

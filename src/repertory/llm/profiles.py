@@ -81,19 +81,12 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = True
 
 
-# Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context Rot,
-# July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167). The provider
-# says the same of its own (platform.claude.com/docs, Context windows), and its context editing begins by default to
-# clear tool results at 100,000 tokens, half of the window that its models then had.
-_COMFORT = 100_000
-
-# The provider's smallest model (platform.claude.com/docs, Models overview of 2026-10-07).
-_SMALL_CLAUDE = "claude-haiku-5-5"
-
-
 def _comfort(window: int) -> int:
-    """The ``comfort_tokens`` of a model of which only the window is known: half of it, at most 100,000."""
-    return min(_COMFORT, window // 2)
+    # Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context Rot,
+    # July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167). The
+    # provider says the same of its own (platform.claude.com/docs, Context windows), and its context editing begins by
+    # default to clear tool results at 100,000 tokens, half of the window that its models then had.
+    return min(100_000, window // 2)
 
 
 NO_CACHE = CacheRules(breakpoints=0, minimum_tokens=0, lookback_blocks=0, ttl=0.0)
@@ -110,12 +103,11 @@ OFFLINE = ModelProfile(
     as_of="2026-11-21",
 )
 
-# The models we know. Prices change: every row says on which day its window, longest answer, prices, cache minimum and
+# The models we know. Prices change: `as_of` is the day on which window, longest answer, prices, cache minimum and
 # binding were checked against the newest copies that could be had of the provider's own pages: each model's overview,
 # pricing, prompt caching, preserved thinking, on-demand compaction (platform.claude.com/docs). Where a figure stands in
 # none of them, the row says where it is from. Characters per token are our own rough guesses: models from Opus 4.7 on
 # make about 30% more tokens of a text.
-_CHECKED = "2026-11-22"
 
 
 def _prices(input: float, output: float, read: float, *, above: int = 0) -> Prices:  # noqa: A002
@@ -142,10 +134,10 @@ def _claude(
         prices=prices,
         cache=CacheRules(minimum_tokens=minimum),
         chars_per_token=chars_per_token,
-        as_of=_CHECKED,
+        as_of="2026-11-22",
         compacts=compacts,
         comfort_tokens=_comfort(window),
-        summary_model=_SMALL_CLAUDE,
+        summary_model="claude-haiku-5-5",  # the smallest of the provider's models overview, 2026-10-07
     )
 
 
@@ -291,13 +283,8 @@ class Usage(msgspec.Struct, frozen=True):
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-        )
+        figures = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Usage(*(mine + theirs for mine, theirs in figures))
 
 
 def with_prices(
@@ -310,7 +297,7 @@ def with_prices(
     cache_write_1h: float | None = None,
     as_of: str = "",
 ) -> ModelProfile:
-    """Give a profile other prices, the same at every prompt length.
+    """Copy a profile with other prices, the same at every prompt length; it counts as known then.
 
     Args:
         profile: What to start from.
@@ -320,25 +307,18 @@ def with_prices(
         cache_write: Dollars per million tokens written to the 5-minute cache; None for the input price.
         cache_write_1h: The same for the 1-hour cache; None for the 5-minute price.
         as_of: ISO date on which these prices held; "" if nobody noted it.
-
-    Returns:
-        A copy with those prices, marked as known.
     """
+    read = input if cache_read is None else cache_read
     write = input if cache_write is None else cache_write
-    prices = Prices(
-        input=input,
-        output=output,
-        cache_read=input if cache_read is None else cache_read,
-        cache_write=write,
-        cache_write_1h=write if cache_write_1h is None else cache_write_1h,
-    )
+    long = write if cache_write_1h is None else cache_write_1h
+    prices = Prices(input=input, output=output, cache_read=read, cache_write=write, cache_write_1h=long)
     return msgspec.structs.replace(profile, prices=(prices,), as_of=as_of, known=True)
 
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
     """The prices that hold for a request whose whole prompt, cached parts included, has this many tokens."""
     held = profile.prices[0]
-    for prices in profile.prices:
+    for prices in profile.prices[1:]:
         if prompt_tokens > prices.above:
             held = prices
     return held
@@ -365,15 +345,9 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
 
 
 def cost_at_most(profile: ModelProfile, *, prompt: int, output: int) -> float:
-    """US dollars that a call can cost: nothing of its prompt is cached, and the answer is as long as it may be.
+    """US dollars that a call with such a prompt can cost: nothing is cached, and the answer is as long as it may be.
 
-    Args:
-        profile: The model.
-        prompt: Tokens that its prompt is expected to have.
-        output: Tokens that its answer may have.
-
-    Returns:
-        0 where nobody knows its prices (``known=False``).
+    0 where nobody knows its prices (``known=False``).
     """
     if not profile.known:
         return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -28,13 +29,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.25
 
     def delay(self, attempt: int, *, asked: float | None, chance: float) -> float:
-        """Seconds to wait before a call.
-
-        Args:
-            attempt: Which call comes next; the second is 2.
-            asked: Seconds that the server asked for; None where it did not. Never undercut.
-            chance: A random number from 0 up to 1.
-        """
+        """Seconds to wait before an attempt (the second is 2); ``chance`` is a random number from 0 up to 1."""
         # The exponent is capped only so that a very long series cannot overflow.
         own = min(self.first_delay * 2.0 ** min(attempt - 2, 60), self.longest_delay)
         if asked is not None:
@@ -44,34 +39,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked_delay(headers: Mapping[str, str], *, now: float) -> float | None:
-    """The wait that a response's headers ask for.
-
-    Args:
-        headers: Of the response; looked up in lower case.
-        now: Seconds since 1970, to turn a date into a wait.
-
-    Returns:
-        Seconds, never negative; None where the headers ask for nothing that can be read.
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return max(0.0, milliseconds / 1000)
-    value = headers.get("retry-after")
-    seconds = _number(value)
-    if seconds is not None:
-        return max(0.0, seconds)
+    """The seconds that a response's headers ask to wait, from now; None where they ask for nothing that can be read."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            seconds = float(headers.get(name, "")) * unit
+            if math.isfinite(seconds):
+                return max(0.0, seconds)
     try:
-        date = email.utils.parsedate_tz(value) if value else None
+        date = email.utils.parsedate_tz(headers.get("retry-after", ""))
         return None if date is None else max(0.0, email.utils.mktime_tz(date) - now)
     except (ValueError, OverflowError, TypeError, IndexError):
         return None  # a month of 13, or a year that no calendar has
-
-
-def _number(value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
