@@ -49,8 +49,8 @@ class MemoryJournal(RowJournal):
             with self._connection:
                 self._connection.execute("BEGIN")
                 self._inserter.insert_alone(batch)
-            if batch.failure is None:
-                batch.announce()
+            if batch.failure is None and on_commit is not None:
+                on_commit()
             batch.end()
         return batch
 

@@ -40,7 +40,7 @@ class SqliteJournal(RowJournal):
         super().__init__(redactor)
         self.path = path
         self._durability: Durability = durability
-        self._opened_writer = writer
+        self._writer = writer
         self._lock = lock
         self._close_timeout = close_timeout
         self._reader = SqliteReader(path)
@@ -50,30 +50,28 @@ class SqliteJournal(RowJournal):
         """What an acknowledged write survives."""
         return self._durability
 
-    @property
-    def _writer(self) -> SqliteWriter:
-        if self._opened_writer is None:
-            raise not_writable(self.path)
-        return self._opened_writer
-
     def _insert(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
     ) -> Ticket:
+        if self._writer is None:
+            raise not_writable(self.path)
         return self._writer.submit(rows, on_commit, after)
 
     async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._writer is None:
+            raise not_writable(self.path)
         return await self._writer.start_job(work).result()
 
     async def _settle(self) -> None:
-        if self._opened_writer is not None:
-            await self._opened_writer.wait_queued()
+        if self._writer is not None:
+            await self._writer.wait_queued()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first."""
-        if self._opened_writer is not None:
+        if self._writer is not None:
             return await super().search_entries(run_id, query, limit=limit)
         # The index in the file lags and only its owner may bring it up to date: make one of this run, in memory.
         entries = await self.read_entries(run_id)
@@ -107,7 +105,7 @@ class SqliteJournal(RowJournal):
             await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
-        writer = self._opened_writer
+        writer = self._writer
         try:
             self._reader.close()  # first, so that the writer finds nobody reading when it empties the log
             if writer is not None:

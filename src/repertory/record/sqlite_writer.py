@@ -20,6 +20,7 @@ from repertory.record.sqlite_file import explain, is_busy, is_of_the_disk
 from repertory.record.waiting import Failure, Latch, Waiter, wake_all
 
 T = TypeVar("T")
+L = TypeVar("L", bound=Latch)
 
 logger = logging.getLogger("repertory.journal")
 
@@ -41,34 +42,35 @@ _CHUNK: Final = 64  # most rows of one statement
 
 
 class Batch(Latch):
-    """Records that are written together or not at all."""
+    """Records that are written together or not at all.
 
-    __slots__ = ("_after", "_on_commit", "rows")
+    Attributes:
+        rows: What they are in the file.
+        on_commit: Called once that is durable, before anybody who waits goes on.
+        after: The batch without which this one makes no sense.
+    """
+
+    __slots__ = ("after", "on_commit", "rows")
 
     def __init__(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
     ) -> None:
         super().__init__()
         self.rows = rows
-        self._on_commit = on_commit
-        self._after = after
+        self.on_commit = on_commit
+        self.after = after
 
     def refuse(self, fact: object) -> None:
         """Have everybody who waits told that this batch alone was not written, and why."""
         self.failure = partial(refuse_batch, self.rows, fact)
 
     def builds_on_refused(self) -> bool:
-        """Whether a batch before it was refused without which it makes no sense."""
-        return isinstance(self._after, Latch) and self._after.failure is not None
-
-    def announce(self) -> None:
-        """Tell whom it concerns that it is durable, before those who wait."""
-        if self._on_commit is not None:
-            self._on_commit()
+        """Whether the batch before it was refused."""
+        return isinstance(self.after, Latch) and self.after.failure is not None
 
     def end(self, failure: Failure | None = None) -> list[Waiter]:
         """Have those who wait go on; ``failure`` is that of all batches, if they failed."""
-        self._after = None  # or the whole history of a ledger would stay in memory
+        self.after = None  # or the whole history of a ledger would stay in memory
         if self.failure is None:
             self.rows = ()
         return self.finish(self.failure or failure)
@@ -133,21 +135,24 @@ class Inserter:
 class Job(Latch, Generic[T]):
     """Other work for the writer's connection: one transaction of its own."""
 
-    __slots__ = ("_result", "_work")
+    __slots__ = ("_results", "_work")
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         super().__init__()
         self._work = work
-        self._result: list[T] = []
+        self._results: list[T] = []
 
     def run(self, connection: sqlite3.Connection) -> None:
         """Do the work; on the writer's thread."""
-        self._result.append(self._work(connection))
+        self._results.append(self._work(connection))
 
     async def result(self) -> T:
         """Wait until the work is durable, then give what it returned."""
         await self.wait()
-        return self._result[0]
+        return self._results[0]
+
+
+_END: Final = Latch()  # stands in the queue behind everything else
 
 
 class SqliteWriter:
@@ -157,7 +162,8 @@ class SqliteWriter:
         self._connection = connection
         self._path = path
         self._opened = OpenedFile(path)
-        self._queue: queue.SimpleQueue[Batch | Job[Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Latch] = queue.SimpleQueue()
+        self._following: Latch | None = None  # taken from the queue and not yet done
         self._lock = threading.Lock()  # nothing may be queued behind the end
         self._last: Latch | None = None  # what was queued last
         self._closed = self._forked = False
@@ -177,17 +183,13 @@ class SqliteWriter:
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None = None
     ) -> Latch:
         """Queue a batch; never blocks."""
-        batch = Batch(rows, on_commit, after)
-        self._put(batch)
-        return batch
+        return self._put(Batch(rows, on_commit, after))
 
     def start_job(self, work: Callable[[sqlite3.Connection], T]) -> Job[T]:
         """Queue a transaction of another kind."""
-        job = Job(work)
-        self._put(job)
-        return job
+        return self._put(Job(work))
 
-    def _put(self, item: Batch | Job[Any]) -> None:
+    def _put(self, item: L) -> L:
         with self._lock:
             if self._forked:
                 raise in_a_fork(self._path)
@@ -197,6 +199,7 @@ class SqliteWriter:
                 raise self._failed()
             self._queue.put(item)
             self._last = item
+        return item
 
     async def wait_queued(self) -> None:
         """Wait until everything that was queued before this call is written, or has failed."""
@@ -214,7 +217,7 @@ class SqliteWriter:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._queue.put(None)
+                self._queue.put(_END)
         self._thread.join(timeout)
         if self._thread.is_alive():
             busy = "another program holds the file, and " if self._busy else ""
@@ -241,41 +244,39 @@ class SqliteWriter:
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        following: Batch | Job[Any] | None = None
-        while (item := following or self._queue.get()) is not None:
-            following = None
+        while (item := self._following or self._queue.get()) is not _END:
+            self._following = None
             if isinstance(item, Batch):
-                group, following, ended = self._gather(item)
-                self._commit_group(group)
-                if ended:
-                    break
-            else:
+                self._commit_group(self._gather(item))
+            elif isinstance(item, Job):
                 self._commit_job(item)
-        self._end()
+        # The last words of the file: an empty log, so that it can be copied as one file. Somebody reading, or a
+        # disk that failed, may prevent it, and nothing is lost then.
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
 
-    def _gather(self, first: Batch) -> tuple[list[Batch], Batch | Job[Any] | None, bool]:
-        """Take what is queued behind ``first`` up to a full group; then what is next, and whether the end came."""
+    def _gather(self, first: Batch) -> list[Batch]:
+        """Take what is queued behind ``first`` up to a full group."""
         group, size = [first], len(first.rows)
-        while size < GROUP:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if item is None:
-                return group, None, True
+        while size < GROUP and not self._queue.empty():
+            item = self._queue.get()
             if not isinstance(item, Batch) or size + len(item.rows) > GROUP:
-                return group, item, False
+                self._following = item
+                break
             group.append(item)
             size += len(item.rows)
-        return group, None, False
+        return group
 
     def _commit_group(self, group: Sequence[Batch]) -> None:
         if self._failure is None:
             try:
                 self._write_group(group)
                 for batch in group:
-                    if batch.failure is None:
-                        batch.announce()
+                    if batch.failure is None and batch.on_commit is not None:
+                        batch.on_commit()
             except BaseException as error:  # noqa: BLE001 - this thread's supervisor: whatever it was stops the journal
                 self._fail(error)
         failure = self._failed if self._failure is not None else None
@@ -379,12 +380,3 @@ class SqliteWriter:
         error = JournalWriteFailed(f"{fact}; everything acknowledged before is kept, nothing after it")
         error.__cause__ = cause
         return error
-
-    def _end(self) -> None:
-        # The last words of the file: an empty log, so that it can be copied as one file. Somebody reading, or a
-        # disk that failed, may prevent it, and nothing is lost then.
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA busy_timeout = 0")
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
