@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-import msgspec
-
 from repertory._choices import check_choice, check_fields
+from repertory.actors import Request
 from repertory.llm.messages import Json
 from repertory.memory.actor import (
     ClearScope,
@@ -16,6 +15,7 @@ from repertory.memory.actor import (
     MergeScope,
     OpenScope,
     QueryItems,
+    Queued,
     RestoreScope,
     RetrieveItem,
     SnapshotScope,
@@ -24,7 +24,7 @@ from repertory.memory.actor import (
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, Transform
 from repertory.memory.scopes import MergeReport, Prefer
 
-M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 ForkMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 
@@ -52,8 +52,7 @@ class Memory:
         check_choice("Memory.fork: mode", mode, ForkMode)
         parent = self.scope_id if mode in {"shared", "snapshot"} else None
         message = OpenScope(owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position)
-        opened = await self._ref.ask(_checked(message))
-        return Memory(self._ref, (await opened.durable()).scope_id)
+        return Memory(self._ref, (await self._write(message)).scope_id)
 
     async def store(
         self,
@@ -82,43 +81,41 @@ class Memory:
             related_to=tuple(related_to),
             metadata=metadata or {},
         )
-        return await (await self._ref.ask(_checked(message))).durable()
+        return await self._write(message)
 
     async def retrieve(self, item_id: str, transform: Transform = FULL) -> Item:
         """Read an item. Raises ``ItemNotFound``."""
-        return await self._ref.ask(_checked(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform)))
+        return await self._ask(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform))
 
     async def query(self, query: ItemQuery | None = None) -> list[ItemInfo]:
         """List items, newest first, without their contents; None lists all."""
-        return await self._ref.ask(_checked(QueryItems(scope_id=self.scope_id, query=query or ItemQuery())))
+        return await self._ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery()))
 
     async def delete(self, item_id: str) -> None:
         """End an item. Raises ``ItemNotFound``."""
-        await (await self._ref.ask(_checked(DeleteItem(scope_id=self.scope_id, item_id=item_id)))).durable()
+        await self._write(DeleteItem(scope_id=self.scope_id, item_id=item_id))
 
     async def clear(self) -> int:
         """End every item in view; returns how many."""
-        return await (await self._ref.ask(_checked(ClearScope(scope_id=self.scope_id)))).durable()
+        return await self._write(ClearScope(scope_id=self.scope_id))
 
     async def snapshot(self) -> int:
         """A position to come back to."""
-        return await self._ref.ask(_checked(SnapshotScope(scope_id=self.scope_id)))
+        return await self._ask(SnapshotScope(scope_id=self.scope_id))
 
     async def restore(self, position: int) -> int:
         """See again what was seen at a position; returns how many items that changed."""
-        return await (await self._ref.ask(_checked(RestoreScope(scope_id=self.scope_id, position=position)))).durable()
+        return await self._write(RestoreScope(scope_id=self.scope_id, position=position))
 
     async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
         """Bring this snapshot's changes into its parent; the report names what both had changed."""
         check_choice("Memory.merge: prefer", prefer, Prefer)
-        return await (await self._ref.ask(_checked(MergeScope(scope_id=self.scope_id, prefer=prefer)))).durable()
+        return await self._write(MergeScope(scope_id=self.scope_id, prefer=prefer))
 
+    async def _ask(self, message: Request[T]) -> T:
+        """Ask the actor that all scopes share, which must not get a message with a field of another type."""
+        check_fields(f"Memory: {type(message).__name__}", message)
+        return await self._ref.ask(message)  # type: ignore[arg-type]
 
-def _checked(message: M) -> M:
-    """A message as the actor that all scopes share may get it.
-
-    Raises:
-        ConfigurationError: An argument has another type than it is declared with.
-    """
-    check_fields(f"Memory: {type(message).__name__}", message)
-    return message
+    async def _write(self, message: Request[Queued[T]]) -> T:
+        return await (await self._ask(message)).durable()

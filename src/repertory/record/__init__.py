@@ -12,9 +12,8 @@ from repertory.record.statistics import RunStatistics
 
 if TYPE_CHECKING:
     from repertory.record.memory_journal import MemoryJournal
-    from repertory.record.opening import open_journal
     from repertory.record.redaction import Redactor
-    from repertory.record.sqlite_journal import SqliteJournal
+    from repertory.record.sqlite_journal import SqliteJournal, open_journal
 
 __all__ = [
     "FINAL_STATES",
@@ -43,7 +42,7 @@ _LATE = {
     "MemoryJournal": "repertory.record.memory_journal",
     "Redactor": "repertory.record.redaction",
     "SqliteJournal": "repertory.record.sqlite_journal",
-    "open_journal": "repertory.record.opening",
+    "open_journal": "repertory.record.sqlite_journal",
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from repertory.errors import JournalDamaged, RunNotFound
 from repertory.llm.messages import Json, text_of
 from repertory.record.entries import Entry
-from repertory.record.journal import ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
+from repertory.record.journal import Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.record.records import (
     FINAL_STATES,
     ContentStored,
@@ -50,7 +50,7 @@ _INDEX_SLICE: Final = 256  # entries whose words one transaction indexes, and
 _INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
 
 
-class RowJournal:
+class RowJournal(Journal):
     """A journal but for where its rows are; see ``Journal`` for what its methods promise."""
 
     def __init__(self, redactor: Redactor | None) -> None:
@@ -78,16 +78,11 @@ class RowJournal:
         """Ask for rows, of ``what`` as an error names it, and decode them."""
         raise NotImplementedError
 
-    async def aclose(self) -> None:
-        """Write what is queued, then close. Safe to call twice."""
-        raise NotImplementedError
-
     # --- writing ------------------------------------------------------------------------------------------
 
     def submit(
         self, records: Sequence[Record], *, on_commit: Callable[[], None] | None = None, after: Ticket | None = None
     ) -> Ticket:
-        """Queue a batch."""
         records = self.redact(records)
         return self._insert(encode_records(records), self._announce(records, on_commit), after)
 
@@ -105,11 +100,9 @@ class RowJournal:
         return committed
 
     def redact(self, value: T) -> T:
-        """The value as it would be recorded."""
         return value if self._redactor is None else self._redactor(value)
 
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
-        """Have a function called with every batch once it is durable; what is returned ends it."""
         self._observers = (*self._observers, committed)
 
         def end() -> None:
@@ -118,11 +111,9 @@ class RowJournal:
         return end
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Queue a batch and wait until it is durable."""
         await self.submit(records).wait()
 
     async def delete_expired_contents(self, now: float) -> int:
-        """Empty stored contents that have expired by ``now``; returns how many."""
         states = sorted(FINAL_STATES)
         sql = f"""DELETE FROM content_bodies WHERE seq IN (
             SELECT c.seq FROM contents c LEFT JOIN run_status s ON s.run_id = c.run_id AND s.state IN ({_marks(states)})
@@ -174,7 +165,6 @@ class RowJournal:
         )
 
     async def read_run(self, run_id: str) -> RunRow:
-        """One run, by its id or an unambiguous beginning of it."""
         if not run_id:
             raise RunNotFound("no run has the id ''")
         found = await self._read_runs("WHERE r.run_id = ?", run_id) or await self._read_runs(
@@ -188,13 +178,11 @@ class RowJournal:
         return found[0]
 
     async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
-        """Runs in the order they were started; None means all states."""
         if states is None:
             return await self._read_runs("")
         return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
-        """The ledger from position ``start`` up to, not including, ``stop``."""
         bound, values = ("", ()) if stop is None else ("AND t.position < ?", (stop,))
         return await self._read_entries(f"t.position >= ? {bound} ORDER BY t.position", run_id, start, *values)
 
@@ -203,7 +191,6 @@ class RowJournal:
         return [record.entry for _, record in found]
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
-        """Full-text search over a run's ledger, best first."""
         if not (match := match_expression(query)):
             return []
         indexed, upto = await self._transact(index_slice)
@@ -219,27 +206,22 @@ class RowJournal:
         )
 
     async def read_decisions(self, run_id: str) -> list[DecisionMade]:
-        """Every change of the run's plan, in order."""
         return [record for _, record in await self._of_run(DecisionMade, run_id)]
 
     async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
-        """Every tool call of the run, in the order of intent."""
         found = [*await self._of_run(ToolIntended, run_id), *await self._of_run(ToolFinished, run_id)]
         pairs = _paired(found, ToolIntended, lambda record: record.call_id)
         return [ToolCallRow(intended=intended, finished=finished) for intended, finished in pairs]
 
     async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
-        """How every tool call of the run ended, in order."""
         return [record for _, record in await self._of_run(ToolFinished, run_id)]
 
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
-        """Every model call of the run, in order."""
         found = [*await self._of_run(ModelCalled, run_id), *await self._of_run(ModelReplied, run_id)]
         pairs = _paired(found, ModelCalled, lambda record: record.call)
         return [ModelCallRow(called=called, replied=replied) for called, replied in pairs]
 
     async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
-        """The figures of a run and of all runs below it, by run id; None means every run."""
         # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
         where = "" if run_id is None else "(run_id = ?1 OR (run_id > ?1 || '.' AND run_id < ?1 || '/'))"
         names = RunStatistics.__struct_fields__
@@ -250,7 +232,6 @@ class RowJournal:
         return await self._fetch("figures", statistics_sql(where), () if run_id is None else (run_id,), decode)
 
     async def read_request(self, run_id: str, call: int) -> Json:
-        """The whole request of one model call."""
         calls = await self._of_run(ModelCalled, run_id)
         request = RecordedRequest({record.call: record for _, record in calls if record.call <= call}, call)
         if not request.positions:
@@ -260,11 +241,9 @@ class RowJournal:
         return request.whole(await self._read_entries(which, run_id, encode_json(list(request.positions))))
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
-        """Every summary of the run, in the order they were stored."""
         return [record for _, record in await self._of_run(SummaryStored, run_id)]
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content, from the ledger where that holds it; None where there never was one."""
         # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
         latest = "t.seq = (SELECT max(seq) FROM contents WHERE content_id = ?)"
         found = await self._read(ContentStored, f"WHERE {latest}", content_id)
@@ -281,16 +260,13 @@ class RowJournal:
         return stored
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
-        """All stored contents of a run, their bodies left empty."""
         found = await self._read(ContentStored, "WHERE t.run_id = ? ORDER BY t.seq", run_id, side=False)
         return [record for _, record in found]
 
     async def read_scopes(self) -> list[ScopeOpened]:
-        """Every memory scope."""
         return [record for _, record in await self._read(ScopeOpened, "ORDER BY t.seq")]
 
     async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
-        """All versions of the scopes' items up to a position of the item log, in order."""
         bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
         where = f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position"
         return [record for _, record in await self._read(ItemWritten, where, encode_json(list(scope_ids)), *values)]
@@ -298,13 +274,11 @@ class RowJournal:
     async def read_events(
         self, run_id: str | None, *, after: int = 0, limit: int | None = None
     ) -> list[tuple[int, EventLogged]]:
-        """A run's events with their sequence numbers, those after the given one; None means every run's."""
         whose, values = ("", ()) if run_id is None else ("t.run_id = ? AND", (run_id,))
         most = -1 if limit is None else limit  # which SQLite takes for no limit
         return await self._read(EventLogged, f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?", *values, after, most)
 
     async def last_event(self) -> int:
-        """The sequence number of the newest event; 0 where there is none."""
         sql = "SELECT coalesce(max(seq), 0) FROM events"
         return await self._fetch("events", sql, (), lambda rows: next(int(row[0] or 0) for row in rows))
 

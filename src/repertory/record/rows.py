@@ -228,7 +228,7 @@ class Table:
         # The side table's column comes last in every row, and is not one of this table's own.
         self.side_column = columns.pop() if side else ""
         self.columns: tuple[str, ...] = (*columns, "more")
-        self.layout = {name: ("seq", *self.columns, "checksum")}
+        self.layout: dict[str, tuple[str, ...]] = {name: ("seq", *self.columns, "checksum")}
         if side:
             self.layout[side] = ("seq", self.side_column, "checksum")
 

@@ -6,7 +6,6 @@ crosses over to it; results are decoded there too, so that a large read does not
 
 from __future__ import annotations
 
-import concurrent.futures
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.ownership import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.rows import UNREADABLE, Value
 from repertory.record.sqlite_file import explain, lenient_text, read_uri
-from repertory.record.waiting import new_waiter, wake_all
+from repertory.record.waiting import Latch, wake_all
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -60,7 +59,9 @@ class SqliteReader:
             if self._portal is None or self._closed:
                 raise self._is_closed()
             future = self._portal.start_task_soon(self._query, what, sql, values, decode)
-        await _wait_for(future)
+        answered = Latch()
+        future.add_done_callback(lambda _: wake_all(answered.finish()))
+        await answered.wait_done()
         return future.result()
 
     def _is_closed(self) -> JournalClosed:
@@ -122,13 +123,3 @@ class SqliteReader:
         if stack is not None and self._portal is not None:
             with stack:
                 self._portal.call(self._disconnect)
-
-
-async def _wait_for(future: concurrent.futures.Future[T]) -> None:
-    waiter = new_waiter()
-
-    def done(_future: object) -> None:
-        wake_all([waiter])
-
-    future.add_done_callback(done)
-    await waiter.wait()

@@ -6,7 +6,6 @@ figures shows these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -148,14 +147,6 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LARGEST: Final = frozenset({"largest_prompt", "replied_at"})
-
-
-def add_up(records: Iterable[Record]) -> dict[str, RunStatistics]:
-    """The figures of every run that began among the records, by run id."""
-    found: dict[str, RunStatistics] = {}
-    for record in records:
-        count_in(found, record)
-    return found
 
 
 def count_in(figures: dict[str, RunStatistics], record: Any) -> None:

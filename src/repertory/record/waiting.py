@@ -1,7 +1,9 @@
 """Wait in a task of any event loop for something that another thread finishes.
 
 The two waiter classes are the only backend-specific lines of this room: a native wake-up costs a third of
-``anyio.from_thread`` and, unlike it, wakes every waiter of a batch with one crossing between threads.
+``anyio.from_thread`` and, unlike it, wakes every waiter of a batch with one crossing between threads. Each has its
+loop, ``post`` to run something there from any thread, ``wake`` to let the task go on, on its loop only, and ``wait``,
+to be called at once after making it: a wake-up before that is not remembered.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.lowlevel
 
 if TYPE_CHECKING:
+    import asyncio
+
     import trio
 
 
@@ -21,29 +25,11 @@ Failure: TypeAlias = Callable[[], BaseException]
 """Makes the error that a waiter raises, a new one for each."""
 
 
-class Waiter(Protocol):
-    """One waiting task."""
-
-    loop: Any
-
-    def post(self, callback: Callable[..., object], argument: object) -> None:
-        """Run ``callback(argument)`` on the task's loop; from any thread. Nothing happens if the loop is gone."""
-        ...
-
-    def wake(self) -> None:
-        """Let the task go on; on its loop only."""
-        ...
-
-    async def wait(self) -> None:
-        """Wait for ``wake``. Call it at once after making the waiter: a wake-up before it is not remembered."""
-        ...
-
-
 class _TrioWaiter:
     def __init__(self) -> None:
         import trio
 
-        self.loop = trio.lowlevel.current_trio_token()
+        self.loop: Any = trio.lowlevel.current_trio_token()
         self._task: trio.lowlevel.Task | None = None
 
     def post(self, callback: Callable[..., object], argument: object) -> None:
@@ -77,8 +63,8 @@ class _AsyncioWaiter:
     def __init__(self) -> None:
         import asyncio
 
-        self.loop = asyncio.get_running_loop()
-        self._future = self.loop.create_future()
+        self.loop: Any = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self.loop.create_future()
 
     def post(self, callback: Callable[..., object], argument: object) -> None:
         try:
@@ -93,6 +79,9 @@ class _AsyncioWaiter:
 
     async def wait(self) -> None:
         await self._future
+
+
+Waiter: TypeAlias = _TrioWaiter | _AsyncioWaiter
 
 
 def new_waiter() -> Waiter:
