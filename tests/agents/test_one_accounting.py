@@ -12,7 +12,7 @@ import pytest
 
 import repertory as rp
 from repertory.record import Journal, RunStatistics, open_journal
-from repertory.service.figures import read_figures
+from repertory.service.reports import read_figures
 from repertory.service.views import read_node, sum_of
 from repertory.torture.children import ChildServer
 from repertory.torture.kills import write_corpus

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.cli.runs import read_runs
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import MemoryJournal, RunStatistics
-from repertory.service.figures import percentile
+from repertory.service.reports import percentile, read_runs
 from repertory.testing import FunctionModel, call
 
 PROFILE = profile_for("claude-sonnet-4-5")
@@ -181,7 +180,7 @@ def test_the_list_of_runs_asks_the_database_twice_however_many_there_are() -> No
             for _ in range(5):
                 await (await supervisor.spawn(rp.Agent("a"), "Go.")).wait_result()
         asked.clear()
-        runs = await read_runs(journal, owned=False)
+        runs = await read_runs(journal, live=False)
         assert [run["iterations"] for run in runs] == [1] * 5
 
     anyio.run(main)

@@ -52,7 +52,8 @@ class _Group(TyperGroup):
             return code if isinstance(code, int) else output.OK
         except _UsageError as error:
             context = error.ctx.command_path if error.ctx is not None else "repertory"
-            output.say(f"{_lower(error.format_message())}; see {context} --help")
+            message: str = error.format_message().rstrip(".")
+            output.say(f"{message[:1].lower()}{message[1:]}; see {context} --help")
             return output.USAGE
         except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
             # The outermost frame: whatever it is, a person is at the other end.
@@ -76,11 +77,6 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return [*kept, *words[end:]], len(kept) < end
-
-
-def _lower(message: str) -> str:
-    first, rest = message[:1], message[1:].rstrip(".")
-    return first.lower() + rest.replace("\n", " ")
 
 
 def _single(error: BaseException) -> BaseException:

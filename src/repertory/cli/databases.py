@@ -46,17 +46,14 @@ def made_data_dir() -> Path:
 
 def kept_databases() -> list[Path]:
     """The databases in the data folder, the one that was written to last first."""
-
-    def written_at(path: Path) -> float:
-        times = [0.0]
-        for name in (path, f"{path}-wal"):  # a write goes to the log at first
-            try:
-                times.append(os.stat(name).st_mtime)
-            except OSError:  # whoever closes a database takes its log away
-                continue
-        return max(times)
-
-    return sorted(data_dir().glob("*.db"), key=written_at, reverse=True)
+    written: dict[Path, float] = {}
+    for file in data_dir().glob("*.db*"):  # a write goes to the log beside a database at first
+        with suppress(OSError):  # whoever closes a database takes its log away
+            path = file.with_name(file.name.removesuffix("-wal"))
+            written[path] = max(file.stat().st_mtime, written.get(path, 0.0))
+    return sorted(
+        (path for path in written if path.suffix == ".db" and path.exists()), key=written.__getitem__, reverse=True
+    )
 
 
 def named_database(db: Path | None) -> Path | None:
@@ -99,23 +96,6 @@ def databases_to_read(db: Path | None) -> list[Path]:
     return kept
 
 
-def is_owned(path: Path) -> bool:
-    """Whether a living process may write to a database: it holds the lock on the file beside it."""
-    import fcntl
-
-    try:
-        with open(f"{os.path.realpath(path)}.lock", "rb") as lock:
-            # Only where the owner seems alive is the lock tried, so that looking never gets in an opener's way.
-            with suppress(PermissionError):  # alive, and another user's
-                os.kill(int(lock.read(32)), 0)
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (OSError, ValueError):  # no lock file, not ours to read, or nobody's
-        pass
-    return False
-
-
 @asynccontextmanager
 async def open_to_read(path: Path) -> AsyncGenerator[Journal]:
     """Open a database beside whoever is writing to it."""
@@ -145,6 +125,8 @@ def read_run(
         RunNotFound: There is no such run, or there are several.
     """
     import anyio
+
+    from repertory.record.ownership import is_owned
 
     async def read() -> T:
         paths = databases_to_read(db)

@@ -7,13 +7,12 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, is_owned, is_there, kept_databases, named_database, open_to_read
+from repertory.cli.databases import data_dir, is_there, kept_databases, named_database, open_to_read
 from repertory.cli.options import AS_JSON, DATABASE, MODEL, option
 from repertory.errors import RepertoryError
 
@@ -31,8 +30,7 @@ _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that was looked at. ``advice`` says what to do where it is not ok."""
 
     name: str
@@ -58,7 +56,7 @@ def doctor(
     findings = anyio.run(_look, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]
     if as_json:
-        output.print_json({"ok": not problems, "checks": [asdict(finding) for finding in findings]})
+        output.print_json({"ok": not problems, "checks": [finding._asdict() for finding in findings]})
     else:
         _print(findings)
     if problems:
@@ -99,10 +97,8 @@ def _installed() -> Iterator[Finding]:
 
 
 def _sqlite(version: tuple[int, ...], text: str) -> Finding:
-    fixed = version >= (3, 51, 3) or any(
-        version[:2] == (3, minor) and version[2] >= patch for minor, patch in ((50, 7), (44, 6))
-    )
-    if fixed:
+    patched = {50: 7, 44: 6}.get(version[1]) if version[0] == 3 else None
+    if version >= (3, 51, 3) or (patched is not None and version[2] >= patched):
         return Finding("sqlite", "ok", text)
     return Finding(
         "sqlite",
@@ -115,14 +111,13 @@ def _sqlite(version: tuple[int, ...], text: str) -> Finding:
 
 def _folder(folder: Path) -> Finding:
     name = "data folder"
-    if not folder.exists():
-        parent = next(path for path in folder.parents if path.exists())
-        if os.access(parent, os.W_OK):
-            return Finding(name, "ok", f"{folder} will be made when it is needed")
-        return Finding(name, "problem", f"{folder} cannot be made", _ELSEWHERE)
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if folder.exists():
+        if os.access(folder, os.W_OK | os.X_OK):
+            return _private(name, folder, str(folder))
         return Finding(name, "problem", f"{folder} is not writable", _ELSEWHERE)
-    return _private(name, folder, str(folder))
+    if os.access(next(path for path in folder.parents if path.exists()), os.W_OK):
+        return Finding(name, "ok", f"{folder} will be made when it is needed")
+    return Finding(name, "problem", f"{folder} cannot be made", _ELSEWHERE)
 
 
 def _private(name: str, path: Path, fact: str) -> Finding:
@@ -134,6 +129,7 @@ def _private(name: str, path: Path, fact: str) -> Finding:
 
 async def _database(db: Path | None, deep: bool) -> Finding:
     from repertory.record import SqliteJournal
+    from repertory.record.ownership import is_owned
 
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)
@@ -249,14 +245,10 @@ def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = Table.grid(padding=(0, 2, 0, 0))
     for finding in findings:
         sign, colour = _SIGNS[finding.verdict]
-        fact = Text(output.one_line(finding.fact))
-        if finding.advice:
-            fact.append(f"\n{output.one_line(finding.advice)}", style="dim")
-        table.add_row(Text(sign, style=colour), finding.name, fact)
+        advice = f"\n{output.one_line(finding.advice)}" if finding.advice else ""
+        fact = Text.assemble(output.one_line(finding.fact), (advice, "dim"), overflow="fold")
+        table.add_row(Text(sign, style=colour), Text(finding.name, no_wrap=True), fact)
     output.show(output.console(), table)

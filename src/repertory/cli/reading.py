@@ -23,10 +23,6 @@ _WIDE = 120  # columns from which the record and the view stand side by side
 _POLL = 0.5  # seconds between two looks at a record that is being written by another process
 _PREVIEW = (8, 800)  # lines and characters of a text that is not shown whole
 _COLOURS = {"shaped": "cyan", "stub": "yellow", "covered": "blue", "removed": "red", "expanded": "green"}
-_OF_CALL = ("model", "iteration", "call", "at", "digest", "prompt_estimate")
-_OF_ENTRY = ("position", "iteration", "kind", "role", "tool", "content_id", "tokens", "original_length")
-_OF_DECISION = ("iteration", "kind", "reason", "sentence")
-_OF_REPLY = ("usage", "cost", "duration", "stop_reason", "error")
 
 
 def inspect(
@@ -42,6 +38,8 @@ def inspect(
     Beside it stands the record: how each entry was shown, and the decisions that made it so.
     """
 
+    from repertory.service.reports import read_inspection
+
     async def read(path: Path, journal: Journal, row: RunRow) -> Json:
         return await read_inspection(journal, row, iteration)
 
@@ -50,59 +48,6 @@ def inspect(
         output.print_json(shown)
     else:
         _print(shown, full=full)
-
-
-async def read_inspection(journal: Journal, row: RunRow, iteration: int | None) -> Json:
-    """Read one iteration of a run back, with all that explains it: what ``inspect --json`` gives.
-
-    Raises:
-        NothingThere: The run made no such iteration.
-    """
-    import msgspec
-
-    from repertory.context import decode_decision, replay, sent_body
-
-    run_id = row.started.run_id
-    calls = [call for call in await journal.read_model_calls(run_id) if call.called.purpose == "agent"]
-    if not calls:
-        raise output.NothingThere(
-            f"run {run_id} has not called a model yet; repertory ledger {run_id} shows its record"
-        )
-    made = sorted({call.called.iteration for call in calls})
-    wanted = made[-1] if iteration is None else iteration
-    if wanted not in made:
-        raise output.NothingThere(f"run {run_id} has no iteration {wanted}; it made {made[0]} to {made[-1]}")
-    call = [call for call in calls if call.called.iteration == wanted][-1]
-    bodies = [decision.body for decision in await journal.read_decisions(run_id) if decision.iteration <= wanted]
-    plan = replay(bodies)
-    entries = await journal.read_entries(run_id, stop=call.called.position)
-    replied = call.replied
-    return {
-        "run_id": run_id,
-        "agent": row.started.agent,
-        **_fields(call.called, _OF_CALL),
-        "iterations": made[-1],
-        "record_tokens": sum(entry.tokens for entry in entries),
-        "request": sent_body(await journal.read_request(run_id, call.called.call)),
-        "record": [
-            {**_fields(entry, _OF_ENTRY), "shown": plan.representation(entry), "what": describe_entry(entry)}
-            for entry in entries
-        ],
-        "decisions": [
-            {
-                **_fields(decision, _OF_DECISION),
-                "arithmetic": msgspec.to_builtins(decision.arithmetic),
-                "edits": len(decision.edits),
-            }
-            for decision in map(decode_decision, bodies)
-        ],
-        **{name: msgspec.to_builtins(getattr(replied, name, None)) for name in _OF_REPLY},
-        "prompt_tokens": None if replied is None else replied.usage.prompt_tokens,
-    }
-
-
-def _fields(of: object, names: tuple[str, ...]) -> Json:
-    return {name: getattr(of, name) for name in names}
 
 
 def _print(shown: Json, *, full: bool) -> None:
@@ -201,6 +146,8 @@ def ledger(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
+    from repertory.service.reports import read_record
+
     if content is not None:
         _show_content(content, db, as_json=as_json)
         return
@@ -209,22 +156,11 @@ def ledger(
 
     async def read(path: Path, journal: Journal, row: RunRow) -> None:
         if as_json:
-            entries = await journal.read_entries(row.started.run_id)
-            head = {name: getattr(row.started, name) for name in ("run_id", "agent", "model", "task")}
-            listed = [entry_json(entry) for entry in entries]
-            output.print_json({"database": str(path), **head, "state": row.state, "entries": listed})
+            output.print_json({"database": str(path), **await read_record(journal, row)})
         else:
             await print_ledger(journal, row, full=full, follow=follow)
 
     read_run(run_id, db, read)
-
-
-def entry_json(entry: Entry) -> dict[str, Any]:
-    """The object that ``--json`` gives for an entry; its content is as the Messages API writes it."""
-    from repertory.llm.messages import encode_block
-
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__ if name != "content"}
-    return {**fields, "content": [encode_block(block) for block in entry.content]}
 
 
 async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: bool) -> None:
@@ -272,26 +208,23 @@ def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
     import anyio
     import msgspec
 
-    found = anyio.run(_find_content, citation, db)
+    async def find() -> ContentStored:
+        for path in databases_to_read(db):
+            async with open_to_read(path) as journal:
+                found = await journal.read_content(citation)
+            if found is not None and (found.body or not found.length):
+                return found
+            if found is not None:
+                raise output.NothingThere(f"content {citation!r} ({found.length:,} characters) was cleaned up")
+        raise output.NothingThere(f"there is no content {citation!r}; repertory ledger RUN lists those of a run")
+
+    found = anyio.run(find)
     if as_json:
         fields: dict[str, Any] = msgspec.to_builtins(found)
         fields.pop("record")  # the journal's name for this kind of record
         output.print_json(fields)
     else:
         print(clean(found.body))  # noqa: T201 - a command's own answer
-
-
-async def _find_content(citation: str, db: Path | None) -> ContentStored:
-    paths = databases_to_read(db)
-    for path in paths:
-        async with open_to_read(path) as journal:
-            found = await journal.read_content(citation)
-        if found is not None and (found.body or not found.length):
-            return found
-        if found is not None:
-            raise output.NothingThere(f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone")
-    where = str(paths[0]) if len(paths) == 1 else f"any of {len(paths)} databases"
-    raise output.NothingThere(f"no content {citation!r} in {where}; repertory ledger RUN lists those of a run")
 
 
 # --- entries and blocks -----------------------------------------------------------------------------------
@@ -313,7 +246,7 @@ def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
     if kind == "text":
         return "", clean(block["text"])
     if kind == "tool_use":
-        return f"calls {one_line(block['name'])}", _arguments(block["input"])
+        return "calls", call_line(block["name"], block["input"])
     if kind == "tool_result":
         content: Any = block.get("content", "")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -324,29 +257,10 @@ def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
     return f"({one_line(kind)})", ""
 
 
-def _arguments(arguments: dict[str, Any]) -> str:
-    return ", ".join(f"{one_line(name)}={one_line(_value(value))}" for name, value in arguments.items())
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
-    """A tool call on one line, its arguments' values first: ``search_files "lock", "asyncio"``."""
-    values = ", ".join(_value(value) for value in arguments.values())
-    return one_line(f"{tool} {values}", width)
-
-
-def describe_entry(entry: Entry) -> str:
-    """An entry on one line."""
-    from repertory.llm.messages import ToolUse, text_of
-
-    if entry.tool is not None:
-        return one_line(f"{entry.tool}: {text_of(entry.content)}", 120)
-    calls = "; ".join(call_line(block.name, block.input) for block in entry.content if isinstance(block, ToolUse))
-    words = text_of(entry.content)
-    return one_line(f"{entry.kind}: {' '.join(part for part in (words, calls) if part)}", 120)
+    """A tool call on one line: ``search_files text="lock", folder="asyncio"``."""
+    named = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    return one_line(f"{tool} {', '.join(named)}", width)
 
 
 def whole_entry(entry: Entry) -> str:

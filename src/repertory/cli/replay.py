@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from repertory.cli import output
+from repertory.cli.options import AS_JSON, argument, option
 from repertory.cli.signals import cursor_hidden_at
 
 if TYPE_CHECKING:
@@ -22,50 +23,28 @@ if TYPE_CHECKING:
 
 
 def replay(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Recorded runs: JSON or JSONL, maybe gzipped.")
-    ],
+    files: list[Path] = argument("FILE...", "Recorded runs: JSON or JSONL, maybe gzipped.", ...),
     *,
-    policy: Annotated[
-        str,
-        typer.Option("--policy", metavar="NAME", help="thrifty, strict, plain, or a policy of yours as module:name."),
-    ] = "thrifty",
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Whose prices and rules hold: a Claude model, or r=N for a cache read at N times the input price; "
-            "NAME+binding binds its thinking to the history, as the newest do. May be repeated. Default: r=0.1, "
-            "r=0.05, r=0.025, r=0.05+binding and r=0.025+binding.",
-        ),
-    ] = None,
-    binding: Annotated[
-        bool, typer.Option("--binding", help="Have every model bind its thinking to the history.")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw the longest run's context into this .svg, or .png with repertory[plot].",
-        ),
-    ] = None,
-    agree: Annotated[
-        int | None,
-        typer.Option(
-            "--agree",
-            metavar="N",
-            min=1,
-            help="Ask the one --model for its next step at N turns, from the view and twice from the full record, and "
-            "say how often the answers agree. It costs money, and says how much first.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Decides which turns --agree draws.")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Let --agree spend what it says without being asked.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object to standard output, and nothing else.")
-    ] = False,
+    policy: str = option("--policy NAME", "thrifty, strict, plain, or a policy of yours as module:name.", "thrifty"),
+    model: list[str] | None = option(
+        "--model NAME",
+        "Whose prices and rules hold: a Claude model, or r=N for a cache read at N times the input price; "
+        "NAME+binding binds its thinking to the history, as the newest do. May be repeated. Default: r=0.1, "
+        "r=0.05, r=0.025, r=0.05+binding and r=0.025+binding.",
+    ),
+    binding: bool = option("--binding", "Have every model bind its thinking to the history.", False),
+    plot: Path | None = option(
+        "--plot FILE", "Draw the longest run's context into this .svg, or .png with repertory[plot]."
+    ),
+    agree: int | None = option(
+        "--agree N",
+        "Ask the one --model for its next step at N turns, from the view and twice from the full record, and "
+        "say how often the answers agree. It costs money, and says how much first.",
+        min=1,
+    ),
+    seed: int = option("--seed N", "Decides which turns --agree draws.", 0),
+    yes: bool = option("--yes", "Let --agree spend what it says without being asked.", False),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Play recorded runs through the agent loop, and say what they would have cost and shown.
 

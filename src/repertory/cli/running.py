@@ -10,22 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repertory.cli import options as shared
 from repertory.cli import output
 from repertory.cli.databases import read_run, runs_database
-from repertory.cli.options import (
-    AGENT,
-    AS_JSON,
-    BACKEND,
-    DATABASE,
-    MODEL,
-    OWN_DATABASE,
-    PLAIN,
-    SUMMARY_MODEL,
-    UNFINISHED_RUN,
-    Backend,
-    argument,
-    option,
-)
+from repertory.cli.options import Backend, argument, option
 from repertory.errors import ConfigurationError, RepertoryError, RunError
 
 if TYPE_CHECKING:
@@ -41,13 +29,13 @@ def run(
     task: str = argument("TASK", "What to do.", ...),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
-    agent: str | None = AGENT,
-    db: Path | None = OWN_DATABASE,
-    model: str | None = MODEL,
-    summary_model: str | None = SUMMARY_MODEL,
-    backend: Backend = BACKEND,
-    as_json: bool = AS_JSON,
-    plain: bool = PLAIN,
+    agent: str | None = shared.AGENT,
+    db: Path | None = shared.OWN_DATABASE,
+    model: str | None = shared.MODEL,
+    summary_model: str | None = shared.SUMMARY_MODEL,
+    backend: Backend = shared.BACKEND,
+    as_json: bool = shared.AS_JSON,
+    plain: bool = shared.PLAIN,
 ) -> None:
     """Run an agent on a task.
 
@@ -76,16 +64,16 @@ def run(
 
 
 def resume(
-    run_id: str | None = UNFINISHED_RUN,
+    run_id: str | None = shared.UNFINISHED_RUN,
     *,
-    agent: str | None = AGENT,
+    agent: str | None = shared.AGENT,
     root: Path | None = option("--root DIR", "Another folder than before."),
-    db: Path | None = DATABASE,
-    model: str | None = MODEL,
-    summary_model: str | None = SUMMARY_MODEL,
-    backend: Backend = BACKEND,
-    as_json: bool = AS_JSON,
-    plain: bool = PLAIN,
+    db: Path | None = shared.DATABASE,
+    model: str | None = shared.MODEL,
+    summary_model: str | None = shared.SUMMARY_MODEL,
+    backend: Backend = shared.BACKEND,
+    as_json: bool = shared.AS_JSON,
+    plain: bool = shared.PLAIN,
 ) -> None:
     """Go on with a run that did not finish.
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repertory.cli import output
-from repertory.cli.databases import databases_to_read, is_owned, kept_databases, named_database, open_to_read
+from repertory.cli.databases import databases_to_read, kept_databases, named_database, open_to_read
 from repertory.cli.options import AS_JSON, DATABASE, option
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from repertory.llm.messages import Json
-    from repertory.record import Journal
 
 COLOURS = {
     "running": "cyan",
@@ -42,6 +41,9 @@ def ps(
     """
     import anyio
 
+    from repertory.record.ownership import is_owned
+    from repertory.service.reports import read_runs
+
     if named_database(db) is None and not kept_databases():
         if as_json:
             output.print_json({"database": None, "owned": False, "runs": []})
@@ -53,7 +55,7 @@ def ps(
 
     async def read() -> list[Json]:
         async with open_to_read(path) as journal:
-            return await read_runs(journal, owned=owned)
+            return await read_runs(journal, live=owned)
 
     runs = anyio.run(read)
     shown = runs if everything else _unfinished_trees(runs)
@@ -67,25 +69,6 @@ def ps(
     hint = _hint(runs, shown, "" if named_database(db) is None else f" --db {path}")
     if hint:
         sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
-
-
-async def read_runs(journal: Journal, *, owned: bool) -> list[Json]:
-    """Read what ``ps --json`` gives for each run: two questions to the database, however many it holds."""
-    from repertory.record import RunStatistics
-    from repertory.service.views import run_view
-
-    rows, all_figures = await journal.read_runs(), await journal.read_statistics()
-    runs = []
-    for row in rows:
-        started, state = row.started, run_view(row, live=owned).state
-        figures = all_figures.get(started.run_id, RunStatistics())
-        run = {name: getattr(started, name) for name in ("run_id", "parent_id", "agent", "model", "task")}
-        run |= {"state": state, "result": row.result, "error": row.error}
-        run |= {"started_at": started.at, "updated_at": max(row.updated_at, figures.replied_at)}
-        run |= {name: getattr(figures, name) for name in ("iterations", "tokens_seen", "output_tokens")}
-        resumable = started.parent_id is None and state in ("interrupted", "failed", "stopped")
-        runs.append({**run, "cost": figures.cost_seen, "resumable": resumable})
-    return runs
 
 
 def _unfinished_trees(runs: Sequence[Json]) -> list[Json]:

@@ -35,7 +35,7 @@ def stats(
     That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
     what they saved, how good the token estimate was, and alerts.
     """
-    from repertory.service.figures import read_figures, total_of
+    from repertory.service.reports import read_figures, total_of
     from repertory.service.views import below
 
     async def read(path: Path, journal: Journal, found: RunRow) -> tuple[Path, list[Json]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from repertory.record import Snapshot
     from repertory.torture import Report, ScenarioReport
-    from repertory.torture.appends import AppendsReport, Progress
+    from repertory.torture.appends import AppendsReport
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
@@ -61,7 +61,7 @@ def stress(
                     path=db or Path(folder) / "stress.db",
                     durability="power" if durable else "process",
                     summarize=_summarize,
-                    on_progress=lambda progress: show(_appended(progress)),
+                    on_progress=lambda now: show(f"{now.acknowledged:,} of {now.total:,} appends, {now.seconds:.0f} s"),
                 )
         raise stop.interrupted("stopped before the end; nothing was found wrong so far")
 
@@ -73,11 +73,6 @@ async def _summarize(snapshot: Snapshot) -> str:
     from repertory.llm.messages import text_of
 
     return "\n".join(text_of(entry.content) for entry in snapshot[-_SUMMARIZED:])
-
-
-def _appended(progress: Progress) -> str:
-    done = f"{progress.acknowledged:,} of {progress.total:,} appends, {progress.snapshots:,} snapshots"
-    return f"{progress.seconds:4.0f} s  {done}"
 
 
 def torture(
@@ -117,17 +112,14 @@ def torture(
             traces=traces,
             keep=user_cache_path("repertory") / f"torture-{seed}",
             workers=workers,
-            on_progress=lambda each: show(_played(each)),
+            on_progress=lambda each: show(
+                f"{each.seconds:4.0f} s  {each.name}, {each.failed} failures: {_tried(each)}"
+            ),
             is_stopped=lambda: bool(told),
         )
     finish(report, as_json=as_json)
     if told:
         raise typer.Exit(128 + told[0])
-
-
-def _played(each: ScenarioReport) -> str:
-    done = f"{each.cases} of {each.planned} cases, {each.failed} failures"
-    return f"{each.seconds:4.0f} s  {each.name}: {done}, {_tried(each)}"
 
 
 def finish(report: AppendsReport | Report, *, as_json: bool) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, databases_to_read, is_owned, named_database, open_to_read
+from repertory.cli.databases import data_dir, databases_to_read, named_database, open_to_read
 from repertory.errors import RepertoryError
-from repertory.service.views import run_view
+from repertory.record.ownership import is_owned
+from repertory.service.reports import read_runs
 
 if TYPE_CHECKING:
-    from repertory.record import RunRow
+    from repertory.llm.messages import Json
 
 _LISTED = 3  # runs that did not finish
 _BEGIN = (
@@ -41,37 +41,29 @@ def welcome() -> None:
         where = named_database(None) or data_dir()
         _print(f"No runs yet in {where}. Begin:", _BEGIN, _ALWAYS)
         return
+    owned = is_owned(paths[0])
+
+    async def read() -> list[Json]:
+        async with open_to_read(paths[0]) as journal:
+            return await read_runs(journal, live=owned)
+
     try:
-        rows = anyio.run(_read, paths[0])
+        roots = [run for run in anyio.run(read) if run["parent_id"] is None]
     except RepertoryError as error:
         _print(f"The newest database cannot be read: {error}", _ALWAYS)
         return
-    owned = is_owned(paths[0])
-    roots = [row for row in rows if row.started.parent_id is None]
-    states = [run_view(row, live=owned).state for row in roots]
-    left = [row for row, state in zip(roots, states, strict=True) if state in ("interrupted", "failed", "stopped")]
-    going = sum(state not in ("done", "interrupted", "failed", "stopped") for state in states)
+    left = [run for run in roots if run["resumable"]]
+    going = sum(run["state"] != "done" for run in roots) - len(left)
     more = f", {_count(len(paths) - 1, 'older database')} beside it" if len(paths) > 1 else ""
     facts = f"{paths[0]}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
     if going:
         _print(facts, (("repertory ps", "the runs under way"), *_LOOK[1:]), _ALWAYS)
     elif left:
-        _print(f"{facts} Go on:", _resuming(left), _LOOK, _ALWAYS)
+        newest = left[: -_LISTED - 1 : -1]
+        resuming = [(f"repertory resume {run['run_id']}", output.one_line(run["task"], 40)) for run in newest]
+        _print(f"{facts} Go on:", resuming, _LOOK, _ALWAYS)
     else:
         _print(facts, _LOOK, _BEGIN, _ALWAYS)
-
-
-async def _read(path: Path) -> list[RunRow]:
-    async with open_to_read(path) as journal:
-        return await journal.read_runs()
-
-
-def _resuming(left: Sequence[RunRow]) -> list[tuple[str, str]]:
-    newest = list(reversed(left))[:_LISTED]
-    return [
-        (f"repertory resume {output.one_line(row.started.run_id)}", output.one_line(row.started.task, 40))
-        for row in newest
-    ]
 
 
 def _count(number: int, what: str) -> str:

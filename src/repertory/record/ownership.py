@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -60,6 +61,21 @@ class FileLock:
     def abandon(self) -> None:
         """In a fork: the lock belongs to the open file, which parent and child share, so only close it."""
         self.release()
+
+
+def is_owned(path: str | os.PathLike[str]) -> bool:
+    """Whether a living process may write to a journal: it holds the lock on the file beside it."""
+    try:
+        with open(f"{os.path.realpath(path)}.lock", "rb") as lock:
+            # Only where the owner seems alive is the lock tried, so that looking never gets in an opener's way.
+            with contextlib.suppress(PermissionError):  # alive, and another user's
+                os.kill(int(lock.read(32)), 0)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (OSError, ValueError):  # no lock file, not ours to read, or nobody's
+        pass
+    return False
 
 
 class OpenedFile:

@@ -1,4 +1,4 @@
-"""What a run saw and cost, and what that is made of, as JSON; docs/cli.md says what the fields are."""
+"""What is reported of runs, read from their journal as JSON; docs/cli.md says what the fields are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,117 @@ from operator import add
 
 import msgspec
 
-from repertory.context import Decision, decode_decision
-from repertory.llm.messages import Json
+from repertory.context import Decision, decode_decision, replay, sent_body
+from repertory.errors import RunNotFound
+from repertory.llm.messages import Json, ToolUse, encode_block, text_of
+from repertory.record.entries import Entry
 from repertory.record.journal import Journal, ModelCallRow, RunRow
 from repertory.record.records import ToolFinished
 from repertory.record.statistics import RunStatistics
+from repertory.service.views import run_view
+
+_LINE = 120  # characters of the line that says what an entry is
+_OF_RUN = ("run_id", "parent_id", "agent", "model", "task")
+_OF_CALL = ("model", "iteration", "call", "at", "digest", "prompt_estimate")
+_OF_ENTRY = ("position", "iteration", "kind", "role", "tool", "content_id", "tokens", "original_length")
+_OF_DECISION = ("iteration", "kind", "reason", "sentence")
+_OF_REPLY = ("usage", "cost", "duration", "stop_reason", "error")
+
+
+def _fields(of: object, names: Iterable[str]) -> Json:
+    return {name: getattr(of, name) for name in names}
+
+
+# --- all runs ---------------------------------------------------------------------------------------------
+
+
+async def read_runs(journal: Journal, *, live: bool) -> list[Json]:
+    """Read a line for each run: two questions to the database, however many it holds.
+
+    Args:
+        journal: The database.
+        live: Whether a process works on it; without one, a run that goes on by its record was interrupted.
+    """
+    rows, all_figures = await journal.read_runs(), await journal.read_statistics()
+    runs = []
+    for row in rows:
+        started, state = row.started, run_view(row, live=live).state
+        figures = all_figures.get(started.run_id, RunStatistics())
+        run = {**_fields(started, _OF_RUN), "state": state, "result": row.result, "error": row.error}
+        run |= {"started_at": started.at, "updated_at": max(row.updated_at, figures.replied_at)}
+        run |= _fields(figures, ("iterations", "tokens_seen", "output_tokens"))
+        resumable = started.parent_id is None and state in ("interrupted", "failed", "stopped")
+        runs.append({**run, "cost": figures.cost_seen, "resumable": resumable})
+    return runs
+
+
+# --- the record of a run ----------------------------------------------------------------------------------
+
+
+async def read_record(journal: Journal, row: RunRow) -> Json:
+    """Read every entry of a run; contents are as the Messages API writes them."""
+    entries = []
+    for entry in await journal.read_entries(row.started.run_id):
+        fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))
+        entries.append({**fields, "content": [encode_block(block) for block in entry.content]})
+    return {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state, "entries": entries}
+
+
+async def read_inspection(journal: Journal, row: RunRow, iteration: int | None = None) -> Json:
+    """Read one iteration of a run back: what the model saw, beside the record and the decisions that made it so.
+
+    Args:
+        journal: The database.
+        row: The run.
+        iteration: Which one; None for the newest.
+
+    Raises:
+        RunNotFound: The run made no such iteration.
+    """
+    run_id = row.started.run_id
+    calls = [call for call in await journal.read_model_calls(run_id) if call.called.purpose == "agent"]
+    if not calls:
+        raise RunNotFound(f"run {run_id} has not called a model yet; repertory ledger {run_id} shows its record")
+    made = sorted({call.called.iteration for call in calls})
+    wanted = made[-1] if iteration is None else iteration
+    if wanted not in made:
+        raise RunNotFound(f"run {run_id} has no iteration {wanted}; it made {made[0]} to {made[-1]}")
+    call = [call for call in calls if call.called.iteration == wanted][-1]
+    bodies = [decision.body for decision in await journal.read_decisions(run_id) if decision.iteration <= wanted]
+    plan = replay(bodies)
+    entries = await journal.read_entries(run_id, stop=call.called.position)
+    replied = call.replied
+    return {
+        "run_id": run_id,
+        "agent": row.started.agent,
+        **_fields(call.called, _OF_CALL),
+        "iterations": made[-1],
+        "record_tokens": sum(entry.tokens for entry in entries),
+        "request": sent_body(await journal.read_request(run_id, call.called.call)),
+        "record": [
+            {**_fields(entry, _OF_ENTRY), "shown": plan.representation(entry), "what": _line(entry)}
+            for entry in entries
+        ],
+        "decisions": [
+            {
+                **_fields(decision, _OF_DECISION),
+                "arithmetic": msgspec.to_builtins(decision.arithmetic),
+                "edits": len(decision.edits),
+            }
+            for decision in map(decode_decision, bodies)
+        ],
+        **{name: msgspec.to_builtins(getattr(replied, name, None)) for name in _OF_REPLY},
+        "prompt_tokens": None if replied is None else replied.usage.prompt_tokens,
+    }
+
+
+def _line(entry: Entry) -> str:
+    calls = (f"{block.name} {block.input}" for block in entry.content if isinstance(block, ToolUse))
+    words = f"{entry.tool or entry.kind}: {text_of(entry.content)} {'; '.join(calls)}"
+    return " ".join(words.split())[:_LINE]
+
+
+# --- what a run saw and cost ------------------------------------------------------------------------------
 
 
 async def read_figures(journal: Journal, row: RunRow) -> Json:
@@ -23,7 +129,7 @@ async def read_figures(journal: Journal, row: RunRow) -> Json:
     iterations = list(_iterations(calls))
     decided = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
     return {
-        **{name: getattr(row.started, name) for name in ("run_id", "parent_id", "agent", "model", "task")},
+        **_fields(row.started, _OF_RUN),
         "state": row.state,
         "statistics": msgspec.to_builtins(statistics),
         "iterations": iterations,
