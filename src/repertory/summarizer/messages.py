@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.llm.model import Model, ModelRequest
@@ -92,6 +93,9 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[Model, ...] | None = None
     iteration: int = 0
     reply_to: ActorRef[Any] | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
 
     def failed(self, reason: str) -> ResultNotSummarized:
         """The answer that there is none."""
