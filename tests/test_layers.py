@@ -38,7 +38,19 @@ ALSO = {
 }
 ANYWHERE = {"_choices", "_excerpts", "_frozen", "_ids", "_version", "__version__"}
 # Rooms whose modules can be read one after the other, none needing one that needs it. A room without circles joins.
-WITHOUT_CIRCLES = ["actors", "llm", "record", "memory", "context", "tools", "service", "replay", "torture", "cli"]
+WITHOUT_CIRCLES = [
+    "actors",
+    "llm",
+    "record",
+    "memory",
+    "context",
+    "tools",
+    "agents",
+    "service",
+    "replay",
+    "torture",
+    "cli",
+]
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room
 
 

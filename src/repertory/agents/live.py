@@ -18,10 +18,11 @@ from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
 from repertory.context import EMPTY, MessageEvent, added, notify
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
+from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
-from repertory.record import Ledger, RunStatistics
+from repertory.record import Draft, Ledger, RunStatistics
 from repertory.record.journal import Journal, Ticket
 from repertory.record.records import RunStarted, RunState, RunStateChanged
 from repertory.summarizer import Summarize, SummarizeResult
@@ -47,13 +48,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     hub: EventHub
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
-
-
-class Said(msgspec.Struct, frozen=True):
-    """Something said to a run from outside, durable under its id, and not yet in the ledger."""
-
-    message_id: str
-    text: str
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -151,7 +145,7 @@ class LiveRun:
         self.lost: JournalError | None = None
         self.ended = anyio.Event()
         self.said: dict[str, str] = {}
-        self._inbox: list[Said] = []
+        self._inbox: list[str] = []  # the ids of those that the loop has not seen
         self.wish: Wish = "go"
         self._wished = anyio.Event()
         self._view: EditsView | None = None
@@ -292,16 +286,25 @@ class LiveRun:
         """Wait until something is asked of the loop."""
         await self._wished.wait()
 
-    def say(self, said: Said, *, heard: bool = False) -> None:
+    def say(self, message_id: str, text: str, *, heard: bool = False) -> None:
         """Put a message where the loop looks at its next boundary, unless it has heard it already."""
-        self.said[said.message_id] = said.text
+        self.said[message_id] = text
         if not heard:
-            self._inbox.append(said)
+            self._inbox.append(message_id)
 
-    def take_inbox(self) -> list[Said]:
-        """What was said since the last boundary."""
-        said, self._inbox = self._inbox, []
-        return said
+    def take_inbox(self) -> list[Draft]:
+        """What was said since the last boundary, as it goes into the ledger."""
+        ids, self._inbox = self._inbox, []
+        return [
+            Draft(
+                role="user",
+                kind="user-input",
+                content=(Text(self.said[message_id]),),
+                iteration=self.iteration,
+                message_id=message_id,
+            )
+            for message_id in ids
+        ]
 
     def opened(self, view: EditsView | None) -> None:
         """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""

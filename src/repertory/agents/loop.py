@@ -124,18 +124,7 @@ class Loop:
         said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
         if said:
             live.repeats.clear()
-            await self._ledger.append(
-                *(
-                    Draft(
-                        role="user",
-                        kind="user-input",
-                        content=(Text(message.text),),
-                        iteration=live.iteration,
-                        message_id=message.message_id,
-                    )
-                    for message in said
-                )
-            )
+            await self._ledger.append(*said)
         return True
 
     async def _finished_answer(self) -> str | None:

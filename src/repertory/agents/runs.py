@@ -10,7 +10,7 @@ from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent
 from repertory.agents.events import Event, EventReader
-from repertory.agents.live import SAID, LiveRun, Said
+from repertory.agents.live import SAID, LiveRun
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
@@ -137,7 +137,7 @@ class Run:
             # Whatever the loop makes of it is submitted later, and becomes durable later.
             body, now = {"message_id": message_id, "text": text}, live.shared.clock()
             journal.submit([EventLogged(run_id=self.id, type=SAID, body=body, at=now, iteration=live.iteration)])
-            live.say(Said(message_id, text))
+            live.say(message_id, text)
         await journal.write(())
 
     def _deaf(self) -> str:

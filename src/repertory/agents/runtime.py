@@ -16,7 +16,7 @@ import msgspec
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
 from repertory.agents.events import RunSpawned, StateChanged
-from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
+from repertory.agents.live import SAID, LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
 from repertory.agents.recovery import close_calls
@@ -174,8 +174,8 @@ class Runtime:
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await journal.read_events(live.run_id):
             if record.type == SAID:
-                said = Said(record.body["message_id"], record.body["text"])
-                live.say(said, heard=said.message_id in heard)
+                message_id = record.body["message_id"]
+                live.say(message_id, record.body["text"], heard=message_id in heard)
             elif record.type == RESULT_SUMMARIZED:
                 live.gists[record.body["position"]] = record.body["text"]
         return live
