@@ -170,6 +170,8 @@ def test_own_words_count_where_the_agent_said_them_first() -> None:
         ("   7→docs/limits.md", 0),  # the source is a list of names
         ("see docs/wire_format.md for the layout of every …", 0),
         ("see docs/wire_format.md a_b c_d e_f", 35 - 4),
+        ("    → docs/limits.md", 0),
+        ("    → 6 of 40 lines, error:", 0),
         ("", 0),
     ],
 )

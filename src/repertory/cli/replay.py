@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,7 @@ def _play_all(
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[], None]]:
+def _bar(total: int) -> Generator[Callable[[], None]]:
     """A bar at a terminal, and nothing elsewhere; what it gives is called with every step."""
     screen = output.console(stderr=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
@@ -135,9 +135,7 @@ def _play(
 
     async def main() -> dict[str, Played]:
         return {
-            profile.name: await play(
-                recorded, policy=policy, profile=profile, needs=needs, on_request=lambda _: advance()
-            )
+            profile.name: await play(recorded, policy=policy, profile=profile, needs=needs, on_request=played)
             for profile in profiles
         }
 

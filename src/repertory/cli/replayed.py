@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
@@ -153,32 +152,19 @@ def _cut(text: str, width: int) -> str:
 
 def _print_figures(screen: Console, models: dict[str, Any], names: Sequence[str]) -> None:
     """One table, or several where not all models fit beside one another."""
-    lines = list(_lines(models))
     left = list(names)
     while left:
         count = len(left)
-        while count > 1 and _figures_width(lines, models, left[:count]) > screen.width:
+        while count > 1 and _figures_width(models, left[:count]) > screen.width:
             count -= 1
         shown, left = left[:count], left[count:]
-        rows = [[label, *(show(models[name]) for name in shown)] for label, show in lines]
+        rows = [[label, *(show(models[name]) for name in shown)] for label, show in _LINES]
         output.show(screen, output.table(["", *shown], rows, width=screen.width, right="|".join(shown)), "")
 
 
-def _figures_width(lines: Sequence[_Line], models: dict[str, Any], names: Sequence[str]) -> int:
-    rows = [[show(models[name]) for name in names] for _, show in lines]
-    return max(len(label) for label, _ in lines) + _width([names, *rows])
-
-
-def _lines(models: dict[str, Any]) -> Iterator[_Line]:
-    for label, show in _LINES:
-        yield label, show
-        if label == "decisions":
-            for kind in sorted({kind for figures in models.values() for kind in figures["decisions"]}):
-                yield f"  {kind}", partial(_decisions, kind)
-
-
-def _decisions(kind: str, figures: dict[str, Any]) -> str:
-    return str(figures["decisions"].get(kind, 0))
+def _figures_width(models: dict[str, Any], names: Sequence[str]) -> int:
+    rows = [[show(models[name]) for name in names] for _, show in _LINES]
+    return max(len(label) for label, _ in _LINES) + _width([names, *rows])
 
 
 def _share(value: float | None) -> str:
@@ -193,37 +179,27 @@ def _milliseconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ms"
 
 
-def _pair(measure: dict[str, Any]) -> str:
-    return f"{_share(measure['over_10'])} / {_share(measure['left_over_10'])}"
+def _in_view(label: str, name: str) -> tuple[_Line, _Line]:
+    return (
+        (f"{label}, over 10 iterations old", lambda f: _share(f[name]["over_10"])),
+        ("  no longer verbatim", lambda f: _share(f[name]["left_over_10"])),
+    )
 
 
-_MEANING = (
-    ("facts, old / no longer verbatim", "facts"),
-    ("lines", "lines"),
-    ("own lines", "own_lines"),
-    ("own facts", "own_facts"),
-)
 _LINES: tuple[_Line, ...] = (
     ("cost, to append-only", lambda f: _times(f["cost_ratio"])),
     ("  worst run", lambda f: _times(f["worst_run_ratio"])),
-    ("  worst moment of a run", lambda f: _times(f["worst_prefix_ratio"])),
-    ("  runs that were dearer", lambda f: str(f["dearer_runs"])),
-    ("tokens seen, to plain", lambda f: _times(f["tokens_ratio"])),
-    ("peak context", lambda f: output.tokens(f["peak_context"])),
-    ("  plain", lambda f: output.tokens(f["peak_plain"])),
+    ("  reading again what is missing", lambda f: _times(f["reread_cost_ratio"])),
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),
-    ("  older than 10 iterations", lambda f: _share(f["recall_over_10"]["union"])),
-    *((f"  by {kind}", lambda f, kind=kind: _share(f["recall"][kind])) for kind in ("paths", "symbols", "numbers")),
-    *((label, lambda f, name=name: _pair(f[name])) for label, name in _MEANING),
-    ("bare names in what stands for others", lambda f: _share(f["bare_names"])),
-    ("reading again what is missing", lambda f: _times(f["reread_cost_ratio"])),
-    ("requests that lacked one", lambda f: str(f["retrievals_needed"])),
+    *_in_view("facts", "facts"),
+    *_in_view("lines", "lines"),
+    *_in_view("own lines", "own_lines"),
+    ("bare names in what stands for them", lambda f: _share(f["bare_names"])),
     ("results whole on arrival", lambda f: _share(f["whole_on_arrival"])),
     ("requests without the task", lambda f: str(f["requests_without_task"])),
     ("invalid requests", lambda f: str(f["invalid_requests"])),
+    ("peak context", lambda f: output.tokens(f["peak_context"])),
+    ("  plain", lambda f: output.tokens(f["peak_plain"])),
     ("decisions", lambda f: str(sum(f["decisions"].values()))),
-    ("tokens cleared by them", lambda f: output.tokens(f["cleared_tokens"])),
-    ("summaries", lambda f: str(f["summaries"])),
-    ("planning, median", lambda f: _milliseconds(f["build_ms_p50"])),
     ("planning, 99 of 100", lambda f: _milliseconds(f["build_ms_p99"])),
 )

@@ -11,7 +11,7 @@ from repertory.replay.words import bare_line, without_gutter
 _CUT = 40  # characters from which on the beginning of a line is known again, where it was cut
 _LONGEST = 200  # characters of a name that are looked at
 _ROW = 3  # names; two also stand side by side in a sentence
-_BULLET = re.compile(r"\s*(?:[-*>•·+]|\d+[.):]|L\d+:?|\[[\w \-–]+\])\s+")
+_BULLET = re.compile(r"\s*(?:[-*>•·+→]|\d+[.):]|L\d+:?|\[[\w \-–]+\])\s+")
 _TOKEN = re.compile(r"[^\s,;|]+")
 _NAME = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./]\w|^[.~]?/\w|^--?\w|\w-\w+-\w")  # no plain word, by its shape
 _CODE = re.compile(r"[=+*<>{}\[\]$&!?\\\"(]")  # of a piece of code or of a call
