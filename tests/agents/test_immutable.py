@@ -273,7 +273,7 @@ def leaks(source: str) -> set[str]:
 
 # A tool's own until it is kept; what a run hands to its tools to be filled; read anew each time, or thrown away.
 ITS_OWN = {"ToolOutput.facts", "ToolOutput.metadata", "ToolContext.staged", "Call.input", "_Hit.lines", "_Hit.places"}
-ITS_OWN |= {"ModelCalled.body", "_Answer.lines", "_Written.facts"}
+ITS_OWN |= {"ModelCalled.body", "_Answer.lines"}
 
 
 @pytest.mark.parametrize("room", ["llm", "memory", "context", "summarizer", "tools", "agents"])

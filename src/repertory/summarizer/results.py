@@ -34,7 +34,7 @@ _MOST_GOAL = 2_000  # characters; a task that is longer says what it wants at it
 
 class _Answer(msgspec.Struct):
     summary: str
-    facts: list[str] = []
+    facts: tuple[str, ...] = ()
 
 
 def check_prompt(template: str, where: str) -> None:
