@@ -116,12 +116,20 @@ def windowed(messages: list[Message]) -> list[Message]:
     return [messages[0], *messages[-2:]] if len(messages) > 3 else messages
 
 
+def told(messages: list[Message]) -> list[Message]:
+    """A context in which all turns but the newest are told in one text behind the task, notes and results too."""
+    if len(messages) <= 3:
+        return messages
+    earlier = "\n".join(text_of(message.content) for message in messages[1:-2])
+    return [Message("user", (*messages[0].content, Text(f"What was done so far:\n{earlier}"))), *messages[-2:]]
+
+
 def sources(answer: str) -> list[tuple[str, int]]:
     """What an answer cites."""
     return [(path, int(line)) for path, line in CITATION.findall(answer)]
 
 
-@pytest.mark.parametrize("shape", [whole, shortened(2)], ids=["whole", "stubs"])
+@pytest.mark.parametrize("shape", [whole, shortened(2), told], ids=["whole", "stubs", "told"])
 async def test_a_question_about_real_code_is_answered_with_real_sources(shape: Shaper) -> None:
     """Over the standard library's asyncio: right file, right places, every line cited exists, whatever is shortened."""
     responses, _ = await converse(QUESTION, file_tools(STDLIB / "asyncio"), shape=shape)
@@ -403,6 +411,38 @@ def test_different_requests_have_different_call_ids() -> None:
         for text in ("How do locks wait?", "How do queues wait?")
     )
     assert {use.id for use in tool_uses(one.content)}.isdisjoint(use.id for use in tool_uses(two.content))
+
+
+async def test_it_looks_back_once_at_what_has_left_the_view() -> None:
+    """Where turns of its own are missing and there is a tool for them, and never where all of them are in view."""
+    properties = {"topic": {"type": "string"}, "limit": {"type": "integer"}}
+    look = ToolSchema("context_retrieve", "Earlier messages.", {"type": "object", "properties": properties})
+    asked: list[Any] = []
+
+    def earlier(use: ToolUse) -> str:
+        asked.append(use.input)
+        return "A lock wakes the task that waits longest, in asyncio as in a bakery. (handover.py:126)"
+
+    tools = file_tools(STDLIB / "asyncio")
+    responses, _ = await converse(QUESTION, tools, shape=windowed, extra=[look], answers=earlier)
+    assert len(asked) == 1
+    assert set(asked[0]) == {"topic", "limit"}
+    assert "(handover.py:126)" in text_of(responses[-1].content)
+    await converse(QUESTION, tools, extra=[look], answers=earlier)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("note", ['{"step": "x"}', "", "[1]", '{"pages": ["a", "b:c"], "step": 3}'])
+def test_notes_that_make_no_sense_do_no_harm(note: str) -> None:
+    """They are left aside, or taken as far as they go."""
+    call = ToolUse("t1", "search_files", {"pattern": "lock"})
+    messages = (
+        Message("user", (Text(QUESTION),)),
+        Message("assistant", (Text(f"Notes: {note}"), call)),
+        Message("user", (ToolResult("t1", "nothing found"),)),
+    )
+    tools = tuple(tool.schema for tool in file_tools(STDLIB))
+    assert respond(ModelRequest(model="offline", messages=messages, tools=tools)).content
 
 
 @settings(max_examples=50)

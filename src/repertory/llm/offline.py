@@ -153,6 +153,7 @@ class _Turn:
         said = text_of(own[-1].content).rpartition(_NOTES)[2] if own else ""
         try:
             self.notes = msgspec.json.decode(said, type=_Notes)
+            self.notes.pages = [page for page in self.notes.pages if re.fullmatch(r".+:\d+", page)]
         except msgspec.DecodeError:
             # A new question: behind the last answer, or at the beginning.
             asked = [block.text for block in request.messages[-1].content if isinstance(block, Text)]
