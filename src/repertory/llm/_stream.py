@@ -7,8 +7,7 @@ What comes over the wire is foreign: it may have any shape. Nothing in this file
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,15 +34,20 @@ _DELTAS = {
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-@contextmanager
-def reading(what: str, value: object = None) -> Generator[None]:
+class reading:
     """Make every error of reading something foreign a ``ModelResponseInvalid`` that begins with ``what``."""
-    try:
-        yield
-    except UNREADABLE as error:
-        quoted = "" if value is None else f", got {excerpt(value)}"
-        why = str(error)[:200]
-        raise ModelResponseInvalid(f"{what} ({type(error).__name__}: {why}){quoted}") from error
+
+    def __init__(self, what: str, value: object = None) -> None:
+        self._what, self._value = what, value
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UNREADABLE):
+            quoted = "" if self._value is None else f", got {excerpt(self._value)}"
+            why = f"{type(error).__name__}: {str(error)[:200]}"
+            raise ModelResponseInvalid(f"{self._what} ({why}){quoted}") from error
 
 
 class EventReader:
@@ -63,26 +67,22 @@ class EventReader:
         self._taken += len(chunk)
         if self._taken > ANSWER_BYTES:
             raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
-        first, *more = chunk.split(b"\n")
-        self._grow(first)
-        for piece in more:
-            line = b"".join(self._line).removesuffix(b"\r")
-            self._line = []
-            field, _, value = line.partition(b":")
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif not line:
-                data = b"\n".join(self._data)
-                self._data, self._size = [], 0
-                if data and (event := _event(data)) is not None:
-                    yield event
-            self._grow(piece)
-
-    def _grow(self, piece: bytes) -> None:
-        self._line.append(piece)
-        self._size += len(piece)
-        if self._size > DOCUMENT_BYTES:
-            raise ModelResponseInvalid(f"an event of the answer has more than {DOCUMENT_BYTES:,} bytes")
+        for index, piece in enumerate(chunk.split(b"\n")):
+            if index:  # so the line before it has ended
+                line = b"".join(self._line).removesuffix(b"\r")
+                self._line = []
+                field, _, value = line.partition(b":")
+                if field == b"data":
+                    self._data.append(value.removeprefix(b" "))
+                elif not line:
+                    data = b"\n".join(self._data)
+                    self._data, self._size = [], 0
+                    if data and (event := _event(data)) is not None:
+                        yield event
+            self._line.append(piece)
+            self._size += len(piece)
+            if self._size > DOCUMENT_BYTES:
+                raise ModelResponseInvalid(f"an event of the answer has more than {DOCUMENT_BYTES:,} bytes")
 
 
 def _event(data: bytes) -> Json | None:
