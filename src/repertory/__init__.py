@@ -4,7 +4,7 @@
 #   actors      mailboxes, references, supervision: knows nothing of models
 #   llm         messages, the Model protocol and its implementations, profiles and prices
 #   record      ledger, journal, search over them: what happened
-#   memory      memory items and their scopes, the content store: what agents keep
+#   memory      memory items and their scopes: what agents keep
 #   context     plan, projection, planner: what is shown (pure functions)
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools

@@ -30,7 +30,7 @@
     │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept, or is there already; nothing of its batch was written
     │   └── JournalClosed           used after close, or in a fork
-    ├── MemoryStoreError            memory items, scopes and stored contents
+    ├── MemoryStoreError            memory items and scopes
     │   ├── ItemNotFound            no such item in this scope
     │   ├── ScopeNotFound           no such scope
     │   ├── QuotaExceeded           one item too many, or too large

@@ -46,9 +46,7 @@ class MemoryJournal(RowJournal):
         with self._lock:
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
-            with self._connection:
-                self._connection.execute("BEGIN")
-                self._inserter.insert_alone(batch)
+            self._inserter.insert_alone(batch)
             if batch.failure is None and on_commit is not None:
                 on_commit()
             batch.end()

@@ -53,38 +53,16 @@ class EntryBlocks:
 
     def encode(self, content: Iterable[Block]) -> list[Json]:
         """Blocks of a message as ``ModelCalled.body`` holds them."""
-        return [self._encode(block) for block in content]
-
-    def _encode(self, block: Block) -> Json:
-        known = self._places.get(id(block))
-        if known is not None:
-            return known[1]
-        encoded = encode_block(block)
-        return {"type": _ENTRY, "literal": encoded} if encoded.get("type") == _ENTRY else encoded
+        found: list[Json] = []
+        for block in content:
+            known = self._places.get(id(block))
+            encoded = encode_block(block) if known is None else known[1]
+            foreign = known is None and encoded.get("type") == _ENTRY
+            found.append({"type": _ENTRY, "literal": encoded} if foreign else encoded)
+        return found
 
 
 # --- reading ----------------------------------------------------------------------------------------------
-
-
-def _chain(calls: Mapping[int, ModelCalled], call: int) -> list[ModelCalled]:
-    """A call of a run and those that its request builds on, the newest first.
-
-    Raises:
-        JournalUnreadable: One of them is missing.
-    """
-    wanted = calls.get(call)
-    if wanted is None:
-        raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
-    chain = [wanted]
-    while chain[-1].base_call is not None and (chain[-1].shared_messages or chain[-1].shared_blocks):
-        base = calls.get(chain[-1].base_call)
-        if base is None or base.call >= chain[-1].call:
-            raise JournalUnreadable(
-                f"model call {call} of {wanted.run_id} builds on call {chain[-1].base_call}, which is not recorded "
-                "before it"
-            )
-        chain.append(base)
-    return chain
 
 
 class RecordedRequest:
@@ -104,10 +82,17 @@ class RecordedRequest:
         Raises:
             JournalUnreadable: A part is missing, or the parts do not fit.
         """
-        chain = _chain(calls, call)
-        self._called = chain[0]
-        self._name = f"model call {call} of {self._called.run_id}"
+        called = calls.get(call)
+        if called is None:
+            raise JournalUnreadable(f"no model call {call} is recorded; read_model_calls lists those that are")
+        self._called = called
+        self._name = f"model call {call} of {called.run_id}"
         self._messages: list[Json] = []
+        chain = [called]
+        while (base := chain[-1].base_call) is not None and (chain[-1].shared_messages or chain[-1].shared_blocks):
+            if base not in calls or base >= chain[-1].call:
+                raise JournalUnreadable(f"{self._name} builds on call {base}, which is not recorded before it")
+            chain.append(calls[base])
         try:
             for record in reversed(chain):
                 self._build_on(record)

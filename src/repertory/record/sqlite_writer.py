@@ -116,20 +116,24 @@ class Inserter:
         return statements
 
     def insert_alone(self, batch: Batch) -> None:
-        """Write a batch within a transaction, or refuse it, which leaves no trace."""
+        """Write a batch, or refuse it, which leaves no trace; a transaction of its own where none is open."""
         if batch.builds_on_refused():
             batch.refuse(AFTER_REFUSED)
             return
-        before = self.sequence
-        self._connection.execute("SAVEPOINT batch")
+        before, statements = self.sequence, self.statements([batch])
+        several = len(statements) > 1  # one by itself is whole or not there
+        if several:
+            self._connection.execute("SAVEPOINT batch")
         try:
-            for sql, values in self.statements([batch]):
+            for sql, values in statements:
                 self._connection.execute(sql, values)
         except REFUSED as error:
-            self._connection.execute("ROLLBACK TO batch")
+            if several:
+                self._connection.execute("ROLLBACK TO batch")
             self.sequence = before
             batch.refuse(error)
-        self._connection.execute("RELEASE batch")
+        if several:
+            self._connection.execute("RELEASE batch")
 
 
 class Job(Latch, Generic[T]):
