@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
@@ -9,8 +10,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged, RunNotFound
-from repertory.llm.messages import Json, text_of
+from repertory.llm.messages import Block, Json, ToolUse, text_of
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal, ModelCallRow, RunRow, SearchHit, Ticket, ToolCallRow
 from repertory.record.records import (
@@ -34,7 +36,6 @@ from repertory.record.records import (
 from repertory.record.redaction import Redactor
 from repertory.record.requests import RecordedRequest
 from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_plain, encode_records
-from repertory.record.search import match_expression, search_hit, searchable_text
 from repertory.record.sqlite_file import lenient_text
 from repertory.record.sqlite_schema import LATEST_ITERATION
 from repertory.record.statistics import RunStatistics, statistics_sql
@@ -46,8 +47,6 @@ Numbered: TypeAlias = list[tuple[int, Any]]  # records, each with its number
 Rows: TypeAlias = Iterable[Sequence[Value]]
 
 _RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABLES[EntryAppended]
-_INDEX_SLICE: Final = 256  # entries whose words one transaction indexes, and
-_INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
 
 
 class RowJournal(Journal):
@@ -303,6 +302,14 @@ def _paired(found: Numbered, kind: type[B], key: Callable[[Any], Hashable]) -> l
     return pairs
 
 
+# --- search -----------------------------------------------------------------------------------------------
+
+_PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
+_WORD = re.compile(r"[^\W_]+")
+_INDEX_SLICE: Final = 256  # entries whose words one transaction indexes, and
+_INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
+
+
 def index_slice(connection: sqlite3.Connection) -> tuple[int, int]:
     """Index the words of the next entries that are not indexed yet.
 
@@ -327,3 +334,38 @@ def index_slice(connection: sqlite3.Connection) -> tuple[int, int]:
             break
     connection.execute("UPDATE search_progress SET indexed = ?", (indexed,))
     return indexed, last
+
+
+def searchable_text(content: Sequence[Block]) -> str:
+    """The words of an entry: its texts and results, and the names and arguments of the calls it makes."""
+    parts = [text_of(content)]
+    parts += [f"{block.name} {encode_json(block.input)}" for block in content if isinstance(block, ToolUse)]
+    # A lone surrogate is no character, and FTS5 stops reading at a NUL.
+    return "\n".join(part for part in parts if part).encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def match_expression(query: str) -> str:
+    """Turn plain words into an FTS5 query that finds entries with any of them; "" where there is no word.
+
+    Words between double quotes are a phrase. Everything else that FTS5 would read as syntax is dropped.
+    """
+    parts: list[str] = []
+    for phrase, word in _PHRASE_OR_WORD.findall(query):
+        words = _WORD.findall(phrase) if phrase else [word]
+        if words:
+            parts.append('"' + " ".join(words) + '"')
+    return " OR ".join(parts)
+
+
+def excerpt_for(text: str, query: str) -> str:
+    """The words around the place where most words of the query stand together; else the beginning."""
+    # The index stems words: the beginning of a word finds its other forms.
+    stems = " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
+    best = find_words(text, stems, limit=1)
+    return best[0].text if best else text[: cut_end(text, EXCERPT)]
+
+
+def search_hit(found: EntryAppended, rank: float, query: str) -> SearchHit:
+    """One answer; SQLite's rank is better the smaller it is."""
+    excerpt = excerpt_for(searchable_text(found.entry.content), query)
+    return SearchHit(run_id=found.run_id, position=found.entry.position, score=-rank, excerpt=excerpt)

@@ -21,9 +21,8 @@ from repertory.record.records import EntryAppended
 from repertory.record.redaction import Redactor
 from repertory.record.row_journal import RowJournal, Rows
 from repertory.record.rows import EncodedRecord, Value
-from repertory.record.sqlite_check import find_damage
 from repertory.record.sqlite_file import check_readable, explain, make_folder, not_writable, open_to_write
-from repertory.record.sqlite_reader import SqliteReader
+from repertory.record.sqlite_reader import SqliteReader, find_damage
 from repertory.record.sqlite_writer import SqliteWriter
 
 T = TypeVar("T")

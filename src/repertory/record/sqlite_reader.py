@@ -1,4 +1,4 @@
-"""Reading connections: aiosqlite, read-only, opened by the first read.
+"""Reading the file: queries over aiosqlite, read-only, from the first read on; and looking for damage in all of it.
 
 aiosqlite needs an asyncio loop. So the journal owns a thread with one, under trio and asyncio alike, and a read
 crosses over to it; results are decoded there too, so that a large read does not stall the caller's loop.
@@ -6,11 +6,13 @@ crosses over to it; results are decoded there too, so that a large read does not
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -18,7 +20,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.ownership import in_a_fork, keep_for_ever, leave_behind_in_forks
-from repertory.record.rows import UNREADABLE, Value
+from repertory.record.rows import TABLES, UNREADABLE, Table, Value
 from repertory.record.sqlite_file import explain, lenient_text, read_uri
 from repertory.record.waiting import Latch, wake_all
 
@@ -123,3 +125,54 @@ class SqliteReader:
         if stack is not None and self._portal is not None:
             with stack:
                 self._portal.call(self._disconnect)
+
+
+# --- damage -----------------------------------------------------------------------------------------------
+
+_MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
+
+
+def find_damage(path: str, deep: bool) -> list[str]:
+    """Everything that is wrong in a file; see ``SqliteJournal.check``."""
+    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
+        connection.execute("PRAGMA query_only = 1")
+        connection.text_factory = lenient_text
+        found = _of_sqlite(connection, path, "integrity_check" if deep else "quick_check")
+        if deep:
+            for table in TABLES.values():
+                found += itertools.islice(_of_table(connection, path, table), _MOST)
+            found += _missing(connection, path)
+        return found
+
+
+def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
+    try:
+        found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
+    except sqlite3.Error as error:  # so damaged that SQLite cannot even list the damage
+        return [str(explain(error, path, "read"))]
+    return [] if found == ["ok"] else found
+
+
+def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
+    try:
+        # In the order of the table itself: an index may be damaged, too.
+        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
+            try:
+                table.read(row)
+            except JournalDamaged as error:
+                yield str(error)
+    except sqlite3.Error as error:
+        yield str(explain(error, path, f"read {table.name} in"))
+
+
+def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
+    """Whole records that are not there: numbers are dense over all tables."""
+    try:
+        counts = [
+            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
+            for table in TABLES.values()
+        ]
+    except sqlite3.Error as error:
+        return [str(explain(error, path, "count what is in"))]
+    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)
+    return [] if there == newest else [f"{newest} records were written, and {there} are there"]

@@ -16,7 +16,6 @@ import msgspec
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
 from repertory.record.rows import TABLES, Table
-from repertory.record.search import CREATE_INDEX
 from repertory.record.statistics import SUMMARY_REFUSED, SUMMARY_TAKEN, statistics_sql
 
 APPLICATION_ID: Final = 0x72707472  # "rptr", at byte 68 of the file
@@ -74,7 +73,8 @@ _FIRST = Migration(
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
         # is brought up to date, in slices, when somebody searches; this row says how far it is.
-        CREATE_INDEX,
+        """CREATE VIRTUAL TABLE entry_search
+           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
         "CREATE TABLE search_progress (indexed INTEGER)",
         "INSERT INTO search_progress VALUES (0)",
         f"""CREATE VIEW run_status AS
