@@ -90,15 +90,15 @@ def demo(
 
     if not as_json:
         _print_opening(task, folder, path)
-    outcome = execute(
+    fields, error = execute(
         start, path=path, root=folder, model=chosen, backend=backend, as_json=as_json, plain=plain, is_shown=True
     )
     if as_json:
-        output.print_json(outcome.fields)
+        output.print_json(fields)
     else:
-        _print_closing(outcome.fields, named=named_database(db) is not None)
-    if outcome.error is not None:
-        raise outcome.error
+        _print_closing(fields, named=named_database(db) is not None)
+    if error is not None:
+        raise error
 
 
 def _print_opening(task: str, folder: Path, path: Path) -> None:

@@ -91,9 +91,8 @@ def _installed() -> Iterator[Finding]:
 
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield Finding("python", "ok", f"{python}, repertory {__version__}")
-    yield Finding("libraries", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES))
-    uvloop = f", uvloop {metadata.version('uvloop')}" if util.find_spec("uvloop") is not None else ""
-    yield Finding("event loops", "ok", f"trio, asyncio{uvloop}")
+    found = [*_LIBRARIES, *(["uvloop"] if util.find_spec("uvloop") is not None else [])]
+    yield Finding("libraries", "ok", ", ".join(f"{name} {metadata.version(name)}" for name in found))
 
 
 def _sqlite(version: tuple[int, ...], text: str) -> Finding:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def run(
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options)
 
-    outcome = execute(
+    fields, error = execute(
         start,
         path=runs_database(db),
         root=folder,
@@ -60,7 +60,7 @@ def run(
         as_json=as_json,
         plain=plain,
     )
-    report(outcome, as_json=as_json)
+    report(fields, error, as_json=as_json)
 
 
 def resume(
@@ -101,7 +101,7 @@ def resume(
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.resume(started.run_id, agent=found)
 
-    outcome = execute(
+    fields, error = execute(
         start,
         path=path,
         root=Path(options["root"]) if "root" in options else None,
@@ -111,7 +111,7 @@ def resume(
         as_json=as_json,
         plain=plain,
     )
-    report(outcome, as_json=as_json)
+    report(fields, error, as_json=as_json)
 
 
 def existing_folder(path: Path) -> Path:
@@ -142,19 +142,6 @@ def find_agent(reference: str, options: Json) -> Agent:
 # --- one run in the foreground ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended in this process.
-
-    Attributes:
-        fields: What ``--json`` gives.
-        error: What the command ends with: the run failed, or a signal came first; None where it has its answer.
-    """
-
-    fields: Json
-    error: RepertoryError | None
-
-
 def execute(
     start: Callable[[Supervisor], Awaitable[Run]],
     *,
@@ -166,7 +153,7 @@ def execute(
     plain: bool,
     summary_model: str | None = None,
     is_shown: bool = False,
-) -> Outcome:
+) -> tuple[Json, RepertoryError | None]:
     """Run one run to its end, or until a signal asks to stop, and show how it goes. Its record says how to go on.
 
     Args:
@@ -179,6 +166,9 @@ def execute(
         plain: Lines instead of a picture.
         summary_model: Writes summaries; None for the small one of the same provider, "none" for none.
         is_shown: What goes on belongs to standard output, beside the answer.
+
+    Returns:
+        What ``--json`` gives, and what the command ends with: the run failed, or a signal came first.
     """
     import anyio
 
@@ -189,15 +179,14 @@ def execute(
 
     begun = time.monotonic()
 
-    async def main() -> Outcome:
-        run: Run | None = None
+    async def main() -> tuple[Json, RepertoryError | None]:
+        begun_runs: list[tuple[Run, str]] = []
         async with (
             stopped_by_signals(orderly=True) as stop,
             open_supervisor(path, model=model, summaries=summaries_by(summary_model)) as supervisor,
         ):
-            started = await start(supervisor)
-            name = (await supervisor.journal.read_run(started.id)).started.model
-            run = started
+            run = await start(supervisor)
+            begun_runs.append((run, (await supervisor.journal.read_run(run.id)).started.model))
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
                 async for event in run.events(tree=True):
@@ -205,23 +194,24 @@ def execute(
                 watching.cancel_scope.cancel()
             if stop.asked.is_set():
                 progress.announce("stopping at the next boundary; once more stops at once")
-        if run is None:
+        if not begun_runs:
             raise stop.interrupted(f"stopped at once; repertory ps --db {path} shows what there is to resume")
-        # Only now, when nothing goes on any more, is it certain how it ended.
+        ((run, name),) = begun_runs  # only now, when nothing goes on any more, is it certain how it ended
         go_on = f"go on with: repertory resume {run.id} --db {path}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
     with show_progress(as_json=as_json, plain=plain, stderr=not is_shown) as progress:
-        outcome = anyio.run(main, backend=backend)
-    answer = outcome.fields["answer"]
+        fields, error = anyio.run(main, backend=backend)
+    answer = fields["answer"]
     citations = [] if answer is None or root is None else check_citations(answer, root)
     unresolved = [asdict(citation) for citation in citations if not citation.resolved]
     counts = {"total": len(citations), "resolved": len(citations) - len(unresolved), "unresolved": unresolved}
-    outcome.fields.update(seconds=round(time.monotonic() - begun, 3), citations=counts)
-    return outcome
+    return fields | {"seconds": round(time.monotonic() - begun, 3), "citations": counts}, error
 
 
-async def _outcome(run: Run, model: str, path: Path, go_on: str, interrupted: output.Interrupted) -> Outcome:
+async def _outcome(
+    run: Run, model: str, path: Path, go_on: str, interrupted: output.Interrupted
+) -> tuple[Json, RepertoryError | None]:
     import msgspec
 
     from repertory.record import FINAL_STATES
@@ -247,7 +237,7 @@ async def _outcome(run: Run, model: str, path: Path, go_on: str, interrupted: ou
         "agents": figures.pop("runs"),
         **figures,
     }
-    return Outcome(fields, error)
+    return fields, error
 
 
 def summaries_by(name: str | None) -> tuple[str, ...] | None:
@@ -258,17 +248,16 @@ def summaries_by(name: str | None) -> tuple[str, ...] | None:
 # --- what came of it --------------------------------------------------------------------------------------
 
 
-def report(outcome: Outcome, *, as_json: bool) -> None:
+def report(fields: Json, error: RepertoryError | None, *, as_json: bool) -> None:
     """Write the answer, or the one object, to standard output; raise what kept the run from its answer."""
-    fields = outcome.fields
     if as_json:
         output.print_json(fields)
     elif fields["answer"] is not None:
         print_answer(fields["answer"])
         for citation in fields["citations"]["unresolved"]:
             output.say(f"citation {citation['path']}:{citation['first']} does not hold: {citation['problem']}")
-    if outcome.error is not None:
-        raise outcome.error
+    if error is not None:
+        raise error
 
 
 def print_answer(answer: str) -> None:

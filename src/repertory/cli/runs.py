@@ -41,6 +41,7 @@ def ps(
     """
     import anyio
 
+    from repertory.cli.welcome import welcome
     from repertory.record.ownership import is_owned
     from repertory.service.reports import read_runs
 
@@ -48,7 +49,7 @@ def ps(
         if as_json:
             output.print_json({"database": None, "owned": False, "runs": []})
         else:
-            sys.stdout.write(_hint([], [], "") + "\n")
+            welcome()
         return
     path, *others = databases_to_read(db)
     owned = is_owned(path)
@@ -87,8 +88,6 @@ def _hint(runs: Sequence[Json], shown: Sequence[Json], where: str) -> str:
         return f"Go on with: repertory resume {resumable[-1]}{where}"
     if shown:
         return ""
-    if not runs:
-        return 'No runs yet. Start one: repertory demo, or repertory run "TASK" --root DIR'
     return f"Nothing is under way. {len(runs)} runs have ended: repertory ps -a{where} shows them."
 
 

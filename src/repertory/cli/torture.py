@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST = 5_000_000  # appends: each is remembered, to be compared with the record at the end
 _SUMMARIZED = 100  # entries; a summary's cost must not grow with the record, or it would measure itself
-_SURVIVES = {"power": "each on disk before it was acknowledged", "process": "survive the process, not the power"}
+_SURVIVES = {"power": "on disk before it is acknowledged", "process": "survives the process, not the power"}
 
 
 def stress(
@@ -145,10 +145,12 @@ def finish(report: AppendsReport | Report, *, as_json: bool) -> None:
 def _print_appends(report: AppendsReport) -> None:
     from rich.text import Text
 
-    tasks = report.writers - report.threads
-    rate = f"{report.appends_per_second:,.0f} a second, by {tasks} tasks and {report.threads} threads"
-    facts = f"{rate}; {_SURVIVES.get(report.durability, '')}"
-    rows: list[tuple[str | Text, ...]] = [("acknowledged", f"{report.acknowledged:,}", facts)]
+    rate = f"{report.appends_per_second:,.0f} a second"
+    writers = f"by {report.writers - report.threads} tasks and {report.threads} threads"
+    rows: list[tuple[str | Text, ...]] = [
+        ("acknowledged", f"{report.acknowledged:,}", f"{rate}, {writers}"),
+        ("durability", report.durability, _SURVIVES.get(report.durability, "")),
+    ]
     for name, count, among in (
         ("lost", report.lost, ""),
         ("duplicated", report.duplicated, ""),
