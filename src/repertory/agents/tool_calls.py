@@ -148,7 +148,8 @@ class Caller:
             shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
             told = f"{earlier.note}\n{shown}" if isinstance(shown, str) else (Text(earlier.note), *shown)
             same: dict[str, Any] = {name: getattr(entry, name) for name in Draft.__struct_fields__}
-            draft = Draft(**{**same, "content": (ToolResult(use.id, told),)})
+            same["content"] = (ToolResult(use.id, told),)
+            draft = Draft(**same)
         again = {"iteration": iteration, "tool_call_id": use.id, "deduplicated_from": earlier.call_id}
         await self._keep(msgspec.structs.replace(draft, **again), "ok")
         return True
