@@ -132,7 +132,7 @@ class Run:
         if known is None:
             if live.ending or live.ended.is_set():
                 await live.ended.wait()
-                raise RunError(self._deaf())
+                raise RunError(self._why_unheard())
             # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
             # Whatever the loop makes of it is submitted later, and becomes durable later.
             body, now = {"message_id": message_id, "text": text}, live.shared.clock()
@@ -140,7 +140,7 @@ class Run:
             live.say(message_id, text)
         await journal.write(())
 
-    def _deaf(self) -> str:
+    def _why_unheard(self) -> str:
         """Why the run hears nothing more, and what to do instead."""
         state: str = self._live.state
         if state == "done":

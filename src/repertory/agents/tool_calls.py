@@ -100,7 +100,7 @@ class Caller:
             for call in equal:
                 async with limiter:
                     try:
-                        await self._one(call, iteration)
+                        await self._call(call, iteration)
                     except (ToolAbort, JournalError) as error:
                         aborts.append(error)
                     except Unfinished:
@@ -122,7 +122,8 @@ class Caller:
             groups.setdefault(key, []).append(call)
         return groups.values()
 
-    async def _one(self, call: OpenCall, iteration: int) -> None:
+    async def _call(self, call: OpenCall, iteration: int) -> None:
+        """Bring one call to its result, in whichever way it gets one."""
         use = call.use
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
