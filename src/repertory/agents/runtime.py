@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Container, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
@@ -45,7 +45,7 @@ class Runtime:
         self._tasks = tasks
         self._live: dict[str, LiveRun] = {}
         self._actors: dict[str, ActorRef[Any]] = {}
-        self._beginning: dict[str, anyio.Event] = {}
+        self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:
         """A run that is under way in this process."""
@@ -67,17 +67,9 @@ class Runtime:
 
     # --- how a run begins ---------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def alone_with(self, run_id: str) -> AsyncGenerator[None]:
-        """Let only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
-        while (other := self._beginning.get(run_id)) is not None:
-            await other.wait()
-        done = self._beginning[run_id] = anyio.Event()
-        try:
-            yield
-        finally:
-            del self._beginning[run_id]
-            done.set()
+    def alone_with(self, run_id: str) -> anyio.Lock:
+        """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
+        return self._beginning.setdefault(run_id, anyio.Lock())
 
     async def begin(
         self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None, ctx: ActorContext | None = None
