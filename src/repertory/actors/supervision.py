@@ -112,7 +112,7 @@ def settings_of(options: SpawnOptions) -> Settings:
     if not options:
         return _DEFAULT_SETTINGS
     try:
-        return msgspec.convert(dict(options), Settings, from_attributes=True)
+        return msgspec.convert(options, Settings, from_attributes=True)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"cannot spawn: {error}") from error
 
