@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import msgspec
@@ -14,13 +14,10 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.compaction import Compactions
 from repertory.agents.events import ContextEdited, SummaryRefused, SummaryTaken
-from repertory.context import EMPTY, Calibration
 from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm import (
     AnthropicModel,
-    Message,
     ModelRequest,
     ModelResponse,
     RetryPolicy,
@@ -34,7 +31,6 @@ from repertory.llm import (
 from repertory.llm.features import is_compaction
 from repertory.llm.messages import RawBlock, Thinking
 from repertory.llm.model import encode_request
-from repertory.record.records import SummaryStored
 from repertory.testing import FunctionModel, call
 from repertory.testing.binding import Binder
 from repertory.testing.faults import Refuse
@@ -356,63 +352,19 @@ async def test_a_model_that_does_not_think_is_never_asked() -> None:
     assert "provider" not in kinds(events)
 
 
-class TestCompactions:
-    """The small decisions, one by one."""
-
-    def compactions(self) -> Compactions:
-        """Those of a thinking run."""
-        made = Compactions(rp.ContextPolicy(), BINDING, head=0)
-        made.saw([Thinking("hm")])
-        return made
-
-    def test_one_is_asked_at_a_time_and_none_after_three_failures_in_a_row(self) -> None:
-        """A success in between begins the count anew."""
-        compactions = self.compactions()
-        for _ in range(3):
-            assert compactions.may_ask(0.0)
-            compactions.asked(5, (), 0.0)
-            assert not compactions.may_ask(0.0)
-            compactions.failed(4)  # another range's
-            assert not compactions.may_ask(0.0)
-            compactions.failed(5)
-        assert not compactions.may_ask(0.0)
-
-    def test_an_answer_that_never_comes_is_given_up(self) -> None:
-        """A summarizer that was restarted has forgotten the request."""
-        compactions = self.compactions()
-        compactions.asked(5, (), 0.0)
-        assert not compactions.may_ask(899.0)
-        assert compactions.may_ask(901.0)
-
-    def test_a_summary_that_nobody_waits_for_is_not_taken(self) -> None:
-        """Late ones belong to a history that has been summarized otherwise since."""
-        compactions = self.compactions()
-        summary = SummaryStored(
-            run_id="r", summary_id="s", first=0, last=6, strategy="provider", content=(), tokens=9, at=0.0
-        )
-        assert not compactions.arrived(summary)
-        compactions.asked(5, (), 0.0)
-        assert not compactions.arrived(summary)
-        compactions.asked(7, (), 0.0)
-        assert compactions.arrived(summary)
-        assert compactions.ready
-
-    def test_a_view_that_was_edited_meanwhile_refuses_the_summary(self) -> None:
-        """The block stands for exactly the messages that were sent, and for no others."""
-        compactions = self.compactions()
-        compactions.asked(7, (Message("user", (Text("as it was"),)),), 0.0)
-        summary = SummaryStored(
-            run_id="r", summary_id="s", first=0, last=6, strategy="provider", content=(), tokens=9, at=0.0
-        )
-        compactions.arrived(summary)
-        decision, why = compactions.take(
-            cast("Any", ()),
-            EMPTY,
-            shown=(Message("user", (Text("edited"),)),),
-            iteration=1,
-            calibration=Calibration(),
-            cold=False,
-        )
-        assert decision is None
-        assert "edited" in why
-        assert not compactions.ready
+async def test_a_view_that_was_edited_meanwhile_refuses_the_summary(autojump_clock: Any) -> None:
+    """The block stands for exactly the messages that were sent, and for no others; a later one is taken."""
+    model = Provider(150, after=3)
+    cut = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=3_000))
+    agent = rp.Agent("clerk", instructions="You are a clerk.", tools=[measure], limits=MANY, context=cut)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, TASK)
+        while not model.asked:
+            await anyio.sleep(0.5)
+        await run.expand(2)
+        assert await run.wait_result() == "Done."
+        events = [event async for event in run.events()]
+        decided = [made.kind for made in await supervisor.journal.read_decisions(run.id)]
+    reasons = [event.reason for event in events if isinstance(event, SummaryRefused)]
+    assert reasons == ["the view was edited while the provider wrote its summary"]
+    assert decided[:3] == ["expand", "expand", "provider"]

@@ -339,4 +339,4 @@ async def test_what_was_decided_is_in_the_journal_though_no_request_could_be_mad
             await run.wait_result()
         assert sent.is_set()
         reasons = [made.body["reason"] for made in await supervisor.journal.read_decisions(run.id)]
-    assert reasons == ["held for a while: it was just retrieved", "the hold is over"]
+    assert reasons == ["it was just retrieved", "the hold is over"]

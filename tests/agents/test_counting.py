@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.agents.counting import PromptCounter
+from repertory.agents.prompt_limits import PromptLimits
 from repertory.context import Calibration
 from repertory.errors import ModelRequestRejected
 from repertory.llm import AnthropicModel, profile_for
@@ -68,31 +68,32 @@ def test_a_bound_is_in_doubt_only_where_the_estimate_may_be_on_its_wrong_side(
     estimate: int, doubtful: int | None
 ) -> None:
     """Far below it nothing is asked; above it the planner has seen to it already."""
-    counter = PromptCounter(Dense(), max_tokens=2_000)
-    assert counter.doubtful(estimate, Calibration()) == doubtful
+    counter = PromptLimits(Dense(), max_tokens=2_000)
+    assert counter.in_doubt(estimate, Calibration()) == doubtful
     counted = Calibration().observe(estimate=estimate, real=estimate)
-    assert counter.doubtful(estimate, counted) is None
+    assert counter.in_doubt(estimate, counted) is None
 
 
 def test_a_length_above_which_tokens_cost_more_is_a_bound_too() -> None:
     """Not the window alone: beyond it the whole prompt costs five times as much."""
     model = FunctionModel(steps, profile=profile_for("claude-haiku-5-5"))
-    assert PromptCounter(model, max_tokens=2_000).doubtful(90_000, Calibration()) == 100_000
+    assert PromptLimits(model, max_tokens=2_000).in_doubt(90_000, Calibration()) == 100_000
 
 
 async def test_a_prompt_that_the_server_counts_as_too_long_is_not_sent() -> None:
-    """The request is planned again by the count; the record says why the first one was not sent."""
+    """The request is planned again by the count; only what is sent is in the record."""
     model = Dense()
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(reader(), "Read.")
         assert await run.wait_result() == "Done."
         calls = await supervisor.journal.read_model_calls(run.id)
+        decisions = await supervisor.journal.read_decisions(run.id)
     assert len(model.asked) == 1
     assert model.asked[0] > ROOM
     assert all(model.real_tokens(request) <= ROOM for request in model.requests)
-    (unsent,) = [call.replied.error for call in calls if call.replied is not None and call.replied.error]
-    assert unsent is not None
-    assert f"not sent: the server counts {model.asked[0]:,} tokens, more than {ROOM:,}" in unsent
+    assert len(calls) == len(model.requests)
+    assert calls[-1].called.position == 3
+    assert [decision.kind for decision in decisions] == ["forced"]
 
 
 async def test_without_a_count_that_prompt_would_have_been_sent() -> None:

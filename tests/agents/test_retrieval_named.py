@@ -29,7 +29,7 @@ POLICIES = {
     "removal": rp.ContextPolicy(
         rhythm="strict", strict_chars=0, window=30, results=rp.ResultPolicy(expiration_mode="remove")
     ),
-    "short of room": rp.ContextPolicy(budget_tokens=6_000),
+    "short of room": rp.ContextPolicy(budget_tokens=7_000),
     "shown once": rp.ContextPolicy(),
 }
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.agents.refusals import ServerLimit
+from repertory.agents.prompt_limits import PromptLimits
 from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
@@ -23,6 +23,7 @@ from repertory.testing import FunctionModel, MessagesServer, call, open_messages
 from repertory.testing.faults import prompt_too_long
 
 NAME = "claude-haiku-4-5"
+SILENT = FunctionModel(lambda request: "")
 
 
 def reading(days: int) -> object:
@@ -220,14 +221,14 @@ async def test_what_a_server_taught_is_forgotten_with_another(name: str, server:
 )
 def test_a_limit_is_read_from_what_servers_say(words: str, limit: int, size: int) -> None:
     """In the wordings of several servers; where they say nothing, or nothing that can be, it is three quarters."""
-    learned = ServerLimit(2_000)
-    assert learned.refused(210_000, words) == size
+    learned = PromptLimits(SILENT, max_tokens=2_000)
+    assert learned.refused(210_000, words) == (limit, size)
     assert learned.tokens == limit
 
 
 def test_an_unnamed_limit_is_not_below_what_was_accepted() -> None:
     """What was answered once is taken again."""
-    learned = ServerLimit(2_000)
+    learned = PromptLimits(SILENT, max_tokens=2_000)
     learned.accepted(95_000)
     learned.refused(100_000, "too long")
     assert learned.tokens == 95_000
@@ -238,9 +239,9 @@ def test_an_unnamed_limit_is_not_below_what_was_accepted() -> None:
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.text(alphabet="0123456789 +>tokensmaxcextlghiw", max_size=60))))
 def test_whatever_a_server_says_the_next_prompt_is_smaller(refusals: list[tuple[int, str]]) -> None:
     """A limit is never at or above what was refused, and never rises."""
-    learned, before = ServerLimit(2_000), 10**7
+    learned, before = PromptLimits(SILENT, max_tokens=2_000), 10**7
     for tokens, words in refusals:
-        said = learned.refused(tokens, words)
+        _, said = learned.refused(tokens, words)
         assert learned.tokens is not None
         assert learned.tokens < (said or tokens)
         assert learned.tokens <= before

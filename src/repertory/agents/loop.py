@@ -25,7 +25,6 @@ from repertory.errors import (
     PromptTooLong,
     RecordRefused,
     RunError,
-    ThinkingMismatch,
     ToolAbort,
 )
 from repertory.llm.features import is_server_tool
@@ -33,10 +32,12 @@ from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Draft, Entry, Snapshot
+from repertory.record.entries import EntryKind
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
 _GO_ON = "Your last message was paused. Go on exactly where it stopped."
 _EMPTY = "Your last message was empty. Either call a tool or give your answer."
+_COMPACTED = "Context was compacted and truncated to fit token limits."
 _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run fails instead of looping
 
 
@@ -50,7 +51,7 @@ class Loop:
         self._model = live.model
         self._ledger = live.ledger
         self._caller = caller
-        self.view = ContextView(live, model=self._model, tools=caller.tools.values(), ref=ref)
+        self.view = ContextView(live, tools=caller.tools.values(), ref=ref)
         self._nudges = 0
 
     async def run(self) -> RunEnd | None:
@@ -129,8 +130,7 @@ class Loop:
 
     async def _finished_answer(self) -> str | None:
         """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused or empty."""
-        answer = self._answer()
-        last = self._ledger.snapshot()[-1]
+        answer, last = self._answer(), self._last()
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
         if self._paused_by_server():
@@ -140,10 +140,15 @@ class Loop:
         if not paused or not text:
             self._count_nudge()
         nudge = (_GO_ON if paused else _CONTINUE) if text else _EMPTY
-        await self._ledger.append(
-            Draft(role="user", kind="retry-context", content=(Text(nudge),), iteration=self._live.iteration)
-        )
+        await self._say("retry-context", nudge)
         return None
+
+    def _last(self) -> Entry:
+        return self._ledger.snapshot()[-1]
+
+    async def _say(self, kind: EntryKind, text: str) -> None:
+        """Say something to the model that nobody else said."""
+        await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=self._live.iteration))
 
     def _count_nudge(self) -> None:
         """Count an answer that brings nothing.
@@ -160,8 +165,7 @@ class Loop:
 
     def _paused_by_server(self) -> bool:
         """Whether the last turn waits for tools that the server runs itself."""
-        last = self._ledger.snapshot()[-1]
-        return last.stop_reason == PAUSED and any(map(is_server_tool, last.content))
+        return self._last().stop_reason == PAUSED and any(map(is_server_tool, self._last().content))
 
     def _answer(self) -> str | None:
         """The run's answer, if its last turn is one."""
@@ -185,7 +189,7 @@ class Loop:
         if calls:
             self._nudges = 0
             await self._caller.run(calls, iteration)
-        self.view.request_summary(iteration)
+        self.view.request_summaries(iteration)
         self._live.check_alerts()
 
     async def _ask_model(self, iteration: int) -> list[OpenCall]:
@@ -200,23 +204,16 @@ class Loop:
         """
         while True:
             shown = await self.view.show(iteration)
-            if not await self.view.fits(shown, iteration):
-                continue
             begun = anyio.current_time()
             try:
                 response = await self._complete(shown.request)
-            except (PromptTooLong, ThinkingMismatch) as error:
-                self.view.failed(shown, error, duration=anyio.current_time() - begun)
-                if isinstance(error, PromptTooLong):
-                    again = self.view.shrink(shown, error)
-                else:
-                    again = self.view.drop_mismatched(error, iteration)
-                if not again:
-                    raise
-                continue  # a smaller request, or another one: a refused one is never sent again unchanged
             except ModelError as error:
-                self.view.failed(shown, error, duration=anyio.current_time() - begun)
-                raise
+                # Another request is made then: a refused one is never sent again unchanged.
+                if not self.view.failed(shown, error, duration=anyio.current_time() - begun):
+                    raise
+                if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
+                    await self._say("system", _COMPACTED)
+                continue
             answer = read_answer(
                 response,
                 known=self._caller.known_ids,
@@ -268,12 +265,13 @@ def _refusal(answer: Answer, extra: Json) -> str:
 
 def _whole_answer(snapshot: Snapshot, last: Entry, text: str) -> str:
     """The answer with the parts before it where it was cut off or paused."""
-    parts = [text]
-    position = last.position - 1
-    while position > 0 and snapshot[position].kind == "retry-context":
-        before = snapshot[position - 1]
-        if before.stop_reason != PAUSED and before.stop_reason not in CUT_OFF:
+    parts, asked_on = [text], False
+    for entry in reversed(snapshot[: last.position]):
+        if entry.kind in ("retry-context", "system"):
+            asked_on = True
+        elif asked_on and (entry.stop_reason == PAUSED or entry.stop_reason in CUT_OFF):
+            parts.append(text_of(entry.content))
+            asked_on = False
+        else:
             break
-        parts.append(text_of(before.content))
-        position -= 2
     return "".join(reversed(parts))

@@ -1,4 +1,4 @@
-"""What the run, its agent and its tools say together about what the model sees."""
+"""What the run, its agent and its tools say together about what the model sees, and what the model is told of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ from repertory.record.records import RunStarted
 from repertory.summarizer import check_prompt
 from repertory.tools.retrieval_guard import RETRIEVALS
 
+_TOLD = (
+    "Older stretches of this conversation may stand as results of `context_trail`: a log made by the runtime, of your "
+    "own words, your calls and whole lines of their results; it cannot be called. A result that was shortened or cited "
+    "can be fetched whole, by lines or by a search, with `context_retrieve` and `retrieve_content`. Do so sparingly: "
+    "only where you need a detail that is not in view."
+)
+_TOLD_STRICTLY = (  # in the words of the users' documents
+    "Large content may come as a content citation: an excerpt, metadata and a citation id. Older results may be "
+    "compacted to save tokens: key information is preserved, details are omitted. Retrieve full content sparingly, "
+    "with `retrieve_content` and the citation id, or `context_retrieve` for a compacted message: only when the excerpt "
+    "does not contain what you need, when you need exact data points, or when you compare sources in detail. Search "
+    "terms bring the relevant sections instead of the whole."
+)
+
 
 def layered_policy(live: LiveRun) -> ContextPolicy | None:
     """The agent's policy, its tools' own defaults below it and the run's overrides on top; None for a plain loop.
@@ -28,6 +42,15 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     policy = _layered(agent, agent.context, results_of(live.started))
     has = {tool.name for tool in agent.tools} >= RETRIEVALS
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
+
+
+def system_text(agent: Agent, policy: ContextPolicy | None) -> str:
+    """The agent's instructions, and how to work with what is not shown whole where it has the tools for that.
+
+    It is the same for the whole run, which is what keeps the prompt cache.
+    """
+    told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
+    return "\n\n".join(text for text in (agent.instructions, told) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:
@@ -62,12 +85,23 @@ def check_policies(agent: Agent, results: ResultPolicy | None) -> None:
                 f"there are {', '.join(sorted(known))}"
             )
         policy = _layered(member, member.context, results if member is agent else None)
-        merged = {tool.name: policy.said_of(tool.name) for tool in member.tools}
-        _check_compactors(member, {"its tools": policy.results, **merged})
-        for name, said in {"its tools": policy.results, **merged}.items():
-            check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt for the results of {name}")
-        if policy.expiration:
-            _check_expiration(member, policy.results, merged)
+        merged = {"its tools": policy.results, **{tool.name: policy.said_of(tool.name) for tool in member.tools}}
+        some_expire = any(said.expiration_mode is not None for said in merged.values())
+        for name, said in merged.items():
+            of = f"for the results of {name}"
+            if said.compactor and said.compactor not in COMPACTORS:
+                raise ConfigurationError(
+                    f"agent {member.name}: compactor {of} is {said.compactor!r}; expected one of "
+                    f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
+                )
+            check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt {of}")
+            # One that is said for all tools may be meant for those of them that expire.
+            meant = said.expiration_mode or (some_expire and policy.results.expiration_turns is not None)
+            if policy.expiration and said.expiration_turns is not None and not meant:
+                raise ConfigurationError(
+                    f"agent {member.name}: expiration_turns {of} is {said.expiration_turns}, and expiration_mode is "
+                    "'none', as no layer says otherwise, so nothing would expire; expected 'compact' or 'remove'"
+                )
 
 
 def _check_results(agent: Agent, results: object) -> None:
@@ -83,25 +117,3 @@ def _check_results(agent: Agent, results: object) -> None:
             f"results is {results!r}, and agent {agent.name} is a plain loop (context=None), which shows everything as "
             "it comes; give it a ContextPolicy"
         )
-
-
-def _check_compactors(agent: Agent, merged: Mapping[str, ResultPolicy]) -> None:
-    for name, policy in merged.items():
-        if policy.compactor and policy.compactor not in COMPACTORS:
-            raise ConfigurationError(
-                f"agent {agent.name}: compactor for the results of {name} is {policy.compactor!r}; expected one of "
-                f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
-            )
-
-
-def _check_expiration(agent: Agent, shared: ResultPolicy, merged: Mapping[str, ResultPolicy]) -> None:
-    """After how many turns is a question only where results expire; one for all tools may be meant for some."""
-    some = any(policy.expiration_mode is not None for policy in (shared, *merged.values()))
-    for name, policy in {"its tools": shared, **merged}.items():
-        meant = policy.expiration_mode is not None or (some and shared.expiration_turns is not None)
-        if policy.expiration_turns is not None and not meant:
-            raise ConfigurationError(
-                f"agent {agent.name}: expiration_turns for the results of {name} is {policy.expiration_turns}, and "
-                "expiration_mode is 'none', as no layer says otherwise, so nothing would expire; expected 'compact' or "
-                "'remove' with it"
-            )

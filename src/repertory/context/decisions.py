@@ -74,9 +74,14 @@ class ExpandEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep an entry in view verbatim, whatever happens around it."""
+    """Keep an entry in view verbatim, whatever happens around it.
+
+    Attributes:
+        until: The last iteration for which it is meant; whoever pinned it takes the pin off then. 0 for good.
+    """
 
     position: int
+    until: int = 0
 
 
 class UnpinEntry(msgspec.Struct, frozen=True, kw_only=True):

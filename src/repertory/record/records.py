@@ -208,6 +208,8 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
             is the same.
         cost: US dollars by the profile's prices; 0.0 where they are unknown.
         error: Why there is no answer; None where there is one.
+        prompt_limit: Tokens that a prompt of this run may have, by what the server refused; 0 where it refused nothing.
+        prompt_counted: Tokens of the refused prompt by the server's count; 0 where it did not say.
         duration: Seconds.
         purpose: As in its ``ModelCalled``.
         plain_tokens: Prompt tokens that a plain loop would have sent in its place; 0 for other purposes than ``agent``.
@@ -227,6 +229,8 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     error: str | None = None
     duration: float = 0.0
     raw: str = ""
+    prompt_limit: int = 0
+    prompt_counted: int = 0
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("content",))
