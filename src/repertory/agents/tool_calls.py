@@ -233,7 +233,7 @@ class Caller:
                 source_type=output.source_type,
                 source=use.name,
                 # What the ledger holds whole is read from there; what it does not, stands here alone.
-                body=output.text if shaped.original_length else "",
+                body="" if text_of(shaped.content) == output.text else output.text,
                 length=len(output.text),
                 at=self._live.shared.clock(),
                 url=output.url,

@@ -164,7 +164,8 @@ _LLM_CALLS = Migration(
                                    ELSE (SELECT json_extract(content, '$[' || json_extract(b.value, '$.block') || ']')
                                          FROM entries WHERE run_id = c.run_id
                                          AND position = json_extract(b.value, '$.position')) END
-                       FROM parts JOIN request_bodies r ON r.seq = parts.seq, json_each(r.body, '$.messages') m,
+                       FROM parts JOIN request_bodies r ON r.seq = parts.seq AND start < bound,
+                            json_each(r.body, '$.messages') m,
                             json_each(m.value, '$.content') b
                        WHERE place < bound ORDER BY place),
                    messages (message) AS (
