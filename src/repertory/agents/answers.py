@@ -127,9 +127,14 @@ class _Reader:
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
         """Read all blocks."""
-        came = [(block, _json_of(block)) for block in content]
-        last = max((place for place, (_, raw) in enumerate(came) if raw and not _blank(raw)), default=-1)
-        self._results = [raw["tool_use_id"] for _, raw in came if raw and "tool_use_id" in raw]
+        came: list[tuple[object, Json | None]] = []
+        last = -1
+        for place, block in enumerate(content):
+            raw = _json_of(block)
+            came.append((block, raw))
+            if raw:
+                last = last if _blank(raw) else place
+                self._results += [raw["tool_use_id"]] if "tool_use_id" in raw else []
         kept: list[Block] = []
         for place, (block, raw) in enumerate(came):
             if self._left < 0:
@@ -178,6 +183,8 @@ class _Reader:
 
     def _further(self, raw: Json, *fields: str) -> Json | None:
         """What else a block says, if that can be kept. Cache markers are ours to set: a request may have four."""
+        if not raw.keys() - fields:
+            return None
         more = {name: value for name, value in raw.items() if name not in (*fields, "cache_control")}
         flaw, size = _flaw(more, self._left)
         if flaw:
