@@ -367,4 +367,4 @@ async def test_a_view_that_was_edited_meanwhile_refuses_the_summary(autojump_clo
         decided = [made.kind for made in await supervisor.journal.read_decisions(run.id)]
     reasons = [event.reason for event in events if isinstance(event, SummaryRefused)]
     assert reasons == ["the view was edited while the provider wrote its summary"]
-    assert decided[:3] == ["expand", "expand", "provider"]
+    assert decided[:4] == ["expand", "expand", "pin", "provider"]  # with the reasoning dropped, and the hold over

@@ -31,7 +31,7 @@ from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
-from repertory.record import Draft, Entry, Snapshot
+from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
 
 _CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
@@ -100,15 +100,9 @@ class Loop:
         if iteration == 0 and len(snapshot) <= 1 and not self._live.resumed:
             return
         self._live.iteration = iteration
-        journalled = await self._journal.read_tool_calls(self._live.run_id)
-        calls = open_calls(snapshot, journalled)
-        interrupted = sum(call.fate == "interrupted" for call in calls)
-        self._live.publish(
-            RunResumed,
-            entries=len(snapshot),
-            interrupted_calls=interrupted,
-            agent_changed=self._live.agent_changed,
-        )
+        calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
+        interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
+        self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
         await self._caller.run(calls, iteration)
 
     async def _may_go_on(self) -> bool:
@@ -135,20 +129,40 @@ class Loop:
             return answer
         if self._paused_by_server():
             return None  # it goes on where it stopped when it gets the turn back as it is
-        paused = last.stop_reason == PAUSED
-        text = text_of(last.content).strip()
+        paused, text = last.stop_reason == PAUSED, text_of(last.content).strip()
         if not paused or not text:
             self._count_nudge()
         nudge = (_GO_ON if paused else _CONTINUE) if text else _EMPTY
         await self._say("retry-context", nudge)
         return None
 
+    def _answer(self) -> str | None:
+        """The run's answer with the parts before it, if its last turn is one: no call, nor cut off, paused or empty."""
+        last, text = self._last(), text_of(self._last().content).strip()
+        if last.role != "assistant" or tool_uses(last.content) or not text or _is_part(last):
+            return None
+        parts, asked_on = [text], False
+        for entry in reversed(self._ledger.snapshot()[: last.position]):
+            if entry.kind in ("retry-context", "system"):
+                asked_on = True
+            elif asked_on and _is_part(entry):
+                parts.append(text_of(entry.content))
+                asked_on = False
+            else:
+                break
+        return "".join(reversed(parts))
+
     def _last(self) -> Entry:
         return self._ledger.snapshot()[-1]
 
+    def _paused_by_server(self) -> bool:
+        """Whether the last turn waits for tools that the server runs itself."""
+        return self._last().stop_reason == PAUSED and any(map(is_server_tool, self._last().content))
+
     async def _say(self, kind: EntryKind, text: str) -> None:
         """Say something to the model that nobody else said."""
-        await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=self._live.iteration))
+        iteration = self._live.iteration
+        await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration))
 
     def _count_nudge(self) -> None:
         """Count an answer that brings nothing.
@@ -162,21 +176,6 @@ class Loop:
                 f"the model gave {self._nudges} cut-off or empty answers in a row, or calls that could not be made; "
                 f"raise max_tokens of agent {self._agent.name} ({self._agent.max_tokens}) or shorten the task"
             )
-
-    def _paused_by_server(self) -> bool:
-        """Whether the last turn waits for tools that the server runs itself."""
-        return self._last().stop_reason == PAUSED and any(map(is_server_tool, self._last().content))
-
-    def _answer(self) -> str | None:
-        """The run's answer, if its last turn is one."""
-        snapshot = self._ledger.snapshot()
-        last = snapshot[-1]
-        text = text_of(last.content).strip()
-        if last.role != "assistant" or tool_uses(last.content) or not text:
-            return None
-        if last.stop_reason == PAUSED or last.stop_reason in CUT_OFF:
-            return None
-        return _whole_answer(snapshot, last, text)
 
     # --- one iteration ------------------------------------------------------------------------------------
 
@@ -263,15 +262,6 @@ def _refusal(answer: Answer, extra: Json) -> str:
     return f"the model refused to go on{kind}: {said_why}; resume the run with another model or with a message"
 
 
-def _whole_answer(snapshot: Snapshot, last: Entry, text: str) -> str:
-    """The answer with the parts before it where it was cut off or paused."""
-    parts, asked_on = [text], False
-    for entry in reversed(snapshot[: last.position]):
-        if entry.kind in ("retry-context", "system"):
-            asked_on = True
-        elif asked_on and (entry.stop_reason == PAUSED or entry.stop_reason in CUT_OFF):
-            parts.append(text_of(entry.content))
-            asked_on = False
-        else:
-            break
-    return "".join(reversed(parts))
+def _is_part(turn: Entry) -> bool:
+    """Whether a turn was cut off or paused, so that another one goes on with it."""
+    return turn.stop_reason == PAUSED or turn.stop_reason in CUT_OFF

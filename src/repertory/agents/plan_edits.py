@@ -8,24 +8,11 @@ import msgspec
 
 from repertory.agents.events import ContextEdited, to_record
 from repertory.agents.live import LiveRun
-from repertory.context import (
-    EMPTY,
-    ContextPolicy,
-    CoverRange,
-    Decision,
-    DropThinking,
-    Edit,
-    PinEntry,
-    Plan,
-    UnpinEntry,
-    apply,
-    encode_decision,
-    events_of,
-    expand,
-    pin,
-)
+from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
 from repertory.context.ageing import OWN
-from repertory.context.events import retrieved
+from repertory.context.decisions import CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
+from repertory.context.events import events_of, retrieved
+from repertory.context.requests import expand, pin
 from repertory.errors import ContextError
 from repertory.record import Entry, Snapshot
 from repertory.record.records import DecisionMade, Record
@@ -185,11 +172,9 @@ class PlanEdits:
             self.decide("pin", "it was just retrieved", iteration, *pins)
         self._lift([position for position, last in self._held.items() if last < iteration], iteration)
 
-    def lift_all(self, iteration: int) -> bool:
-        """Hold nothing any longer, because the prompt does not fit; whether anything was held."""
-        held = list(self._held)
-        self._lift(held, iteration)
-        return bool(held)
+    def lift_all(self, iteration: int) -> None:
+        """Hold nothing any longer, because the prompt does not fit."""
+        self._lift(list(self._held), iteration)
 
     def _lift(self, positions: Sequence[int], iteration: int) -> None:
         """End pins; and drop the reasoning behind a past that somebody's wish has changed: a server would refuse it."""

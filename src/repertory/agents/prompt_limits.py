@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from repertory.context import Calibration
+from repertory.context.tokens import Calibration
 from repertory.errors import ModelError
 from repertory.llm.model import Model, ModelRequest, TokenCounter
 

@@ -15,7 +15,8 @@ import msgspec
 from repertory.actors import ActorRef
 from repertory.agents.events import SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
-from repertory.context import ContextPolicy, Planner, text_tokens
+from repertory.context import ContextPolicy, Planner
+from repertory.context.tokens import text_tokens
 from repertory.llm.messages import Message, text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry, Snapshot

@@ -19,17 +19,9 @@ from repertory.agents.plan_edits import PlanEdits
 from repertory.agents.policies import layered_policy, system_text
 from repertory.agents.prompt_limits import PromptLimits
 from repertory.agents.summary_requests import SummaryRequests
-from repertory.context import (
-    Calibration,
-    Decision,
-    Planner,
-    Projector,
-    apply,
-    decode_decision,
-    priced,
-    swap_in,
-    validate,
-)
+from repertory.context import Decision, Planner, Projector, apply, decode_decision, swap_in, validate
+from repertory.context.requests import priced
+from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
@@ -51,16 +43,14 @@ class Shown(msgspec.Struct, frozen=True):
 
     Attributes:
         position: Length of the ledger that it shows.
-        view_estimate: Tokens that its prompt is estimated to have, by characters.
-        record_estimate: The same for the prompt that a plain loop would send.
+        estimate: Tokens that its prompt is estimated to have, by characters.
         build_seconds: What it took to plan and make it.
         call: Number of the model call within the run; 0 before it is recorded.
     """
 
     request: ModelRequest
     position: int
-    view_estimate: int
-    record_estimate: int
+    estimate: int
     build_seconds: float
     call: int = 0
 
@@ -101,7 +91,7 @@ class ContextView:
         self._record_tokens = 0
         self._calls = 0
         self._refusals = 0  # in a row
-        self._targets: list[int | None] = [None]  # tokens that a prompt may have after a refusal, tried in this order
+        self._targets: tuple[int | None, ...] = (None,)  # tokens that a prompt may have, tried in this order
         self._thinks = False
         self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
 
@@ -179,7 +169,7 @@ class ContextView:
     def _make(self, iteration: int) -> Shown:
         begun, live = perf_counter(), self._live
         snapshot = live.ledger.snapshot()
-        estimate = record_estimate = self._record_estimate(snapshot)
+        estimate = self._record_estimate()
         if self._planner is not None:
             self._edits.pin_new(snapshot, iteration)
             if self._summaries.signed is not None:
@@ -187,7 +177,7 @@ class ContextView:
             estimate = self._plan(self._planner, snapshot, iteration)
         request = self._projector.project(snapshot, live.plan)
         validate(request, self._profile)
-        return Shown(request, len(snapshot), estimate, record_estimate, perf_counter() - begun)
+        return Shown(request, len(snapshot), estimate, perf_counter() - begun)
 
     def _plan(self, planner: Planner, snapshot: Snapshot, iteration: int) -> int:
         """Have the planner decide; the estimate of the prompt, in tokens by characters."""
@@ -242,14 +232,14 @@ class ContextView:
 
     async def _learn_count(self, shown: Shown, iteration: int) -> bool:
         """Have the server count a request where that is decisive; whether it did."""
-        estimate, known = shown.view_estimate, self._calibration
+        estimate, known = shown.estimate, self._calibration
         counted = await self._limits.count(shown.request, estimate=estimate, calibration=known, iteration=iteration)
         self._calibration = known.observe(estimate=estimate, real=counted)
         return counted > 0
 
     async def _record(self, shown: Shown, iteration: int) -> Shown:
         live, real, call = self._live, self._calibration.real_tokens, self._calls + 1
-        self._calls, expected = call, real(shown.view_estimate)
+        self._calls, expected = call, real(shown.estimate)
         most = cost_at_most(self._profile, prompt=expected, output=self._max_tokens)
         live.spending.expect(most)
         called = self._projector.record(
@@ -259,14 +249,14 @@ class ContextView:
             iteration=iteration,
             position=shown.position,
             at=live.shared.clock(),
-            prompt_estimate=shown.view_estimate,
+            prompt_estimate=shown.estimate,
             expected_tokens=expected,
             server=server_of(live.model),
         )
         started = live.event(
             IterationStarted,
             view_tokens=expected,
-            record_tokens=real(shown.record_estimate),
+            record_tokens=real(self._record_estimate()),
             build_seconds=shown.build_seconds,
         )
         called = msgspec.structs.replace(called, cost_at_most=most)
@@ -292,8 +282,9 @@ class ContextView:
             calibration=self._calibration,
         )
 
-    def _record_estimate(self, snapshot: Snapshot) -> int:
-        """Tokens of the whole record, results as they came from their tools; counts only what is new."""
+    def _record_estimate(self) -> int:
+        """Tokens of a plain loop's prompt: the whole record, results as they came; counts only what is new."""
+        snapshot = self._live.ledger.snapshot()
         for entry in snapshot[self._recorded :]:
             self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
         self._recorded = max(self._recorded, len(snapshot))
@@ -304,9 +295,9 @@ class ContextView:
     def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
         """Count an answer, and make the records that go into the journal together with it."""
         live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
-        self._answered, self._refusals, self._targets = shown, 0, [None]
+        self._answered, self._refusals, self._targets = shown, 0, (None,)
         self._see_thinking(answer.content)
-        self._count(usage, at=now, estimate=shown.view_estimate, here=True)
+        self._count(usage, at=now, estimate=shown.estimate, here=True)
         event = live.event(
             ModelAnswered,
             usage=usage,
@@ -331,8 +322,8 @@ class ContextView:
         replied = with_plain(
             replied,
             self._profile,
-            view_estimate=shown.view_estimate,
-            record_estimate=shown.record_estimate,
+            view_estimate=shown.estimate,
+            record_estimate=self._record_estimate(),  # nothing was appended since
             previous=live.statistics.record_tokens,
         )
         return [replied, to_record(event)]
@@ -359,12 +350,12 @@ class ContextView:
         policy, limit, counted, again = self._policy, 0, 0, False
         if isinstance(error, PromptTooLong):
             self._refusals += 1
-            if policy is not None and self._refusals <= _MOST_REFUSALS:
-                again, size = True, self._calibration.real_tokens(shown.view_estimate)
+            if policy is not None:
+                again, size = self._refusals <= _MOST_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
-                self._shorten(limit, counted, estimate=shown.view_estimate)
-                most = int(self._calibration.real_tokens(shown.view_estimate) * _SMALLER)
-                self._targets = [min(most, _STRICT_TARGET), most] if policy.rhythm == "strict" else [most]
+                self._shorten(limit, counted, estimate=shown.estimate)
+                most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
+                self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
         elif isinstance(error, ThinkingMismatch):
             again = self._drop_mismatched(error)
         replied = ModelReplied(
@@ -403,5 +394,4 @@ class ContextView:
         """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""
         # Where thinking is bound, any summary but the provider's would invalidate it.
         bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
-        size = self._record_estimate(self._live.ledger.snapshot())
-        self._summaries.ask(iteration, size=size, only_results=bound)
+        self._summaries.ask(iteration, size=self._record_estimate(), only_results=bound)
