@@ -16,7 +16,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from repertory.context import EMPTY, Calibration, ContextPolicy, Plan, Planner, Projector, cite, project, shape_result
+from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, project
+from repertory.context.shaping import cite, shape_result
+from repertory.context.tokens import Calibration
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.llm.profiles import ModelProfile, profile_for

@@ -7,7 +7,7 @@ import pytest
 
 import repertory as rp
 from repertory.agents.prompt_limits import PromptLimits
-from repertory.context import Calibration
+from repertory.context.tokens import Calibration
 from repertory.errors import ModelRequestRejected
 from repertory.llm import AnthropicModel, profile_for
 from repertory.llm.estimate import estimate_tokens

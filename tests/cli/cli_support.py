@@ -14,7 +14,8 @@ import msgspec
 from typer.testing import CliRunner
 
 from repertory.cli.app import app
-from repertory.context import EMPTY, Arithmetic, CoverRange, Decision, Projector, StubResult, apply, encode_decision
+from repertory.context import EMPTY, Arithmetic, Decision, Projector, apply, encode_decision
+from repertory.context.plan import CoverRange, StubResult
 from repertory.llm import profile_for
 from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ToolSchema, Usage

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from repertory.context import ContextPolicy, Planner, ResultPolicy, shape_result
+from repertory.context import ContextPolicy, Planner, ResultPolicy
+from repertory.context.shaping import shape_result
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.profiles import CacheRules, ModelProfile, Prices
@@ -201,7 +202,7 @@ def policies(draw: st.DrawFn) -> ContextPolicy:
         stubs=draw(st.sampled_from([True, True, True, False])),
         summaries=draw(st.booleans()),
         patience=draw(st.sampled_from([0.0, 1.0])),
-        borrow=draw(st.booleans()),
+        comfort_tokens=draw(st.sampled_from([None, 0, 2_000])),
         retrieval=draw(st.booleans()),
         show_once=draw(st.sampled_from([True, True, True, False])),
         tools={

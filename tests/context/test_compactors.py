@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import compact, register_compactor
-from repertory.context.compactors import COMPACTORS, on_compactor_failure
+from repertory.context import register_compactor
+from repertory.context.compactors import COMPACTORS, compact, on_compactor_failure
 
 
 def js(value: object) -> str:

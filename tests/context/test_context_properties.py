@@ -23,16 +23,15 @@ from repertory.context import (
     Projector,
     apply,
     encode_decision,
-    expand,
     plan_next,
     project,
     replay,
-    shape_result,
     validate,
 )
-from repertory.context.decisions import CoverRange, CutCall, DropThinking, HoldBack, RemoveResult, StubResult
-from repertory.context.plan import ShortCalls
+from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
 from repertory.context.policy import Rhythm
+from repertory.context.requests import expand
+from repertory.context.shaping import shape_result
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
 from repertory.llm.model import ModelRequest, encode_request
@@ -43,7 +42,7 @@ from repertory.record.requests import RecordedRequest, request_digest
 from repertory.testing.rules import check_body
 
 SYSTEM = (Text("You are careful."),)
-_PLANNED = (CoverRange, CutCall, DropThinking, HoldBack, RemoveResult, StubResult)
+_PLANNED = (CoverRange, DropThinking, HoldBack, RemoveResult, StubResult)
 
 
 def follow(
@@ -118,13 +117,8 @@ def gaps(snapshot: Snapshot, plan: Plan, request: ModelRequest) -> list[int]:
                 ok = all(text_of(block) in shown for block in cover.content)
             case "removed" | "stub":
                 instead = plan.shown[entry.position]
-                if isinstance(instead, ShortCalls):
-                    said = [block.text for block in entry.content if isinstance(block, Text) and block.text.strip()]
-                    # A removed result takes its call along; its own line stands for both.
-                    inputs = [_json(value) for call, value in instead.inputs.items() if call not in plan.removed_calls]
-                    ok = all(words in shown for words in (*said, *inputs))
-                else:
-                    ok = instead.text in shown
+                assert isinstance(instead, StubResult | RemoveResult)
+                ok = instead.text in shown
             case _ if entry.tool_call_id is not None and plan.cover_of(entry.position) is None:
                 ok = entry.tool_call_id in ids
             case _:
@@ -387,7 +381,7 @@ def test_shaping_never_grows_nor_splits(text: str, cap: int, chars: int) -> None
 
 def test_a_pin_by_the_caller_survives_everything() -> None:
     """An entry pinned while the run goes on stays verbatim under stubs, summaries and force."""
-    from repertory.context import pin
+    from repertory.context.requests import pin
 
     story = long_story(40)
     plan = apply(EMPTY, pin(story.snapshot(4), 2, iteration=2))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from context_histories import Story, long_story, planned, profile
 
-from repertory.context import ContextPolicy, MessageEvent, ResultPolicy, events_of
+from repertory.context import ContextPolicy, MessageEvent, ResultPolicy
+from repertory.context.events import events_of
 
 
 def events(story: Story, policy: ContextPolicy, **model: Any) -> list[MessageEvent]:

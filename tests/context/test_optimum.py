@@ -9,11 +9,11 @@ from itertools import accumulate
 import msgspec
 import pytest
 from context_histories import Story, profile
+from repertory.context.ageing import Ageing
+from repertory.context.folding import fold_edits
 
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, apply, project
-from repertory.context.ageing import Ageing
 from repertory.context.decisions import Decision
-from repertory.context.folding import fold_edits
 from repertory.context.live import Live
 from repertory.context.plan import Stub
 from repertory.llm.estimate import estimate_tokens

@@ -11,23 +11,25 @@ from context_histories import PICTURE, Story, long_story, profile
 from repertory.context import (
     EMPTY,
     Arithmetic,
-    CoverRange,
     Decision,
-    DropThinking,
-    Edit,
-    ExpandEntry,
-    HoldBack,
-    PinEntry,
     Plan,
-    RemoveResult,
-    StubResult,
-    UnpinEntry,
     apply,
     decode_decision,
     encode_decision,
     project,
     replay,
     validate,
+)
+from repertory.context.plan import (
+    CoverRange,
+    DropThinking,
+    Edit,
+    ExpandEntry,
+    HoldBack,
+    PinEntry,
+    RemoveResult,
+    StubResult,
+    UnpinEntry,
 )
 from repertory.errors import ContextError, JournalUnreadable
 from repertory.llm.messages import RawBlock, Text

@@ -10,26 +10,21 @@ from context_histories import Story, long_story, planned, profile
 
 from repertory.context import (
     EMPTY,
-    Calibration,
     ContextPolicy,
-    CoverRange,
     Outcome,
     Planner,
     Projector,
-    Prospect,
-    RemoveResult,
     ResultPolicy,
-    StubResult,
     apply,
-    expand,
-    measure,
-    pin,
     plan_next,
-    price_of,
     project,
     validate,
 )
 from repertory.context.live import Live
+from repertory.context.plan import CoverRange, RemoveResult, StubResult
+from repertory.context.pricing import Prospect, price_of
+from repertory.context.requests import expand, pin
+from repertory.context.tokens import Calibration, measure
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import Usage, encode_request

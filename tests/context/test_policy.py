@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from repertory.context import ContextPolicy, ResultPolicy, ResultRules, merge_policies
-from repertory.context.policy import most_aggressive
+from repertory.context import ContextPolicy, ResultPolicy
+from repertory.context.policy import ResultRules, merge_policies, most_aggressive
 from repertory.errors import ConfigurationError
 
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from context_histories import Story, long_story, profile
+from context_histories import long_story, profile
 
-from repertory.context import (
-    EMPTY,
-    ContextPolicy,
-    MessageEvent,
-    ResultPolicy,
-    SummaryRange,
-    added,
-    apply,
-    digest,
-    due_summary,
-    events_of,
-    expand,
-    names_used,
-    pin,
-    plan_next,
-    project,
-)
+from repertory.context import EMPTY, ContextPolicy, MessageEvent, ResultPolicy, apply, plan_next, project
+from repertory.context.events import added, events_of
+from repertory.context.requests import expand, pin
 from repertory.errors import ContextError
-from repertory.llm.messages import Text, ToolUse, text_of
+from repertory.llm.messages import text_of
 from repertory.llm.profiles import ModelProfile
 
 NO_CACHE: ModelProfile = profile(cache=False)
@@ -70,33 +55,6 @@ def test_what_was_expanded_can_be_compacted_again() -> None:
     assert again.representation(story.entries[2]) == "stub"
 
 
-def test_a_summary_is_due_every_so_many_iterations() -> None:
-    """From the start, chained, ending where no call is open; not before its time, and not when switched off."""
-    story = long_story(10)
-    policy = ContextPolicy()
-    assert due_summary(story.snapshot(), EMPTY, policy, iteration=9) is None
-    assert due_summary(story.snapshot(), EMPTY, policy, iteration=10) == SummaryRange(0, 21, "", 0)
-    assert due_summary(story.snapshot(), EMPTY, policy, iteration=19, asked_in=10) is None
-    for off in (ContextPolicy(summaries=False), ContextPolicy(summarize_every=0)):
-        assert due_summary(story.snapshot(), EMPTY, off, iteration=10) is None
-    open_call = story.add("assistant", "assistant", ToolUse("open", "read", {}))
-    found = due_summary(story.snapshot(), EMPTY, policy, iteration=11)
-    assert found is not None
-    assert found.upto == open_call.position
-    assert due_summary(Story().snapshot(), EMPTY, policy, iteration=10) is None
-
-
-def test_the_next_summary_merges_the_one_in_view() -> None:
-    """It is told what stands for the beginning now, and where that ends."""
-    story = long_story(60)
-    plan = plan_next(story.snapshot(), policy=ContextPolicy(), profile=NO_CACHE, iteration=61).plan
-    assert plan.covers
-    found = due_summary(story.snapshot(), plan, ContextPolicy(), iteration=61)
-    assert found is not None
-    assert (found.first, found.previous_upto, found.upto) == (0, plan.start, 121)
-    assert found.previous == text_of(plan.covers[0].content)
-
-
 def test_every_edit_becomes_an_event() -> None:
     """Added, compacted, expired, removed, covered, expanded: with turn, reason, tokens and price."""
     policy = ContextPolicy(
@@ -126,7 +84,7 @@ def test_every_edit_becomes_an_event() -> None:
 
 def test_a_listener_that_fails_cannot_break_the_run() -> None:
     """Its error is handed to the caller to log, and later events still reach it."""
-    from repertory.context import notify
+    from repertory.context.events import notify
 
     heard: list[int] = []
 
@@ -138,44 +96,3 @@ def test_a_listener_that_fails_cannot_break_the_run() -> None:
     failed = notify(listener, added(long_story(2).entries))
     assert heard == [0, 1, 2, 3, 4]
     assert [(event.position, str(error)) for event, error in failed] == [(1, "listener bug")]
-
-
-def test_a_digest_keeps_what_matters_within_its_bound() -> None:
-    """What users want, what was done, what failed, and the names that came up; bounded and deterministic."""
-    story = Story("Port must stay 8443.")
-    story.turn(
-        "def connect_pool(): ...\n" * 20, text="I found connect_pool in db/pool.py", arguments={"path": "db/pool.py"}
-    )
-    story.turn("ERROR: connection refused by db-7.example:5432\n" + "noise\n" * 500, errors=[0])
-    story.say("use the replica")
-    story.add("user", "system", Text("recovered after a crash"))
-    text = digest(story.entries, tokens=300, used=names_used(story.entries))
-    for part in (
-        "Port must stay 8443",
-        "connect_pool",
-        "read(db/pool.py",
-        "connection refused",
-        "user: use the replica",
-        "system: recovered",
-        "iterations 1–2",
-    ):
-        assert part in text
-    assert len(text) <= 1_200
-    assert digest(story.entries, tokens=300, used=names_used(story.entries)) == text
-    assert "Port" not in digest(story.entries, tokens=300, kept=[0])
-
-
-@pytest.mark.parametrize("tokens", [60, 150, 600])
-def test_a_digest_merges_an_earlier_one_and_drops_the_oldest_lines_first(tokens: int) -> None:
-    """Chained over and over it stays within its bound, and the newest work is in it."""
-    previous = ""
-    story = Story()
-    for number in range(30):
-        entries = story.turn(f"value_{number} in lib/file_{number}.py\n" * 30, text=f"step_{number} done")
-        previous = digest(entries, tokens=tokens, previous=previous, used=names_used(entries))
-        assert len(previous) <= tokens * 4
-    assert "file_29.py" in previous
-    assert ("step_29 done" in previous) == (tokens > 60)
-    assert "step_0 done" not in previous
-    assert previous.count("[digest of") == 1
-    assert isinstance(msgspec.json.encode(previous), bytes)

@@ -10,9 +10,10 @@ from context_histories import PICTURE, Story
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import ResultRules, cite, shape_result, stub_of
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
-from repertory.context.stubs import once_stub, removal_of
+from repertory.context.policy import ResultRules
+from repertory.context.shaping import cite, shape_result
+from repertory.context.stubs import once_stub, removal_of, stub_of
 from repertory.llm.messages import Text
 from repertory.record.entries import Retrieved
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from context_histories import Story, planned, profile
 
-from repertory.context import ContextPolicy, CoverRange, Plan, Planner, StubResult
-from repertory.context.plan import Stub
+from repertory.context import ContextPolicy, Plan, Planner
+from repertory.context.plan import CoverRange, Stub, StubResult
 
 OLD = "lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
 NEW = "lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, swap_in, validate
+from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, validate
+from repertory.context.binding import swap_in
 from repertory.llm import Text, ToolResult, ToolUse, profile_for, text_of
 from repertory.llm.messages import RawBlock, Thinking
 from repertory.record.entries import Entry

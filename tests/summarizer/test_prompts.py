@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.context import text_tokens, validate
+from repertory.context import validate
+from repertory.context.tokens import text_tokens
 from repertory.errors import ConfigurationError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse, text_of

@@ -16,7 +16,8 @@ from repertory.agents.alerts import AlertThresholds, Watch
 from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, SummaryRefused, to_record
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
-from repertory.context import EMPTY, MessageEvent, added, notify
+from repertory.context import EMPTY, MessageEvent
+from repertory.context.events import added, notify
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
 from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage

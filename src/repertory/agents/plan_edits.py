@@ -9,9 +9,8 @@ import msgspec
 from repertory.agents.events import ContextEdited, to_record
 from repertory.agents.live import LiveRun
 from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
-from repertory.context.ageing import OWN
-from repertory.context.decisions import CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
 from repertory.context.events import events_of, retrieved
+from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
 from repertory.context.requests import expand, pin
 from repertory.errors import ContextError
 from repertory.record import Entry, Snapshot
@@ -65,7 +64,7 @@ class PlanEdits:
         """Go on with the plan that a decision made. A pin of our own changes hardly anything, so nobody is told."""
         live, arithmetic = self._live, decision.arithmetic
         live.plan = plan
-        covers = sum(isinstance(edit, CoverRange) and edit.strategy not in OWN for edit in decision.edits)
+        covers = sum(isinstance(edit, CoverRange) and edit.strategy != TRAIL for edit in decision.edits)
         self._records.append(
             DecisionMade(
                 run_id=live.run_id,

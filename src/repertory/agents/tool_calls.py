@@ -20,8 +20,7 @@ from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy
 from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
 from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
-from repertory.context import Shaped, shape_result
-from repertory.context.shaping import how_to_get
+from repertory.context.shaping import Shaped, how_to_get, shape_result
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.record import Draft, Entry, Snapshot
@@ -149,6 +148,9 @@ class Caller:
             shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
             told = f"{earlier.note}\n{shown}" if isinstance(shown, str) else (Text(earlier.note), *shown)
             same: dict[str, Any] = {name: getattr(entry, name) for name in Draft.__struct_fields__}
+            shift = len(earlier.note) + 1
+            spans = entry.spans or ((0, len(text_of(entry.content))),)
+            same["spans"] = tuple((start + shift, end + shift) for start, end in spans)
             same["content"] = (ToolResult(use.id, told),)
             draft = Draft(**same)
         again = {"iteration": iteration, "tool_call_id": use.id, "deduplicated_from": earlier.call_id}
@@ -218,6 +220,7 @@ class Caller:
             content_id=shaped.content_id,
             original_length=shaped.original_length,
             gist=shaped.gist,
+            spans=shaped.spans,
             url=output.url,
             facts=output.facts,
             retrieved=output.retrieved,

@@ -19,7 +19,8 @@ from repertory.agents.plan_edits import PlanEdits
 from repertory.agents.policies import layered_policy, system_text
 from repertory.agents.prompt_limits import PromptLimits
 from repertory.agents.summary_requests import SummaryRequests
-from repertory.context import Decision, Planner, Projector, apply, decode_decision, swap_in, validate
+from repertory.context import Decision, Planner, Projector, apply, decode_decision, validate
+from repertory.context.binding import swap_in
 from repertory.context.requests import priced
 from repertory.context.tokens import Calibration
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch

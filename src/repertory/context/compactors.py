@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from repertory.context.cutting import first_chars, kind_of_text
-from repertory.context.names import clip, trouble_lines
+from repertory.context.cutting import clip, first_chars, kind_of_text
+from repertory.context.lines import trouble_lines
 
 _SNIPPET = 200  # characters of a search result's snippet, at most
 _FIRST_FIELDS = 5

@@ -68,6 +68,12 @@ def first_chars(text: str, limit: int, kind: TextKind | None = None) -> str:
     return text[: _boundary_before(text, limit, kind or kind_of_text(text))]
 
 
+def clip(text: str, limit: int) -> str:
+    """One line of at most ``limit`` characters."""
+    text = " ".join(text[: limit * 4].split())
+    return text if len(text) <= limit else text[: safe_cut(text, limit - 1)].rstrip() + "…"
+
+
 class Cut(msgspec.Struct, frozen=True):
     """A text without its middle.
 

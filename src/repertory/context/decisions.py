@@ -1,110 +1,32 @@
-"""Edits of the plan, and decisions: edits with their reason and arithmetic, as they are journalled."""
+"""Decisions: edits of the plan with their reason and arithmetic, as they are made, applied and journalled."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from repertory._frozen import freeze_fields
-from repertory.errors import JournalUnreadable
-from repertory.llm.messages import Block, Json, decode_block, encode_block
-
-
-class StubResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Show a stub instead of a result."""
-
-    position: int
-    text: str
-    tokens: int
-    was_tokens: int
-
-
-class RemoveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Take a result and its call out of view; ``text`` is the line that remains."""
-
-    position: int
-    call_id: str
-    text: str
-    tokens: int
-    was_tokens: int
-
-
-class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a summary stand for a range: for some of the covers there are, or what follows them. See ``Cover``."""
-
-    first: int
-    last: int
-    content: tuple[Block, ...]
-    tokens: int
-    was_tokens: int
-    kept: tuple[int, ...] = ()
-    summary_id: str = ""
-    strategy: str = "extractive"
-    replaced_tokens: int = 0
-    restated_at: int = -1
-
-
-class CutCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Show calls of one turn with shorter arguments: ``inputs`` has them by the call's id. They stay JSON objects."""
-
-    position: int
-    inputs: dict[str, Json]
-    tokens: int
-    was_tokens: int
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "inputs")
-
-
-class HoldBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Write nothing from a position on to the prompt cache with this request: the next will show it otherwise."""
-
-    position: int
-
-
-class ExpandEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Show an entry again: as it stands in the ledger (``content`` is None), or other content such as the
-    whole or a part out of the content store."""
-
-    position: int
-    tokens: int
-    was_tokens: int
-    content: tuple[Block, ...] | None = None
-
-
-class PinEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep an entry in view verbatim, whatever happens around it.
-
-    Attributes:
-        until: The last iteration for which it is meant; whoever pinned it takes the pin off then. 0 for good.
-    """
-
-    position: int
-    until: int = 0
-
-
-class UnpinEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Let an entry be treated like any other again."""
-
-    position: int
-
-
-class DropThinking(msgspec.Struct, frozen=True, kw_only=True):
-    """Show no reasoning of the entries below a position: on a binding model an edit of the past invalidates it."""
-
-    position: int
-
-
-Edit: TypeAlias = (
-    StubResult | RemoveResult | CoverRange | CutCall | HoldBack | ExpandEntry | PinEntry | UnpinEntry | DropThinking
+from repertory.context.plan import (
+    EMPTY,
+    CoverRange,
+    DropThinking,
+    Edit,
+    ExpandEntry,
+    HoldBack,
+    PinEntry,
+    Plan,
+    RemoveResult,
+    StubResult,
+    UnpinEntry,
 )
+from repertory.errors import JournalUnreadable
+from repertory.llm.messages import Json, decode_block, encode_block
 
 _EDITS: dict[str, type[Any]] = {
     "stub": StubResult,
     "remove": RemoveResult,
     "cover": CoverRange,
-    "cut-call": CutCall,
     "hold-back": HoldBack,
     "expand": ExpandEntry,
     "pin": PinEntry,
@@ -181,21 +103,47 @@ def _tokens(count: int) -> str:
     return f"{count / 1000:.1f}k tokens" if abs(count) >= 1000 else f"{count} tokens"
 
 
+def apply(plan: Plan, decision: Decision) -> Plan:
+    """Make the plan that a decision asks for.
+
+    Raises:
+        ContextError: An edit does not fit the plan.
+    """
+    after = plan.edited(decision.edits)
+    pins_alone = all(isinstance(edit, PinEntry | UnpinEntry) for edit in decision.edits)
+    below = any(edit.position < plan.start for edit in decision.edits if isinstance(edit, PinEntry | UnpinEntry))
+    if pins_alone and not below and after.shown == plan.shown:
+        return msgspec.structs.replace(plan, pins=after.pins)
+    return msgspec.structs.replace(
+        after,
+        edges=(*plan.edges, decision.edge)[-2:] if decision.edge else plan.edges,
+        epoch=plan.epoch + 1,
+        decided_at=decision.position,
+        held_before=plan.held,
+        counted_at=decision.position if decision.counted else plan.counted_at,
+        cached_to=(after.held or decision.position) if decision.counted else -1,
+        bank=decision.arithmetic.bank if decision.counted else plan.bank,
+        owed=decision.arithmetic.owed if decision.counted else plan.owed,
+    )
+
+
+def replay(bodies: Iterable[Json]) -> Plan:
+    """Make the plan of a run again from its journalled decisions, in order."""
+    plan = EMPTY
+    for body in bodies:
+        plan = apply(plan, decode_decision(body))
+    return plan
+
+
 # --- the journal's form -----------------------------------------------------------------------------------
 
 
 def encode_decision(decision: Decision) -> Json:
     """Write a decision as the body of a ``DecisionMade`` record."""
-    return {
-        "kind": decision.kind,
-        "reason": decision.reason,
-        "iteration": decision.iteration,
-        "position": decision.position,
-        "edge": decision.edge,
-        "counted": decision.counted,
-        "arithmetic": msgspec.to_builtins(decision.arithmetic),
-        "edits": [_encode_edit(edit) for edit in decision.edits],
-    }
+    body = {name: getattr(decision, name) for name in decision.__struct_fields__}
+    body["arithmetic"] = msgspec.to_builtins(decision.arithmetic)
+    body["edits"] = [_encode_edit(edit) for edit in decision.edits]
+    return body
 
 
 def decode_decision(body: Json) -> Decision:
@@ -205,16 +153,10 @@ def decode_decision(body: Json) -> Decision:
         JournalUnreadable: It is not a decision that this version knows.
     """
     try:
-        return Decision(
-            kind=body["kind"],
-            reason=body["reason"],
-            iteration=body["iteration"],
-            position=body["position"],
-            edge=body["edge"],
-            counted=body["counted"],
-            arithmetic=msgspec.convert(body["arithmetic"], type=Arithmetic),
-            edits=tuple(_decode_edit(edit) for edit in body["edits"]),
-        )
+        fields = {name: body[name] for name in Decision.__struct_fields__}
+        fields["arithmetic"] = msgspec.convert(body["arithmetic"], type=Arithmetic)
+        fields["edits"] = tuple(_decode_edit(edit) for edit in body["edits"])
+        return Decision(**fields)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise JournalUnreadable(f"a journalled decision cannot be read: {error!r}") from error
 
@@ -232,11 +174,9 @@ def _encode_edit(edit: Edit) -> Json:
 def _decode_edit(raw: Json) -> Edit:
     fields = dict(raw)
     kind = _EDITS[fields.pop("edit")]
-    content = fields.pop("content", None)
-    plain: Any = kind
-    if "content" in kind.__struct_fields__:
-        fields["content"] = None if content is None else tuple(decode_block(block) for block in content)
-    if "kept" in fields:
-        fields["kept"] = tuple(fields["kept"])
-    edit: Edit = plain(**fields)
+    for name, value in fields.items():
+        if name == "content" and value is not None:
+            value = tuple(decode_block(block) for block in value)  # noqa: PLW2901
+        fields[name] = tuple(value) if isinstance(value, list) else value
+    edit: Edit = kind(**fields)
     return edit

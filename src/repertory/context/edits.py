@@ -1,191 +1,344 @@
-"""Which edits a moment allows, and what they say: stubs, removals, and summaries of what is old."""
+"""Edits of the past: what stands for a stretch or for one result from now on, and what makes a prompt fit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
-from repertory.context.decisions import CoverRange, DropThinking, Edit, RemoveResult, StubResult
-from repertory.context.extractive import digest, names_used
+from repertory.context.cutting import cut
+from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
-from repertory.context.plan import Removed, Stub
+from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, RemoveResult, StubResult
 from repertory.context.policy import ResultRules
-from repertory.context.stubs import removal_of, stub_of, superseded_stub
-from repertory.context.tokens import shown_tokens, text_tokens
-from repertory.llm.estimate import estimate_tokens
+from repertory.context.stubs import (
+    Why,
+    lines_stub,
+    removal_of,
+    stub_of,
+    superseded_stub,
+    tool_text,
+    viewed_stub,
+    whole_of,
+    words_asked_for,
+)
+from repertory.context.tokens import Calibration, shown_tokens, text_tokens
+from repertory.context.trail import Trail, call_counts, calls_of, log_head, room_of
+from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
-_STUB_HEAD = 45  # tokens of a stub's first line and of the block around it
-_LEAST_SAVED = 40  # tokens; a stub that saves less is not made
-_STRICT_STUB = 120  # characters that strict rhythm leaves of a result outside its window
-_LEAST_FOLDED = 300  # tokens; a digest of less would hardly be shorter
-_HEAD_TOKENS = 30  # of the line that says of a summary what it is
-_WITH_HEAD = ("extractive", "provider")  # strategies whose summaries say themselves what they are
-_MOST_COVERS = 8  # then the program's own digests are merged
+_LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that saves less is not made
+_FEW = 3  # results that a recovery keeps (FEATURES.md C9)
+_CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps (C9)
+_HEADROOM = 0.8  # of a limit, so that the next prompts fit too
 
 
-class CanEdit:
-    """What may be edited now.
+class Editor:
+    """Makes the edits of one run."""
 
-    Attributes:
-        live: The view.
-        keep_from: Everything from this position on stays as it is.
-        old: Results that may be compacted, oldest first, with their rules.
-        gone: Results that are to be removed.
-        summary: The summary to swap in; None where none fits.
-        fold: Where the program's own digest is to end, not included; 0 where none is due.
-        covered_to: Where what is old ends that the summary or the digest stands for.
-    """
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
 
-    def __init__(
-        self,
-        live: Live,
-        iteration: int,
-        summaries: Sequence[SummaryStored],
-        *,
-        keep_recent: int | None = None,
-        fold: bool = False,
-    ) -> None:
-        """Look at a view.
+    # --- stretches ----------------------------------------------------------------------------------------
+
+    def fold(self, live: Live, snapshot: Sequence[Entry], upto: int, *, users: bool = True) -> list[CoverRange]:
+        """Let the trail stand for everything uncovered up to a position.
+
+        What was said between user and agent stays word for word, in its place and its role: a cover begins with it, and
+        a new one begins behind it.
 
         Args:
             live: The view.
-            iteration: The iteration whose request is planned.
-            summaries: Those that may be swapped in.
-            keep_recent: How many of the newest results to keep; None for what the policy says.
-            fold: Whether to make a digest of everything old, however little it is.
+            snapshot: The ledger.
+            upto: A position at which no call is open.
+            users: Whether what was said stays; else it goes into the trail too, but for the task.
         """
-        self.live = live
-        self._iteration = iteration
-        policy = live.policy
-        self._strict = policy.rhythm == "strict" and keep_recent is None
-        self._keep = policy.keep_recent if keep_recent is None else keep_recent
-        if self._strict:
-            self.keep_from = live.cut_at_turn(iteration - policy.window)
-        else:
-            seen = [
-                e.position for e in live.results if e.position < live.last_turn and e.position not in live.superseded
-            ]
-            recent = seen[-self._keep :] if self._keep else []
-            self.keep_from = live.cut_before(min([*recent, live.last_turn]))
-        self.summary = best_summary(live, summaries, self.keep_from) if policy.summaries else None
-        self.fold = 0
-        if self.summary is None and self.keep_from > live.plan.start:
-            patience = 2 * policy.summarize_every or 30
-            replaced = live.before(self.keep_from) - live.covered - live.spoken_tokens(self.keep_from)
-            worth = replaced > _LEAST_FOLDED
-            if worth and (fold or (policy.summaries and live.turns_before(self.keep_from) > patience)):
-                self.fold = self.keep_from
-        self.covered_to = self.summary.last + 1 if self.summary else self.fold
-        expired = {entry.position: rules for entry, rules in live.expired(iteration)}
-        self.gone = [
-            entry
-            for entry, rules in live.expired(iteration)
-            if entry.position >= self.covered_to and rules.expiration_mode == "remove"
-        ]
-        self.old = self._compactable(expired) if policy.stubs else []
+        edits: list[CoverRange] = []
+        first = live.plan.start
 
-    def _compactable(self, expired: dict[int, ResultRules]) -> list[tuple[Entry, ResultRules]]:
-        live = self.live
-        gone = {entry.position for entry in self.gone}
-        found: list[tuple[Entry, ResultRules]] = []
-        count = len(live.results)
-        for at, entry in enumerate(live.results):
-            if entry.position < self.covered_to or entry.position in gone or entry.position > live.last_turn:
+        def stays(entry: Entry) -> bool:
+            return entry.kind == "task" or (users and live.stays(entry))
+
+        while first < upto:
+            last = first
+            while last + 1 < upto and not (stays(snapshot[last + 1]) and not stays(snapshot[last])):
+                last += 1
+            covered = snapshot[first : last + 1]
+            log = self.trail.text(first, last + 1, talk=not users)
+            span = covered[0].iteration, covered[-1].iteration
+            head = log_head(*span, retrieval=live.policy.retrieval)
+            text = f"{head}\n{log}" if log else ""
+            edits.append(
+                CoverRange(
+                    first=first,
+                    last=last,
+                    content=(Text(text),) if text else (),
+                    tokens=text_tokens(text) if text else 0,
+                    was_tokens=live.before(last + 1) - live.before(first),
+                    kept=tuple(entry.position for entry in covered if stays(entry)),
+                    strategy=TRAIL,
+                    iterations=span,
+                    replaced_tokens=sum(entry.tokens for entry in covered),
+                )
+            )
+            first = last + 1
+        return edits
+
+    def condense(self, live: Live, snapshot: Sequence[Entry], most: int) -> list[CoverRange]:
+        """Say the older three quarters of the trail shorter, oldest first, until all of it has about so many tokens.
+
+        First a line for each call is left, then how often each tool was called; stretches of the last kind become one.
+        What was said stays.
+        """
+        covers = [cover for cover in live.plan.covers if cover.strategy == TRAIL]
+        total = sum(cover.tokens for cover in covers)
+        older, seen = list[CoverRange](), 0
+        for cover in covers:
+            seen += cover.tokens
+            if seen <= total * 3 // 4:
+                older.append(cover)
+        edits: list[CoverRange] = []
+        for level in (1, 2):
+            groups = [[cover] for cover in older if cover.level < level] if level == 1 else _groups(older)
+            edits, left = [], total
+            for group in groups:
+                if left <= most:
+                    break
+                edit = self._condensed(live, snapshot, group, level)
+                if edit.tokens < edit.was_tokens:
+                    left -= edit.was_tokens - edit.tokens
+                    edits.append(edit)
+            if left <= most:
+                break
+        return edits
+
+    def _condensed(self, live: Live, snapshot: Sequence[Entry], group: Sequence[CoverRange], level: int) -> CoverRange:
+        first, last = group[0].first, group[-1].last
+        entries = [entry for entry in snapshot[first : last + 1] if entry.role == "assistant"]
+        span = snapshot[first].iteration, snapshot[last].iteration
+        head = log_head(*span, retrieval=live.policy.retrieval, level=level)
+        body = calls_of(entries) if level == 1 else call_counts(entries)
+        text = f"{head}\n{body}" if body else ""
+        return CoverRange(
+            first=first,
+            last=last,
+            content=(Text(text),) if text else (),
+            tokens=text_tokens(text) if text else 0,
+            was_tokens=sum(cover.tokens for cover in group),
+            kept=group[0].kept,
+            strategy=TRAIL,
+            iterations=span,
+            level=level,
+            replaced_tokens=sum(cover.replaced_tokens for cover in group),
+        )
+
+    def swap(self, live: Live, snapshot: Sequence[Entry], summary: SummaryStored) -> CoverRange:
+        """Let a summary stand for its range."""
+        upto = summary.last + 1
+        replaced = [cover for cover in live.plan.covers if summary.first <= cover.first and cover.last <= summary.last]
+        end = max([cover.last + 1 for cover in replaced], default=live.plan.start)
+        fresh = snapshot[max(end, summary.first) : upto]
+        kept = [position for cover in replaced for position in cover.kept]
+        kept += [entry.position for entry in fresh if live.stays(entry)]
+        uncovered = max(0, live.before(upto) - live.covered) if upto > live.plan.start else 0
+        return CoverRange(
+            first=summary.first,
+            last=summary.last,
+            content=summary.content,
+            tokens=summary.tokens,
+            was_tokens=uncovered + sum(cover.tokens for cover in replaced),
+            kept=tuple(sorted(kept)),
+            summary_id=summary.summary_id,
+            strategy=summary.strategy,
+            iterations=(snapshot[summary.first].iteration, snapshot[summary.last].iteration),
+            replaced_tokens=sum(cover.replaced_tokens for cover in replaced) + sum(entry.tokens for entry in fresh),
+        )
+
+    # --- single results -----------------------------------------------------------------------------------
+
+    def shorten(self, live: Live, snapshot: Sequence[Entry], entry: Entry, why: Why, rules: ResultRules) -> StubResult:
+        """Let a stub stand for a result: what its policy asks for, else the lines that tell most."""
+        asked = words_asked_for(entry, rules, live.gist(entry))
+        if asked:
+            text = stub_of(entry, rules, why, asked)
+        else:
+            length = entry.original_length or len(tool_text(entry))
+            room = rules.compact_length if why == "expired" else room_of(length, rules.importance)
+            lines, of = self.trail.lines_of(entry, snapshot, room)
+            text = lines_stub(entry, rules, why, lines, of)
+        return _stubbed(entry, text, why)
+
+    def shorten_old(self, live: Live, snapshot: Sequence[Entry], keep: int | None = None) -> list[Edit]:
+        """Shorten all results that the model has seen but the newest ``keep``; None for what the policy says."""
+        seen = [entry for entry in live.results if entry.position < live.last_turn]
+        old = seen[: max(0, len(seen) - (live.policy.keep_recent if keep is None else keep))]
+        stubs = (self.shorten(live, snapshot, entry, "shortened", live.rules(entry.tool)) for entry in old)
+        return list(worthwhile(stubs))
+
+    def supersede(self, live: Live, snapshot: Sequence[Entry], first: int) -> list[StubResult]:
+        """Shorten the results from a position on that a newer one holds in full: what they gave stands there."""
+        edits: list[StubResult] = []
+        for entry in live.results if live.policy.stubs else ():
+            newer = live.superseded.get(entry.position)
+            whole = newer is not None and not isinstance(live.plan.shown.get(newer), StubResult | RemoveResult)
+            if newer is not None and whole and first <= entry.position < live.last_turn:
+                edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer]), "superseded"))
+        return worthwhile(edits)
+
+    def expire(self, live: Live, snapshot: Sequence[Entry], iteration: int, first: int) -> list[Edit]:
+        """Remove or shorten the results from a position on whose time is up."""
+        edits: list[Edit] = []
+        for entry, rules in live.expired(iteration):
+            if entry.position < first:
                 continue
-            rules = expired.get(entry.position) or live.rules(entry.tool)
-            if entry.position not in expired and entry.position not in live.superseded:
-                if self._strict:
-                    if self._iteration - entry.iteration <= live.policy.window * rules.importance:
-                        continue
-                    rules = msgspec.structs.replace(rules, compact_length=min(_STRICT_STUB, rules.compact_length))
-                elif count - 1 - at < self._keep * rules.importance:
-                    continue
-            if entry.tokens - _stub_tokens(rules) >= _LEAST_SAVED:
-                found.append((entry, rules))
-        return found
+            if rules.expiration_mode == "remove":
+                text = removal_of(entry, rules)
+                was = shown_tokens(entry, live.plan)
+                call_id, tokens = entry.tool_call_id or "", text_tokens(text)
+                edits.append(
+                    RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=tokens, was_tokens=was)
+                )
+            elif live.policy.stubs:
+                edits.extend(worthwhile([self.shorten(live, snapshot, entry, "expired", rules)]))
+        return edits
+
+    def strictly(
+        self, live: Live, snapshot: Sequence[Entry], iteration: int, summaries: Sequence[SummaryStored]
+    ) -> list[Edit]:
+        """Every policy at once, as the documents say: what strict rhythm does before each request."""
+        policy, edits = live.policy, list[Edit]()
+        edge = live.cut_at_turn(iteration - policy.window)
+        summary = best_summary(live, summaries, edge) if policy.summaries else None
+        start = live.plan.start
+        if summary is not None:
+            edits.append(self.swap(live, snapshot, summary))
+            start = summary.last + 1
+        elif policy.summaries and live.turns_before(edge) > 2 * (policy.summarize_every or live.policy.window):
+            # No summary has come for two intervals: the program's own stands in, so that the window stays one.
+            self.trail.write(snapshot, edge)
+            edits += self.fold(live, snapshot, edge)
+            start = edge
+        edits += self.expire(live, snapshot, iteration, start)
+        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+        recent = {entry.position for entry in live.results[-policy.keep_recent :]} if policy.keep_recent else set[int]()
+        for entry in live.results if policy.stubs else ():
+            rules = live.rules(entry.tool)
+            old = iteration - entry.iteration > policy.window * rules.importance or entry.position not in recent
+            if old and start <= entry.position < live.last_turn and entry.position not in taken:
+                asked = words_asked_for(entry, rules, live.gist(entry))
+                text = stub_of(entry, rules, "shortened", asked) if asked else viewed_stub(entry, rules)
+                edits.extend(worthwhile([_stubbed(entry, text, "shortened")]))
+        return edits
+
+    # --- making it fit ------------------------------------------------------------------------------------
+
+    def make_fit(
+        self,
+        live: Live,
+        snapshot: Sequence[Entry],
+        *,
+        head: int,
+        calibration: Calibration,
+        limit: int,
+        bound: str,
+        gently: bool = False,
+    ) -> list[Edit]:
+        """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
+
+        Args:
+            live: The view.
+            snapshot: The ledger.
+            head: Estimate of system text and tools.
+            calibration: Makes tokens of estimates.
+            limit: Tokens that the prompt may have.
+            bound: What sets that limit, for the error.
+            gently: Whether the window and what users said stay in any case; then nothing is raised.
+
+        Raises:
+            ContextOverflow: Even at its smallest it does not fit.
+        """
+        keep = live.policy.keep_recent
+        steps: list[Callable[[], list[Edit]]] = [
+            lambda: list(self.supersede(live, snapshot, live.plan.start)),
+            lambda: self._behind(live, snapshot, keep),
+            lambda: self._behind(live, snapshot, keep, condense_to=limit // 4),
+        ]
+        if not gently:
+            steps += [
+                lambda: self._behind(live, snapshot, _FEW, condense_to=limit // 4),
+                lambda: self._behind(live, snapshot, 0, condense_to=limit // 8),
+                lambda: self._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
+                lambda: [
+                    *self._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
+                    *_cut_newest(live),
+                ],
+            ]
+        fitting: list[Edit] | None = None
+        smallest, least, best = calibration.real_tokens(head + live.tokens), live, list[Edit]()
+        for step in steps:
+            edits = step()
+            if not edits:
+                continue
+            after = _after(live, snapshot, edits)
+            size = calibration.real_tokens(head + after.tokens)
+            if size < smallest:
+                smallest, least, best = size, after, edits
+            if size <= limit * _HEADROOM:
+                return edits
+            if size <= limit and fitting is None:
+                fitting = edits
+        if fitting is None and gently:
+            return best
+        if fitting is None:
+            raise ContextOverflow(
+                f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent{bound and f' ({bound})'}; "
+                f"it has {_parts(least, head, smallest)}; make the largest of these smaller, or raise the limit"
+            )
+        return fitting
+
+    def _behind(
+        self, live: Live, snapshot: Sequence[Entry], keep: int, *, condense_to: int | None = None, users: bool = True
+    ) -> list[Edit]:
+        """Fold everything in front of the newest results that the model has seen; shorten the trail as well."""
+        edits: list[Edit] = []
+        if condense_to is not None:
+            edits += self.condense(live, snapshot, condense_to)
+        upto = live.plan.start
+        if live.policy.summaries:
+            seen = [e.position for e in live.results if e.position < live.last_turn]
+            upto = max(upto, live.cut_before(min([*seen[-keep:], live.last_turn] if keep else [live.last_turn])))
+            self.trail.write(snapshot, upto)
+            edits += self.fold(live, snapshot, upto, users=users)
+        elif live.policy.stubs:
+            edits += self.shorten_old(live, snapshot, keep)
+        return edits
 
 
 def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:
     """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
     starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
+    ends = {cover.last for cover in live.plan.covers}
     fitting = [
         summary
         for summary in summaries
-        if summary.first in starts
-        and live.plan.start <= summary.last < upto
-        and live.cut_before(summary.last + 1) == summary.last + 1
-        and summary.tokens + _HEAD_TOKENS < live.before(summary.last + 1) - (live.covered if summary.first else 0)
+        if summary.strategy != "provider"
+        and summary.first in starts
+        and summary.last < upto
+        and (summary.last in ends or live.plan.start <= summary.last == live.cut_before(summary.last + 1) - 1)
+        and summary.tokens < live.view_tokens(summary.first, summary.last + 1)
     ]
     return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
 
 
-def compose(able: CanEdit, snapshot: Sequence[Entry], *, users: bool = True) -> list[Edit]:
-    """Make the edits.
-
-    Args:
-        able: What may be edited.
-        snapshot: The ledger.
-        users: Whether what users said stays verbatim under a digest.
-    """
-    live = able.live
-    edits: list[Edit] = []
-    start = live.plan.start
-    used: set[str] = names_used(snapshot[start:]) if able.old or able.fold else set()
-    if able.summary is not None:
-        edits.append(swap(live, snapshot, able.summary, users=users))
-    elif able.fold:
-        edits.append(_fold(live, snapshot, able.fold, used, users=users))
-    edits += [_removal(live, entry) for entry in able.gone]
-    newer = {stub.position: stub for stub in supersede(live, snapshot, able.covered_to)} if able.old else {}
-    stubs = (newer.get(entry.position) or _stub(live, entry, rules, used) for entry, rules in able.old)
-    edits += [stub for stub in stubs if stub.tokens < stub.was_tokens]
-    return edits
-
-
-def supersede(live: Live, snapshot: Sequence[Entry], first: int) -> list[StubResult]:
-    """Shorten the results from a position on whose call was made again since: what they gave is no longer so."""
-    edits: list[StubResult] = []
-    for entry in live.results if live.policy.stubs else ():
-        newer = live.superseded.get(entry.position)
-        whole = newer is not None and not isinstance(live.plan.shown.get(newer), Stub | Removed)
-        if newer is not None and whole and first <= entry.position < live.last_turn:
-            edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer])))
-    return [edit for edit in edits if edit.was_tokens - edit.tokens >= _LEAST_SAVED]
-
-
-def _removal(live: Live, entry: Entry) -> RemoveResult:
-    text = removal_of(entry, live.rules(entry.tool))
-    was, call_id = shown_tokens(entry, live.plan), entry.tool_call_id or ""
-    return RemoveResult(position=entry.position, call_id=call_id, text=text, tokens=text_tokens(text), was_tokens=was)
-
-
-def _stub(live: Live, entry: Entry, rules: ResultRules, used: set[str]) -> StubResult:
-    return _stubbed(entry, stub_of(entry, rules, used=used, summary=live.gist(entry)))
-
-
-def _stubbed(entry: Entry, text: str) -> StubResult:
-    return StubResult(position=entry.position, text=text, tokens=text_tokens(text) + 15, was_tokens=entry.tokens)
-
-
-def expiries(live: Live, snapshot: Sequence[Entry], iteration: int, first: int) -> list[Edit]:
-    """Remove or shorten the results from a position on whose time is up."""
-    expired = [
-        (entry, rules)
-        for entry, rules in live.expired(iteration)
-        if entry.position >= first and (live.policy.stubs or rules.expiration_mode == "remove")
-    ]
-    if not expired:
-        return []
-    used = names_used(snapshot[live.plan.start :])
-    edits = [
-        _removal(live, entry) if rules.expiration_mode == "remove" else _stub(live, entry, rules, used)
-        for entry, rules in expired
-    ]
-    return [edit for edit in edits if edit.tokens < edit.was_tokens]
+def _groups(covers: Sequence[CoverRange]) -> list[list[CoverRange]]:
+    """Neighbouring covers that may become one: only the first of them keeps something in view."""
+    groups: list[list[CoverRange]] = []
+    for cover in covers:
+        if groups and not cover.kept and groups[-1][-1].last + 1 == cover.first:
+            groups[-1].append(cover)
+        else:
+            groups.append([cover])
+    return groups
 
 
 def drop_thinking(live: Live) -> DropThinking:
@@ -193,95 +346,42 @@ def drop_thinking(live: Live) -> DropThinking:
     return DropThinking(position=live.position)
 
 
-def swap(live: Live, snapshot: Sequence[Entry], summary: SummaryStored, *, users: bool) -> CoverRange:
-    """Let a summary stand for its range, under a line that says what it is: it stands among what the user says."""
-    content = summary.content
-    if summary.strategy not in _WITH_HEAD:
-        until = snapshot[summary.last].iteration
-        span = f"iterations {max(1, snapshot[summary.first].iteration)}–{until}" if until else "the beginning"
-        content = (Text(f"[summary of {span}, written from the record; not the user's words]"), *content)
-    return _cover(
-        live,
-        snapshot,
-        first=summary.first,
-        upto=summary.last + 1,
-        content=content,
-        tokens=summary.tokens + estimate_tokens(content) - estimate_tokens(summary.content),
-        summary_id=summary.summary_id,
-        strategy=summary.strategy,
-        users=users,
-    )
+def worthwhile(edits: Iterable[StubResult]) -> list[StubResult]:
+    """Those stubs that save more than a stub's first line."""
+    return [edit for edit in edits if edit.was_tokens - edit.tokens >= _LEAST_SAVED]
 
 
-def _fold(live: Live, snapshot: Sequence[Entry], upto: int, used: set[str], *, users: bool) -> CoverRange:
-    """Cover what is old with a digest: beside the summaries so far, or merged with them when they are many."""
-    plan, policy = live.plan, live.policy
-    texts = [text_of(cover.content) for cover in plan.covers]
-    many = len(texts) >= _MOST_COVERS or sum(cover.tokens for cover in plan.covers) > 4 * policy.summary_tokens
-    merge = many and all(texts)  # a provider's signed block has no text to merge
-    first = 0 if merge else plan.start
-    replaced = live.before(upto) - live.covered
-    kept = _kept(live, snapshot, first, upto, users=users)
-    text = digest(
-        snapshot[plan.start : upto],
-        tokens=policy.summary_tokens * 2 if merge else min(policy.summary_tokens, replaced // 2),
-        previous="\n".join(texts) if merge else "",
-        kept=kept,
-        used=used,
-        retrieval=policy.retrieval,
-    )
-    return _cover(
-        live,
-        snapshot,
-        first=first,
-        upto=upto,
-        content=(Text(text),),
-        tokens=text_tokens(text),
-        summary_id="",
-        strategy="extractive",
-        users=users,
-    )
+def _stubbed(entry: Entry, text: str, why: Why) -> StubResult:
+    tokens = text_tokens(text) + 15  # the block around it
+    return StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens, why=why)
 
 
-def _cover(
-    live: Live,
-    snapshot: Sequence[Entry],
-    *,
-    first: int,
-    upto: int,
-    content: tuple[object, ...],
-    tokens: int,
-    summary_id: str,
-    strategy: str,
-    users: bool,
-) -> CoverRange:
-    plan = live.plan
-    replaced = [cover for cover in plan.covers if cover.first >= first]
-    return CoverRange(
-        first=first,
-        last=upto - 1,
-        content=content,  # type: ignore[arg-type]
-        tokens=tokens,
-        was_tokens=live.before(upto) - live.covered + sum(cover.tokens for cover in replaced),
-        kept=_kept(live, snapshot, first, upto, users=users),
-        summary_id=summary_id,
-        strategy=strategy,
-        replaced_tokens=sum(cover.replaced_tokens for cover in replaced)
-        + sum(entry.tokens for entry in snapshot[plan.start : upto]),
-    )
+def _after(live: Live, snapshot: Sequence[Entry], edits: list[Edit]) -> Live:
+    decision = Decision(kind="", reason="", iteration=0, position=len(snapshot), edits=tuple(edits))
+    return Live(apply(live.plan, decision), live.policy, snapshot, like=live)
 
 
-def _kept(live: Live, snapshot: Sequence[Entry], first: int, upto: int, *, users: bool) -> tuple[int, ...]:
-    """What stays verbatim under a summary. Pins do too, by themselves, and so they end when they are taken off."""
-    before = [position for cover in live.plan.covers if cover.first >= first for position in cover.kept]
-    found: list[int] = []
-    for position in [*before, *(p for p in live.spoken if p < upto)]:
-        entry = snapshot[position]
-        said = entry.kind == "user-input" and users and live.policy.keep_user_input
-        if entry.kind == "task" or said or live.rules(entry.tool).pin:
-            found.append(position)
-    return tuple(sorted(found))
+def _parts(view: Live, head: int, tokens: int) -> str:
+    """What a prompt of so many tokens consists of, for a person who has to make it smaller."""
+    stays = view.restated(view.position)
+    newest = view.tokens - view.before(view.last_turn)
+    newest -= view.spoken_tokens(view.position) - view.spoken_tokens(view.last_turn)
+    parts = {
+        "of instructions and tools": head,
+        "of the task, what was said and what is pinned": stays,
+        "of the newest turn": newest,
+        "of older turns and what stands for them": view.tokens - stays - newest,
+    }
+    share = tokens / max(1, head + view.tokens)
+    return ", ".join(f"{round(part * share):,} {name}" for name, part in parts.items())
 
 
-def _stub_tokens(rules: ResultRules) -> int:
-    return _STUB_HEAD + rules.compact_length // 4
+def _cut_newest(live: Live) -> list[Edit]:
+    """Cut the results that came last, which no model has seen yet."""
+    edits: list[Edit] = []
+    for entry in live.results:
+        found = cut(text_of(entry.content), _CUT_CHARS) if entry.position >= live.last_turn else None
+        if found is not None:
+            how = whole_of(entry, live.rules(entry.tool))
+            edits.append(_stubbed(entry, f"{found.text}\n[shortened because the context is full{how}]", "cut"))
+    return edits

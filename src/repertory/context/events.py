@@ -7,11 +7,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory.context.decisions import CoverRange, Decision, ExpandEntry, RemoveResult, StubResult
+from repertory.context.decisions import Decision
+from repertory.context.plan import CoverRange, ExpandEntry, RemoveResult, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, most_aggressive
 from repertory.record.entries import Entry
-
-_SUPERSEDED = "[superseded: "  # how the stub begins of a result whose call was made again
 
 LifecycleKind: TypeAlias = Literal["added", "compacted", "expired", "removed", "covered", "expanded"]
 
@@ -155,11 +154,11 @@ def _reason(
     if expired is not None:
         turns = max(1, expired.expiration_turns)
         why = f"expired after {turns} iteration{'s' * (turns != 1)}"
-    elif isinstance(edit, StubResult) and edit.text.startswith(_SUPERSEDED):
+    elif isinstance(edit, StubResult) and edit.why == "superseded":
         why = "the same was called again since"
     elif strict and isinstance(edit, CoverRange):
         first, until = max(1, snapshot[position].iteration), snapshot[edit.last].iteration
-        why = f"a {'summary' if edit.summary_id else 'digest'} stands for iterations {first} to {until}"
+        why = f"a {'summary' if edit.summary_id else 'log'} stands for iterations {first} to {until}"
     elif strict and policy is not None:
         window = policy.window * policy.rules(snapshot[position].tool).importance
         why = f"older than the window of {window:g} iteration{'s' * (window != 1)}"

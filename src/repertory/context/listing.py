@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.context.names import clip
-from repertory.context.plan import Expanded, Plan, Removed, Representation, Stub
+from repertory.context.cutting import clip
+from repertory.context.plan import ExpandEntry, Plan, RemoveResult, Representation, StubResult
 from repertory.context.tokens import shown_tokens
 from repertory.llm.messages import ToolUse, text_of
 from repertory.record.entries import Entry, EntryKind
@@ -80,11 +80,11 @@ def _listed(entry: Entry, plan: Plan) -> ViewEntry:
 def _hint(entry: Entry, plan: Plan, text: str) -> str:
     """What stands for the entry without its head line, or else how it begins; calls by their tools' names."""
     match plan.shown.get(entry.position):
-        case Stub(text=stub):
+        case StubResult(text=stub):
             text = stub.partition("\n")[2] or stub
-        case Removed(text=line):
+        case RemoveResult(text=line):
             text = text or line
-        case Expanded(content=tuple() as content):
+        case ExpandEntry(content=tuple() as content):
             text = text_of(content)
         case _:
             pass

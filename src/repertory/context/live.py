@@ -5,16 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from repertory.context.plan import Expanded, Plan, Stub
-from repertory.context.policy import ContextPolicy, ResultRules, expiring_as, most_aggressive
+from repertory.context.plan import ExpandEntry, Plan, StubResult
+from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.tokens import shown_tokens
+from repertory.context.trail import is_talk
 from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.record.entries import Entry
-
-
-def is_spoken(entry: Entry, policy: ContextPolicy) -> bool:
-    """Whether an entry stays verbatim under a summary for what it is: the task, and what users say."""
-    return entry.kind == "task" or (entry.kind == "user-input" and policy.keep_user_input)
 
 
 class Live:
@@ -89,9 +85,9 @@ class Live:
                 self._note_repeat(entry)
                 if self._compactable(entry):
                     self.results.append(entry)
-                elif isinstance(self.plan.shown.get(entry.position), Stub):
+                elif isinstance(self.plan.shown.get(entry.position), StubResult):
                     self.stubs.append(entry)
-            if is_spoken(entry, self.policy) or entry.position in self.plan.pins or self.rules(entry.tool).pin:
+            if self.stays(entry):
                 self.spoken.append(entry.position)
             self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
@@ -109,10 +105,10 @@ class Live:
         self._newest[call] = entry.position
 
     def _compactable(self, entry: Entry) -> bool:
-        if entry.position in self.plan.pins or self.rules(entry.tool).pin:
+        if entry.position in self.plan.pins or entry.pinned or self.rules(entry.tool).pin:
             return False
         shown = self.plan.shown.get(entry.position)
-        return shown is None or isinstance(shown, Expanded)
+        return shown is None or isinstance(shown, ExpandEntry)
 
     def rules(self, tool: str | None) -> ResultRules:
         """What holds for a tool's results."""
@@ -124,6 +120,22 @@ class Live:
     def gist(self, entry: Entry) -> str:
         """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
         return self.gists.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
+
+    def stays(self, entry: Entry) -> bool:
+        """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins."""
+        if entry.position in self.plan.pins or entry.pinned or self.rules(entry.tool).pin:
+            return True
+        if entry.kind == "user-input":
+            return self.policy.keep_user_input
+        return is_talk(entry)
+
+    def view_tokens(self, first: int, upto: int) -> int:
+        """Tokens of the view between two positions at which covers or turns begin, without what stays there."""
+        covered = sum(cover.tokens for cover in self.plan.covers if first <= cover.first and cover.last < upto)
+        if upto <= self.plan.start:
+            return covered
+        spoken = self.spoken_tokens(upto) - self.spoken_tokens(max(first, self.plan.start))
+        return covered + self.before(upto) - self.before(max(first, self.plan.start)) - spoken
 
     def before(self, position: int) -> int:
         """Tokens of the view in front of an entry that no summary covers."""
@@ -138,6 +150,13 @@ class Live:
         """Where a summary may end so that an iteration and all later ones stay."""
         index = bisect_left(self._cut_turns, turn)
         return self.cuts[index] if index < len(self.cuts) else self.cut_before(self.last_turn)
+
+    def past_talk(self, position: int) -> int:
+        """The first position from there on that does not stay word for word."""
+        at = bisect_left(self.spoken, position)
+        while at < len(self.spoken) and self.spoken[at] == position and position + 1 < self.position:
+            at, position = at + 1, position + 1
+        return position
 
     def spoken_tokens(self, upto: int) -> int:
         """Tokens in front of a position that a summary would leave verbatim."""
@@ -168,14 +187,11 @@ class Live:
             turns.setdefault(entry.iteration, []).append(entry)
         found: list[tuple[Entry, ResultRules]] = []
         for turn, entries in turns.items():
-            rules = most_aggressive([self.rules(entry.tool) for entry in entries])
-            if rules.expiration_mode != "none" and iteration - turn > rules.expiration_turns:
-                short = self.plan.shown if rules.expiration_mode == "compact" else {}
-                found.extend(
-                    (entry, expiring_as(self.rules(entry.tool), rules))
-                    for entry in entries
-                    if entry.position < self.last_turn and entry.position not in short
-                )
+            for entry, rules in zip(entries, expiring_together([self.rules(e.tool) for e in entries]), strict=True):
+                over = rules.expiration_mode != "none" and iteration - turn > rules.expiration_turns
+                short = rules.expiration_mode == "compact" and entry.position in self.plan.shown
+                if over and not short and entry.position < self.last_turn:
+                    found.append((entry, rules))
         return found
 
 

@@ -1,9 +1,17 @@
 """The planner: looks at the record before each model call and says how it is to be shown, with the arithmetic.
 
-Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call. Thrifty
-rhythm edits when that pays (see ``Thrift``); a cold cache makes edits free; a prompt that would not fit forces
-them. In strict rhythm every policy is applied at every iteration. Where the model binds its reasoning to the past,
-nothing is edited for money; the outcome says when to ask the provider for a compaction instead.
+Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call.
+
+- **Fold**: what has left the window becomes trail once reading it in vain has cost what folding it costs (the rule for
+  renting or buying skis), if what the run has saved so far pays for it. So no run is dearer than an unedited one.
+- **Once**: while nothing has been saved yet, a bulky result is shown whole without being written to the cache, and by
+  its telling lines from the next request on: that saves without a rewrite. A file stays whole in the window, since it
+  may have been read to be edited, unless it is very large; what is very large is always shown once.
+- A **cold** cache makes edits free, and a model without one makes them free always. A **price cliff**, the window, the
+  budget and the policy's comfort force them.
+- In **strict** rhythm every policy is applied at every iteration, whatever that costs.
+- Where the model **binds** its reasoning to the past nothing is edited for money; the outcome says when to ask the
+  provider for a compaction instead (see ``binding``).
 """
 
 from __future__ import annotations
@@ -14,16 +22,18 @@ from types import MappingProxyType
 
 import msgspec
 
-from repertory.context.compaction import Compaction, wanted_compaction
-from repertory.context.decisions import Arithmetic, Decision, Edit
-from repertory.context.edits import CanEdit, compose, drop_thinking
-from repertory.context.fitting import make_fit
+from repertory.context.account import Account, cliffs_of, rates_of
+from repertory.context.binding import Compaction, compactable, compaction_call, wanted_compaction
+from repertory.context.cutting import kind_of_text
+from repertory.context.decisions import Arithmetic, Decision, apply
+from repertory.context.edits import Editor, best_summary, drop_thinking
 from repertory.context.live import Live
-from repertory.context.plan import EMPTY, Plan, apply
+from repertory.context.plan import EMPTY, CoverRange, Edit, HoldBack, Plan, RemoveResult, StubResult
 from repertory.context.policy import ContextPolicy
 from repertory.context.pricing import Prospect, price_of
-from repertory.context.thrift import Moment, Thrift
+from repertory.context.stubs import tool_text
 from repertory.context.tokens import Calibration
+from repertory.context.trail import Trail, room_of
 from repertory.errors import ContextOverflow
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
@@ -31,13 +41,18 @@ from repertory.record.records import SummaryStored
 
 _NO_GISTS: Mapping[int, str] = MappingProxyType({})
 _BELOW = 0.98  # of a length above which every token costs more
+_LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
+_BULKY = 1_000  # tokens of a result that may be shown once; the same
+_FILE = 2_500  # tokens of a file, about 250 lines: what is read to be edited stays whole in the window up to that
+_LARGE_SHARE = 0.1  # of the comfort: a larger result is shown whole once, whatever it is
+_TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or made shorter where it must be
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the planner says about the next request.
 
     Attributes:
-        plan: How the record is to be shown.
+        plan: How the record is to be shown: the plan so far with the decisions applied.
         decisions: What changed, to be journalled before the request is sent; mostly empty.
         estimate: The prompt's tokens by characters, head included; what ``Calibration.observe`` wants back.
         prompt_tokens: The same, calibrated.
@@ -50,6 +65,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     estimate: int = 0
     prompt_tokens: int = 0
     compaction: Compaction | None = None
+
+
+class _Wish(msgspec.Struct, frozen=True):
+    """A decision before its arithmetic."""
+
+    kind: str
+    reason: str
+    edits: Sequence[Edit]
 
 
 class Planner:
@@ -85,9 +108,17 @@ class Planner:
             (accepted_tokens, "the server refused longer ones"),
         ]
         self._limit, self._bound = min((most, words) for most, words in bounds if most is not None)
+        comfort = policy.comfort_tokens if policy.comfort_tokens is not None else profile.comfort_tokens
+        self._comfort = min(comfort or self._limit, self._limit)
+        self._thrifty = policy.rhythm == "thrifty"
+        self._cliffs = cliffs_of(profile)
+        self._rates = rates_of(profile)
+        self._cached = bool(profile.cache.breakpoints)
         self.charged = charged
         self._live: Live | None = None
-        self._thrift: Thrift | None = None
+        self._trail = Trail(policy)
+        self._editor = Editor(self._trail)
+        self._account = Account(self._rates, head_tokens)
 
     def next(
         self,
@@ -118,58 +149,25 @@ class Planner:
             ContextOverflow: It does not fit, even at its smallest.
         """
         live = self._follow(snapshot, plan)
-        live.gists = gists
-        thrift = self._thrift
-        if thrift is not None:
-            thrift.grow(snapshot, iteration)
+        live.gists = self._trail.gists = gists
         calibration = calibration or Calibration()
         estimate = self._head + live.tokens
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
-        state = _State(
-            live=live,
-            thrift=thrift,
-            snapshot=snapshot,
-            iteration=iteration,
-            calibration=calibration,
-            estimate=estimate,
-            head=self._head,
-            cold=cold,
-            profile=self._profile,
-        )
-        decided = self._decide(state, summaries, limit, refused=shrink_to is not None)
-        decisions: tuple[Decision, ...] = ()
-        if decided is not None:
-            decision, live = decided
-            plan = live.plan = apply(plan, decision)
-            self._live, decisions = live, (decision,)
-            if thrift is not None:
-                thrift.follow(live)
-                self.charged = 0.0  # the decision counts it
-            estimate = self._head + live.tokens
-        return Outcome(
-            plan=plan,
-            decisions=decisions,
-            estimate=estimate,
-            prompt_tokens=calibration.real_tokens(estimate),
-            compaction=None if decisions else self._compaction(state, limit),
-        )
+        if self._thrifty:
+            self._account.grow(snapshot, live.plan, live.before, self._in_vain)
+        now = _Moment(live, snapshot, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
+        decided = self._decide(now, limit, refused=shrink_to is not None)
+        if decided is None:
+            asked = self._wanted_compaction(now, limit)
+            return Outcome(plan=plan, estimate=estimate, prompt_tokens=now.size, compaction=asked)
+        decision, after = decided
+        self._take(after, snapshot)
+        self.charged = 0.0 if decision.counted else self.charged
+        estimate = self._head + after.tokens
+        prompt = calibration.real_tokens(estimate)
+        return Outcome(plan=after.plan, decisions=(decision,), estimate=estimate, prompt_tokens=prompt)
 
-    def _compaction(self, state: _State, limit: int) -> Compaction | None:
-        """What the provider should compact, where only it may edit the past."""
-        live, thrift = state.live, self._thrift
-        if thrift is None or not self._is_bound(live) or not self._policy.summaries:
-            return None
-        cliff = min(thrift.cliffs, default=limit)
-        return wanted_compaction(
-            live,
-            thrift.account,
-            estimate=state.estimate,
-            calibration=state.calibration,
-            limit=min(limit, cliff),
-        )
-
-    def _is_bound(self, live: Live) -> bool:
-        return self._profile.target == "binding" and live.thinking
+    # --- what others do -----------------------------------------------------------------------------------
 
     def counted(
         self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, *, iteration: int, cold: bool = False
@@ -184,9 +182,9 @@ class Planner:
             cold: Whether the prompt cache has expired.
         """
         live = self._follow(snapshot, plan)
-        if self._thrift is None:
+        if not self._thrifty:
             return decision
-        self._thrift.grow(snapshot, iteration)
+        self._account.grow(snapshot, live.plan, live.before, self._in_vain)
         edited = apply(plan, decision)
         if edited.epoch == plan.epoch:
             return decision  # nothing is shown otherwise
@@ -194,173 +192,344 @@ class Planner:
         first = min((_begins(edit) for edit in decision.edits), default=0)
         untouched = self._head + (live.before(first) if first > plan.start else 0)
         self.charged = 0.0
-        return self._thrift.counted(decision, after, edited, iteration=iteration, untouched=untouched, cold=cold)
+        return self._on_account(decision, live, after, iteration=iteration, untouched=untouched, cold=cold)
 
     def affords(self, dollars: float) -> bool:
         """Whether what was saved so far pays for a summary of this price, and for swapping it in.
 
         Always so where nothing is weighed: in strict rhythm, where prices are not known, before the first call.
         """
-        return self._thrift is None or self._thrift.affords(self._priced_in_tokens(dollars))
+        live, tokens = self._live, self._priced_in_tokens(dollars)
+        if not self._thrifty or live is None or not tokens:
+            return True
+        rewritten = self._policy.summary_tokens + live.restated(live.last_turn)
+        return tokens + (self._rates.write - self._rates.read) * rewritten <= self._account.bank
 
     def charge(self, dollars: float) -> None:
         """Take from the savings what was paid for the run beside its own calls, such as for a summary."""
         self.charged += dollars
-        if self._thrift is not None:
-            self._thrift.account.bank -= self._priced_in_tokens(dollars)
+        self._account.bank -= self._priced_in_tokens(dollars)
 
     def _priced_in_tokens(self, dollars: float) -> float:
         """How many tokens of input a sum buys; 0 where input costs nothing."""
         price = self._profile.prices[0].input
         return dollars * 1e6 / price if price else 0.0
 
+    # --- following the run --------------------------------------------------------------------------------
+
     def _follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
         """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
         live, before = self._live, self._live
-        if live is None or live.plan is not plan or live.position > len(snapshot):
-            live = self._live = Live(plan, self._policy, snapshot, like=before)
-            if self._policy.rhythm == "thrifty":
-                self._take_over(live, before)
-        elif live.position < len(snapshot):
-            live.grow(snapshot)
+        if live is not None and live.plan is plan and live.position <= len(snapshot):
+            if live.position < len(snapshot):
+                live.grow(snapshot)
+            return live
+        live = Live(plan, self._policy, snapshot, like=before)
+        goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
+        if before is not None and goes_on and live.plan.epoch == before.plan.epoch:
+            self._live = live  # pins alone: the account goes on
+            return live
+        if not goes_on:
+            self._trail = Trail(self._policy)
+            self._editor = Editor(self._trail)
+        self._account = Account(self._rates, self._head)
+        self._take(live, snapshot)
+        self._account.bank -= self._priced_in_tokens(self.charged)
         return live
 
-    def _take_over(self, live: Live, before: Live | None) -> None:
-        """Give a view that others made what is known of the run: all that was read of it, and the account."""
-        goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
-        if before is None or self._thrift is None or not goes_on:
-            self._thrift = Thrift(live, profile=self._profile, head=self._head)
-        else:
-            same_view = live.plan.epoch == before.plan.epoch  # pins alone
-            self._thrift.adopt(live, same_view=same_view)
-            if same_view:
-                return
-        self._thrift.account.bank -= self._priced_in_tokens(self.charged)
+    def _take(self, live: Live, snapshot: Sequence[Entry]) -> None:
+        """Take over the view of another plan."""
+        self._live = live
+        self._trail.follow(live.plan.covers, live.plan.start, snapshot)
+        self._account.take_up(live.plan, live.before)
 
-    def _decide(
-        self, state: _State, summaries: Sequence[SummaryStored], limit: int, *, refused: bool
-    ) -> tuple[Decision, Live] | None:
+    def _is_bound(self, live: Live) -> bool:
+        return self._profile.target == "binding" and live.thinking
+
+    def _edge(self, live: Live, iteration: int) -> int:
+        """Where a fold before an iteration's request would end, not included: what was said there stays, so it goes
+        along."""
+        upto = live.cut_at_turn(iteration - self._policy.window)
+        return live.past_talk(upto)
+
+    def _foldable(self, live: Live, upto: int) -> tuple[int, int]:
+        """Tokens that a fold would take out of view, and those of the trail that takes their place."""
+        if upto <= live.plan.start or not self._policy.summaries:
+            return 0, 0
+        return live.before(upto) - live.covered - live.spoken_tokens(upto), self._trail.chars(upto) // 4 + 60
+
+    def _in_vain(self, answer: Entry) -> int:
+        """Tokens that the request before an answer could have done without."""
+        live = self._live
+        assert live is not None
+        if self._profile.target == "binding":
+            return compactable(live, answer.position)
+        old, size = self._foldable(live, self._edge(live, answer.iteration))
+        return max(0, old - size) if old >= _LEAST_CLEARED else 0
+
+    # --- deciding -----------------------------------------------------------------------------------------
+
+    def _decide(self, now: _Moment, limit: int, *, refused: bool) -> tuple[Decision, Live] | None:
         """The decision and the view that it leads to; None to leave things as they are."""
-        live, size = state.live, state.calibration.real_tokens(state.estimate)
-        thrift = self._thrift
-        if size <= limit and thrift is None:
-            strictly = self._legal(live, compose(CanEdit(live, state.iteration, summaries), state.snapshot))
-            return state.decision("strict", "every policy at every iteration", strictly) if strictly else None
-        if size <= limit and thrift is not None:
-            if self._is_bound(live) and not state.cold:
-                return None  # the server would refuse the reasoning behind the edit
-            cliff = max((at for at in thrift.cliffs if at * _BELOW < size), default=0)
-            now = Moment(
-                snapshot=state.snapshot,
-                iteration=state.iteration,
-                cold=state.cold,
-                pressed=bool(cliff),
-                summaries=summaries,
-            )
-            found = thrift.decide(now)
-            decided = None if found is None else state.decision(found[0], found[1], self._legal(live, found[2]))
-            after = state.calibration.real_tokens(self._head + decided[1].tokens) if decided else size
-            if not cliff or after <= cliff * _BELOW:
-                return decided
+        live = now.live
+        if now.size > limit:
+            kind = "recovery" if refused else "forced"
+            return self._fitted(now, limit, kind, f"the prompt must not exceed {limit:,} tokens")
+        if not self._thrifty:
+            edits = self._editor.strictly(live, now.snapshot, now.iteration, now.summaries)
+            return self._decision(now, _Wish("strict", "every policy at every iteration", edits)) if edits else None
+        if self._is_bound(live) and not now.cold:
+            return None  # the server would refuse the reasoning behind the edit
+        cliff = max((at for at in self._cliffs if at * _BELOW < now.size), default=0)
+        wish = self._wish(now, pressed=bool(cliff))
+        decided = self._decision(now, wish) if wish is not None else None
+        size = now.calibration.real_tokens(self._head + decided[1].tokens) if decided else now.size
+        if cliff and size > cliff * _BELOW:
             with suppress(ContextOverflow):  # then it is not avoidable
-                return self._fitted(state, summaries, int(cliff * _BELOW), "forced", "more costs more for every token")
-            return decided
-        kind = "recovery" if refused else "forced"
-        return self._fitted(state, summaries, limit, kind, f"the prompt must not exceed {limit:,} tokens")
+                return self._fitted(now, int(cliff * _BELOW), "forced", "a longer prompt costs more for every token")
+        if size > self._comfort:
+            return self._fitted(now, self._comfort, "comfort", "a longer view costs the model's attention") or decided
+        return decided
 
-    def _fitted(
-        self, state: _State, summaries: Sequence[SummaryStored], limit: int, kind: str, reason: str
-    ) -> tuple[Decision, Live]:
-        live = state.live
-        edits = make_fit(
+    def _wish(self, now: _Moment, *, pressed: bool) -> _Wish | None:
+        """What thrifty rhythm wants to edit now."""
+        live = now.live
+        stubs = self._shown_once(now) if self._account.since_counted == 0 else []
+        fold = self._fold(now, pressed=pressed)
+        if fold is not None:
+            taken = {edit.position for edit in fold.edits if isinstance(edit, StubResult | RemoveResult)}
+            start = max((edit.last + 1 for edit in fold.edits if isinstance(edit, CoverRange)), default=0)
+            left = [stub for stub in stubs if stub.position >= start and stub.position not in taken]
+            return _Wish(fold.kind, fold.reason, [*fold.edits, *left])
+        held = [] if now.cold else self._hold_back(live, now.snapshot, stubs)
+        overdue = self._overdue(now) if not stubs and not held else []
+        if overdue:
+            return _Wish("expired", "the time of results is up", overdue)
+        return (
+            _Wish("once", "it is not written to the prompt cache in full", [*stubs, *held]) if stubs or held else None
+        )
+
+    def _fold(self, now: _Moment, *, pressed: bool) -> _Wish | None:
+        live, account, rates = now.live, self._account, self._rates
+        upto = self._edge(live, now.iteration)
+        # Up to one window behind, so that each call writes the turn or two that are new.
+        self._trail.write(now.snapshot, max(live.plan.start, live.cut_at_turn(now.iteration - self._policy.window)))
+        old, size = self._foldable(live, upto)
+        fresh = self._head + live.tokens - account.cached
+        cost = (rates.write - rates.read) * (size + max(0, live.tokens - live.before(upto) - fresh))
+        cost = 0.0 if now.cold else max(0.0, cost)
+        free = now.cold or not self._cached
+        saves = rates.read * (old - size)
+        if saves <= 0 or (not pressed and old < _LEAST_CLEARED):
+            edits = self._single(now) if free else []
+            reason = "single results are shortened at no cost"
+            return _Wish("cold" if self._cached else "free", reason, edits) if edits else None
+        pays = account.owed + saves >= self._policy.patience * cost and cost <= max(0.0, account.bank)
+        if not (pays or free or pressed):
+            return None
+        kind, reason = _reason(free=free, cached=self._cached, pays=pays)
+        edits = self._summary(now, free=free, left=account.bank - cost)
+        edits += self._editor.fold(live, now.snapshot, upto)
+        edits += self._editor.expire(live, now.snapshot, now.iteration, upto)
+        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+        # What is behind the fold is written anew with it, so nothing else need pay for these.
+        edits += (stub for stub in self._editor.supersede(live, now.snapshot, upto) if stub.position not in taken)
+        return _Wish(kind, reason, edits)
+
+    def _summary(self, now: _Moment, *, free: bool, left: float) -> list[Edit]:
+        """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
+        live = now.live
+        long = sum(cover.tokens for cover in live.plan.covers) > _TRAIL_SHARE * self._comfort
+        summary = best_summary(live, now.summaries, live.plan.start) if long and self._policy.summaries else None
+        if summary is None:
+            return []
+        rewritten = live.covered - live.view_tokens(summary.first, summary.last + 1) + summary.tokens
+        if not free and (self._rates.write - self._rates.read) * rewritten > left:
+            return []
+        return [self._editor.swap(live, now.snapshot, summary)]
+
+    def _single(self, now: _Moment) -> list[Edit]:
+        """Edits of single results, where nothing is to be folded: of those that have expired, or of all old ones."""
+        if self._policy.summaries:
+            return self._editor.expire(now.live, now.snapshot, now.iteration, 0)
+        return self._editor.shorten_old(now.live, now.snapshot)
+
+    def _overdue(self, now: _Moment) -> list[Edit]:
+        """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
+        late = now.iteration - self._policy.window
+        return self._editor.expire(now.live, now.snapshot, late, 0) if self._policy.expires else []
+
+    # --- shown once ---------------------------------------------------------------------------------------
+
+    def _shown_once(self, now: _Moment) -> list[StubResult]:
+        """The stubs of results that the last request showed without writing them to the cache."""
+        plan = now.live.plan
+        shown = now.snapshot[plan.held : plan.decided_at] if plan.held else ()
+        return [stub for entry in shown if (stub := self._once(now.live, now.snapshot, entry)) is not None]
+
+    def _hold_back(self, live: Live, snapshot: Sequence[Entry], stubs: Sequence[StubResult]) -> list[Edit]:
+        """Keep what is new and bulky from being written to the cache."""
+        if self._rates.write <= 1.0 or not (self._policy.show_once and self._policy.stubs):
+            return []
+        hold = live.last_turn + 1
+        gain, held = 0.0, 0
+        for entry in snapshot[hold:]:
+            stub = self._once(live, snapshot, entry)
+            held += entry.tokens
+            gain += (self._rates.write - 1) * entry.tokens - self._rates.write * stub.tokens if stub else -entry.tokens
+            gain += entry.tokens if stub else 0.0  # what later calls need not read
+        saved = sum(edit.was_tokens - edit.tokens for edit in stubs)
+        before = self._head + live.tokens - saved - held
+        return [HoldBack(position=hold)] if gain > 0 and before >= self._profile.cache.minimum_tokens else []
+
+    def _once(self, live: Live, snapshot: Sequence[Entry], entry: Entry) -> StubResult | None:
+        """The stub of a result that is shown once; None for one that stays."""
+        if (
+            entry.tool_call_id is None
+            or entry.tokens < _BULKY
+            or entry.position in live.plan.shown
+            or live.stays(entry)
+        ):
+            return None
+        text = tool_text(entry)
+        if room_of(len(text), live.rules(entry.tool).importance) > len(text) // 2:
+            return None
+        large = entry.tokens >= _LARGE_SHARE * self._comfort
+        is_file = kind_of_text(text) == "code" and entry.tokens < _FILE
+        if not large and (is_file or not self._is_poor(live)):
+            return None
+        stub = self._editor.shorten(live, snapshot, entry, "shown once", live.rules(entry.tool))
+        return stub if stub.tokens < entry.tokens // 2 else None
+
+    def _is_poor(self, live: Live) -> bool:
+        """Whether the savings so far could not pay for a fold of about what there is."""
+        tail = live.tokens - live.covered
+        return self._account.bank < (self._rates.write - self._rates.read) * (0.25 * tail + 1_500)
+
+    # --- the arithmetic -----------------------------------------------------------------------------------
+
+    def _fitted(self, now: _Moment, limit: int, kind: str, reason: str) -> tuple[Decision, Live] | None:
+        live = now.live
+        if self._thrifty:
+            self._trail.write(now.snapshot, live.cut_at_turn(now.iteration - self._policy.window))
+        edits = self._editor.make_fit(
             live,
-            state.snapshot,
-            summaries,
+            now.snapshot,
             head=self._head,
-            calibration=state.calibration,
+            calibration=now.calibration,
             limit=limit,
             bound=self._bound if limit == self._limit else "the server refused a longer one",
+            gently=kind == "comfort",
         )
-        return state.decision(kind, reason, self._legal(live, edits))
+        return self._decision(now, _Wish(kind, reason, edits)) if edits else None
 
-    def _legal(self, live: Live, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-        if self._is_bound(live) and edits:
-            return (*edits, drop_thinking(live))
-        return tuple(edits)
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of planning, and the arithmetic that follows from it."""
-
-    live: Live
-    thrift: Thrift | None
-    snapshot: Sequence[Entry]
-    iteration: int
-    calibration: Calibration
-    estimate: int
-    head: int
-    cold: bool
-    profile: ModelProfile
-
-    def decision(self, kind: str, reason: str, edits: tuple[Edit, ...]) -> tuple[Decision, Live]:
-        """Write the decision, with the arithmetic of what the edits really do, and the view after it."""
-        live, position = self.live, len(self.snapshot)
-        plain = Decision(kind=kind, reason=reason, iteration=self.iteration, position=position, edits=edits)
-        plan = apply(live.plan, plain)
-        after = Live(plan, live.policy, self.snapshot, like=live)
+    def _decision(self, now: _Moment, wish: _Wish) -> tuple[Decision, Live]:
+        """Write a decision, with the arithmetic of what the edits really do, and the view after it."""
+        live, position = now.live, len(now.snapshot)
+        edits = (*wish.edits, drop_thinking(live)) if self._is_bound(live) and wish.edits else tuple(wish.edits)
+        plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
+        after = Live(apply(live.plan, plain), self._policy, now.snapshot, like=live)
+        plan = after.plan
         first = min((_begins(edit) for edit in edits), default=position)
-        folded = plan.start != live.plan.start
         # What is settled now: everything in front of the oldest result that is still shown in full.
-        edge = plan.start if folded else 0
-        if self.thrift is None or kind in ("forced", "recovery"):
+        edge = plan.start if plan.start != live.plan.start else 0
+        if not self._thrifty or wish.kind in ("forced", "recovery", "comfort"):
             edge = max(plan.start, after.cut_before(min((e.position for e in after.results), default=live.last_turn)))
-        untouched = min(self._untouched(plan, after, first), self._cached())
-        real = self.calibration.real_tokens
-        price = price_of(
-            self.profile,
-            Prospect(
-                before=real(self.estimate),
-                after=real(self.head + after.tokens),
-                new=round((self.estimate - self._cached()) * self.calibration.factor),
-                untouched=round(untouched * self.calibration.factor),
-                cold=self.cold,
-            ),
+        cached = self._account.cached if self._thrifty else self._head + live.before(live.last_turn)
+        untouched = min(self._untouched(live, plan, first, cached), cached)
+        before = self._head + live.tokens
+        real, factor = now.calibration.real_tokens, now.calibration.factor
+        prospect = Prospect(
+            before=now.size,
+            after=real(self._head + after.tokens),
+            new=round((before - cached) * factor),
+            untouched=round(untouched * factor),
+            cold=now.cold,
         )
+        price = price_of(self._profile, prospect)
         arithmetic = Arithmetic(
             cleared_tokens=live.tokens - after.tokens,
             rewritten_tokens=price.rewritten,
             cost_now=price.cost_now,
             saving_per_call=price.saving_per_call,
-            expected_calls=float(self.iteration),
-            prompt_before=real(self.estimate),
-            prompt_after=real(self.head + after.tokens),
+            expected_calls=float(now.iteration),
+            prompt_before=prospect.before,
+            prompt_after=prospect.after,
         )
         done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
-        if self.thrift is not None:
-            done = self.thrift.counted(done, after, plan, iteration=self.iteration, untouched=untouched, cold=self.cold)
+        if self._thrifty:
+            done = self._on_account(done, live, after, iteration=now.iteration, untouched=untouched, cold=now.cold)
+        after.plan = apply(live.plan, done)
         return done, after
 
-    def _cached(self) -> int:
-        """Tokens of the prompt, as it was shown, that the last request left in the cache."""
-        if self.thrift is not None:
-            return self.thrift.account.cached
-        return self.head + self.live.before(self.live.last_turn)
-
-    def _untouched(self, plan: Plan, after: Live, first: int) -> int:
+    def _untouched(self, live: Live, plan: Plan, first: int, cached: int) -> int:
         """Tokens in front of the first edit that a breakpoint keeps."""
-        live = self.live
+        if first < live.plan.start:
+            return self._head
         if plan.start != live.plan.start:
-            return self.head + (live.covered if first >= live.plan.start else 0)
-        if self.thrift is not None and first >= live.last_turn:
-            return self.head + live.before(first)
-        if self.thrift is not None and live.plan.held and first >= live.plan.held:
-            return self._cached()
+            return self._head + live.covered
+        if self._thrifty and first >= live.last_turn:
+            return self._head + live.before(first)
+        if self._thrifty and live.plan.held and first >= live.plan.held:
+            return cached
         edges = [edge for edge in live.plan.edges[-1:] if live.plan.start <= edge <= first]
-        return self.head + (live.before(edges[0]) if edges else 0)
+        return self._head + (live.before(edges[0]) if edges else 0)
+
+    def _on_account(
+        self, decision: Decision, before: Live, after: Live, *, iteration: int, untouched: int, cold: bool
+    ) -> Decision:
+        """Write into a decision what the run will have saved and owe once the request that shows it is paid."""
+        account, plan = self._account, after.plan
+        held = after.tokens - after.before(plan.held) if plan.held else 0
+        view, kept = self._head + after.tokens, min(untouched, account.cached)
+        bank = account.bank_after(view, kept, held=held, cold=cold)
+        for edit in decision.edits:
+            if isinstance(edit, CoverRange) and edit.strategy == "provider":
+                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens)
+        owed = 0.0
+        if plan.start == before.plan.start:
+            old, size = self._foldable(before, self._edge(before, iteration))
+            owed = account.owed + self._rates.read * max(0, old - size)
+        arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
+        return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)
+
+    def _wanted_compaction(self, now: _Moment, limit: int) -> Compaction | None:
+        """What the provider should compact, where only it may edit the past."""
+        if not (self._thrifty and self._is_bound(now.live) and self._policy.summaries):
+            return None
+        return wanted_compaction(
+            now.live,
+            self._account,
+            estimate=self._head + now.live.tokens,
+            calibration=now.calibration,
+            limit=min(limit, min(self._cliffs, default=limit)),
+        )
+
+
+class _Moment(msgspec.Struct, frozen=True):
+    """What the next request is planned from; ``size`` is the prompt's as it stands, calibrated."""
+
+    live: Live
+    snapshot: Sequence[Entry]
+    iteration: int
+    calibration: Calibration
+    size: int
+    cold: bool
+    summaries: Sequence[SummaryStored]
 
 
 def _begins(edit: Edit) -> int:
-    return int(getattr(edit, "position", getattr(edit, "first", 0)))
+    return edit.first if isinstance(edit, CoverRange) else edit.position
+
+
+def _reason(*, free: bool, cached: bool, pays: bool) -> tuple[str, str]:
+    if not cached:
+        return "free", "nothing is read from a cache"
+    if free:
+        return "cold", "the prompt cache has expired anyway"
+    if pays:
+        return "pays", "what is old has cost as much, and what was saved so far pays for it"
+    return "forced", "a longer prompt costs more for every token"
 
 
 def plan_next(

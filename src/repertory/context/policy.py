@@ -18,6 +18,7 @@ ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
 CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
 
 MOST_TOKENS = 10_000_000
+_PRESETS = {"small": (30_000, 4), "medium": (50_000, 6), "large": (80_000, 10)}  # bytes, newest results
 
 
 def _fields(struct: msgspec.Struct) -> list[tuple[str, Any]]:
@@ -77,8 +78,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         pin: Keep the results in view verbatim for the whole run.
         importance: Weight of these results against others, 1 for the usual. In strict rhythm it multiplies ``window``
             for them: below 1 they become stubs sooner, above 1 later (a summary does not wait for them; ``pin``
-            does that). In thrifty rhythm it says how many of their names a digest keeps. When the prompt must be made
-            to fit, it multiplies ``keep_recent``.
+            does that). In thrifty rhythm it multiplies the share of their lines that the trail keeps.
         retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
     """
 
@@ -171,14 +171,20 @@ def most_aggressive(rules: Sequence[ResultRules]) -> ResultRules:
     )
 
 
-def expiring_as(rules: ResultRules, strictest: ResultRules) -> ResultRules:
-    """A result's own rules, with the expiration that holds for its whole turn."""
-    return msgspec.structs.replace(
-        rules,
-        expiration_turns=strictest.expiration_turns,
-        expiration_mode=strictest.expiration_mode,
-        compact_length=strictest.compact_length,
-    )
+def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
+    """The rules of one turn's results, each with the expiration that holds for all of them together."""
+    if not any(each.expiration_mode != "none" for each in rules):
+        return list(rules)
+    strictest = most_aggressive(rules)
+    return [
+        msgspec.structs.replace(
+            each,
+            expiration_turns=strictest.expiration_turns,
+            expiration_mode=strictest.expiration_mode,
+            compact_length=strictest.compact_length,
+        )
+        for each in rules
+    ]
 
 
 class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,12 +210,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ``context_tools()`` they never do.
         deduplicate: Whether a call of a pure tool that was made before is answered from its result; see ``repeatable``.
         known_calls: How many calls are known for that, the longest unused forgotten first; 0 for none.
-        patience: Thrifty rhythm edits once what the old tokens have cost reaches this multiple of the edit's price.
-        borrow: Whether an edit that soon earns back its price may go ahead of what was saved so far: once a run is
-            settled, by a few per cent of what it has cost. False keeps it from being dearer than an unedited one at any
-            moment; a run that saves nothing by the way then stays unedited.
-        show_once: Whether thrifty rhythm may show a bulky result in full only once, and long arguments of a call
-            never, for as long as it has not saved enough to pay for edits of the past.
+        patience: Thrifty rhythm folds once reading what is old has cost this multiple of the fold's price.
+        show_once: Whether thrifty rhythm may show a bulky result whole only once: a very large one always, others for
+            as long as the run has not saved enough to pay for edits of the past.
+        comfort_tokens: Bound on the view for the model's attention: what is longer is made shorter, though nothing that
+            stands in the window and nothing that was said; None for what the model's profile says, 0 for no bound.
         results: For the results of all tools of this agent.
         tools: By the tool's name; beats ``results`` and the tool's own policy.
     """
@@ -230,8 +235,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     deduplicate: bool = True
     known_calls: int = 1_000
     patience: float = 1.0
-    borrow: bool = True
     show_once: bool = True
+    comfort_tokens: int | None = None
     results: ResultPolicy = ResultPolicy()
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
@@ -243,7 +248,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "tools")
         _check_range(self, 1, 100_000, "window")
         _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
-        _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens")
+        _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens", "comfort_tokens")
         _check_range(self, 50, 100_000, "summary_tokens")
         _check_range(self, 500, MOST_TOKENS, "budget_tokens")
         _check_range(self, 0, 1_000, "patience")
@@ -262,6 +267,26 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.expiration:
             said["expiration_mode"] = "none"
         return ResultRules(**said, retrieval=self.retrieval)
+
+    @property
+    def expires(self) -> bool:
+        """Whether any result may expire."""
+        layers = (self.results, *self.tools.values())
+        return self.expiration and any(layer.expiration_mode not in (None, "none") for layer in layers)
+
+    @classmethod
+    def preset(cls, name: str) -> ContextPolicy:
+        """One of the budgets that go by a name: ``small``, ``medium`` or ``large``, in strict rhythm.
+
+        They are 30,000, 50,000 and 80,000 bytes, at four a token, and keep the newest 4, 6 and 10 results.
+
+        Raises:
+            ConfigurationError: There is no such name.
+        """
+        if name not in _PRESETS:
+            raise ConfigurationError(f"there is no context preset {name!r}; expected one of {', '.join(_PRESETS)}")
+        size, keep = _PRESETS[name]
+        return cls(rhythm="strict", budget_tokens=size // 4, keep_recent=keep)
 
     def said_of(self, tool: str | None) -> ResultPolicy:
         """What is said of one tool's results: by its name first, then for all tools."""

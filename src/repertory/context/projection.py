@@ -1,8 +1,9 @@
 """Projection: from a snapshot and a plan to the request. Pure, deterministic, byte-stable.
 
-The first user message is the task, then the summaries with what is kept of the entries they cover, then
-whatever the user's turn goes on with. After it the entries that no summary covers follow, neighbours of one
-role as one message, each as the plan shows it.
+What stands for a stretch is shown as one call of ``context_trail`` with its result: text that came out of tools stays
+in the frame of a result. What was kept of the stretch stands before it, each in its own role: what users said as
+theirs, what the agent answered as its own, a pinned result behind its call. Then the entries that nothing covers
+follow, neighbours of one role as one message, each as the plan shows it.
 
 A provider's signed summary stands first, at the head of the assistant's turn that came after it: the thinking there
 stays valid only if nothing comes between. What is kept of its entries is said again behind a later message of the
@@ -14,22 +15,22 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from repertory.context.plan import EMPTY, Expanded, Plan, Removed, ShortCalls, Stub
+from repertory.context.plan import EMPTY, CoverRange, ExpandEntry, Plan, RemoveResult, StubResult
 from repertory.llm.messages import (
     Block,
     Json,
     Message,
+    RawBlock,
     RedactedThinking,
     Role,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
-    canonical_json,
     text_of,
     tool_uses,
 )
@@ -39,6 +40,8 @@ from repertory.record.entries import Entry
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _THINKING = (Thinking, RedactedThinking)
+FRAME = "context_trail"
+"""The name of the call whose result stands for a stretch. No tool has it: the runtime calls it."""
 _RESTATED = "[Still in force, word for word, from before the summary:]"
 
 
@@ -84,78 +87,106 @@ def project(
     )
 
 
+class _Open(NamedTuple):
+    """How far a view has come: so many messages are done, and one is open."""
+
+    done: int
+    role: Role | None
+    results: tuple[Block, ...]
+    others: tuple[Block, ...]
+
+
 class View:
     """The messages of one plan, grown entry by entry. ``project`` and ``Projector`` both build with it."""
 
     def __init__(self, plan: Plan, *, profile: ModelProfile) -> None:
         self.plan = plan
-        self._signed = canonical_name(profile.name).startswith(
-            "claude"
-        )  # whose provider takes back only what it signed
+        # Only the provider signs reasoning, and it takes back only what it signed.
+        self._signed = canonical_name(profile.name).startswith("claude")
         self.position = 0  # entries below are in the view
         self._done: list[Message] = []  # messages that no later entry can change
         self._last: list[int] = []  # for each of them, and for the open one, the last position in it
         self._role: Role | None = None
         self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
         self._others: list[Block] = []
-        self._covered: list[Block] = []
-        self._ends = [0]  # of so many covers in it
+        self._ends: list[_Open] = []  # behind each cover
         self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
         self._restated_at = -1
 
     def add_covered(self, snapshot: Sequence[Entry], *, like: View | None = None) -> None:
-        """Open the first message with the summaries and what is kept of what they cover.
+        """Begin with what stands for stretches, and what is kept of them.
 
         Args:
             snapshot: The ledger.
             like: The view of an earlier plan; where it shows the covered entries in the same way, so does this one.
         """
+        covers = self.plan.covers
         same = 0
-        if like is not None and not any(
-            cover.restated_at >= 0 for cover in (*self.plan.covers[:1], *like.plan.covers[:1])
-        ):
-            same = self.plan.covers_shared(like.plan)
-            self._ends = like._ends[: same + 1]
-            self._covered = like._covered[: self._ends[same]]
-        for cover in self.plan.covers[same:]:
-            kept = [_sendable(block) for position in self.plan.kept(cover) for block in self._kept(snapshot[position])]
-            if cover.restated_at < 0:
-                self._covered.extend((*kept, *map(_sendable, cover.content)))
+        if like is not None and not any(c.restated_at >= 0 for c in (*covers[:1], *like.plan.covers[:1])):
+            same = min(self.plan.covers_shared(like.plan), len(like._ends))
+        if like is not None and same:
+            end = like._ends[same - 1]
+            self._ends = like._ends[:same]
+            self._done, self._role = like._done[: end.done], end.role
+            self._results, self._others = list(end.results), list(end.others)
+            self._last = like._last[: end.done]
+            if end.role is not None:
+                self._last.append(covers[same - 1].last)
+        for cover in covers[same:]:
+            if cover.restated_at >= 0:
+                self._add("assistant", cover.content, cover.last)
+                self._restate(snapshot, cover)
             else:
-                self._restated = (Text(_RESTATED), *kept) if kept else ()
-                if cover.restated_at < self.plan.start:  # summarized since, so it is said again in front
-                    self._covered.extend(self._restated)
-            self._ends.append(len(self._covered))
-        provider = self.plan.covers[0] if self.plan.covers and self.plan.covers[0].restated_at >= 0 else None
-        if provider is not None:
-            self._role = "assistant"
-            self._others.extend(provider.content)
-            self._last.append(provider.last)
-            self._restated_at = provider.restated_at
-        if self._covered:
-            if provider is not None:
-                self._close()
-            self._role = "user"
-            self._others.extend(self._covered)
-            self._last.append(self.plan.start - 1)
+                for position in self.plan.kept(cover):
+                    self._add_kept(snapshot, position)
+                if cover.content:
+                    call = f"trail-{cover.first}-{cover.last}"
+                    span = "–".join(map(str, dict.fromkeys(max(1, at) for at in cover.iterations)))
+                    self._add("assistant", (ToolUse(call, FRAME, {"iterations": span}),), cover.last)
+                    self._add("user", (ToolResult(call, text_of(cover.content)),), cover.last)
+            self._ends.append(_Open(len(self._done), self._role, tuple(self._results), tuple(self._others)))
         self.position = self.plan.start
+
+    def _restate(self, snapshot: Sequence[Entry], cover: CoverRange) -> None:
+        """Say again what a provider's block covers and stays: nothing may come between the block and what follows."""
+        kept = [block for position in self.plan.kept(cover) for block in _restated(snapshot[position])]
+        self._restated = (Text(_RESTATED), *kept) if kept else ()
+        self._restated_at = cover.restated_at
+        if cover.restated_at < self.plan.start:  # covered since, so it is said right behind
+            self._add("user", self._restated, cover.last)
+
+    def _add_kept(self, snapshot: Sequence[Entry], position: int) -> None:
+        """Add an entry under a cover that stays: words in their role, a result behind its call."""
+        entry = snapshot[position]
+        if entry.tool_call_id is None:
+            words = [block for block in self._shown(entry) if not isinstance(block, (ToolUse, *_THINKING))]
+            self._add(entry.role, words, position)
+            return
+        call = next(
+            use
+            for at in range(position - 1, -1, -1)
+            for use in tool_uses(snapshot[at].content)
+            if use.id == entry.tool_call_id
+        )
+        self._add("assistant", (call,), position)
+        self._add("user", self._shown(entry), position)
 
     def add(self, snapshot: Sequence[Entry], start: int) -> None:
         """Add the entries from a position on."""
         for entry in snapshot[start:]:
-            blocks = self._shown(entry)
-            if blocks:
-                self._append(entry, blocks)
+            self._add(entry.role, self._shown(entry), entry.position)
             if entry.position == self._restated_at:
                 self._others.extend(self._restated)
         self.position = len(snapshot)
 
-    def _append(self, entry: Entry, blocks: Sequence[Block]) -> None:
-        if entry.role != self._role:
+    def _add(self, role: Role, blocks: Sequence[Block], position: int) -> None:
+        if not blocks:
+            return
+        if role != self._role:
             self._close()
-            self._role = entry.role
-            self._last.append(entry.position)
-        self._last[-1] = entry.position
+            self._role = role
+            self._last.append(position)
+        self._last[-1] = position
         for block in map(_sendable, blocks):
             (self._results if isinstance(block, ToolResult) else self._others).append(block)
 
@@ -216,20 +247,15 @@ class View:
 
     def _shown(self, entry: Entry) -> Sequence[Block]:
         plan = self.plan
-        shown = plan.shown.get(entry.position)
-        if shown is not None:
-            match shown:
-                case Stub():
-                    return [_with_content(block, shown.text) for block in entry.content]
-                case ShortCalls():
-                    calls = [_with_input(block, shown.inputs) for block in entry.content]
-                    return self._speakable(calls, entry)
-                case Removed():
-                    return (Text(shown.text),)
-                case Expanded(content=tuple() as content):
-                    return [_with_content(block, content) for block in entry.content]
-                case _:
-                    pass  # expanded: as it stands in the ledger
+        match plan.shown.get(entry.position):
+            case StubResult(text=text):
+                return [_with_content(block, text) for block in entry.content]
+            case RemoveResult(text=text):
+                return (Text(text),)
+            case ExpandEntry(content=tuple() as content):
+                return [_with_content(block, content) for block in entry.content]
+            case _:
+                pass  # as it stands in the ledger
         blocks: Sequence[Block] = entry.content
         if entry.role == "assistant":
             return self._speakable(blocks, entry)
@@ -252,26 +278,31 @@ class View:
             out.pop()
         return out if len(out) != len(blocks) else blocks
 
-    def _kept(self, entry: Entry) -> list[Block]:
-        """A covered entry that stays in view: its call, or its answer, is gone, so it becomes plain blocks."""
-        shown = self.plan.shown.get(entry.position)
-        content: Sequence[Block] = entry.content
-        how = "kept in full"
-        if isinstance(shown, Expanded) and shown.content is not None:
-            content, how = [_with_content(block, shown.content) for block in content], "as it was asked for"
-        out: list[Block] = []
-        for block in content:
-            if isinstance(block, ToolResult):
-                out.append(Text(f"[result of {entry.tool or 'a tool'}, iteration {entry.iteration}, {how}]"))
-                inner = (Text(block.content),) if isinstance(block.content, str) else block.content
-                out.extend(part for part in inner if not _blank(part))
-            elif isinstance(block, ToolUse):
-                out.append(Text(f"[you called {block.name}: {canonical_json(block.input).decode()}]"))
-            elif entry.role == "assistant" and isinstance(block, Text):
-                out.append(Text(f"[you said in iteration {entry.iteration}] {block.text}"))
-            elif not isinstance(block, _THINKING) and not _blank(block):
-                out.append(block)
-        return out
+
+def _restated(entry: Entry) -> list[Block]:
+    """An entry that is said again without its call or turn: what a tool gave as a document, never as words."""
+    out: list[Block] = []
+    for block in entry.content:
+        if isinstance(block, ToolResult):
+            parts = (Text(block.content),) if isinstance(block.content, str) else block.content
+            out.extend(
+                _document(f"result of {entry.tool or 'a tool'}, iteration {entry.iteration}", part.text)
+                if isinstance(part, Text)
+                else part
+                for part in parts
+                if not _blank(part)
+            )
+        elif entry.role == "assistant" and isinstance(block, Text):
+            out.append(_document(f"what you said in iteration {entry.iteration}", block.text))
+        elif not isinstance(block, (ToolUse, *_THINKING)) and not _blank(block):
+            out.append(block)
+    return out
+
+
+def _document(title: str, text: str) -> RawBlock:
+    return RawBlock(
+        {"type": "document", "title": title, "source": {"type": "text", "media_type": "text/plain", "data": text}}
+    )
 
 
 def _sendable(block: Block) -> Block:
@@ -331,10 +362,3 @@ def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
     if not isinstance(block, ToolResult):
         return Text(content if isinstance(content, str) else text_of(content))
     return msgspec.structs.replace(block, content=content)
-
-
-def _with_input(block: Block, inputs: dict[str, Json]) -> Block:
-    """A call with other arguments, where there are some for it."""
-    if isinstance(block, ToolUse) and block.id in inputs:
-        return msgspec.structs.replace(block, input=inputs[block.id])
-    return block

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.context.decisions import Arithmetic, Decision, ExpandEntry, PinEntry, UnpinEntry
-from repertory.context.plan import Plan, apply
-from repertory.context.policy import ContextPolicy
+from repertory.context.decisions import Arithmetic, Decision, apply
+from repertory.context.plan import ExpandEntry, PinEntry, Plan, UnpinEntry
 from repertory.context.pricing import Prospect, price_of
 from repertory.context.tokens import Calibration, covered_tokens, measure, shown_tokens, text_tokens
 from repertory.errors import ContextError
-from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of
+from repertory.llm.messages import Block, Text, text_of
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 
@@ -125,56 +124,3 @@ def _lines(text: str, items: tuple[int, int], position: int) -> str:
         raise ContextError(f"entry {position} has lines 1–{len(lines)}; lines {first}–{last} cannot be shown")
     shown = "".join(lines[first - 1 : last])
     return f"[lines {first}–{min(last, len(lines))} of {len(lines)}]\n{shown}"
-
-
-class SummaryRange(msgspec.Struct, frozen=True):
-    """What a summary is to cover.
-
-    Attributes:
-        first: The first entry; 0, so that summaries chain instead of piling up.
-        upto: The entry after the last one.
-        previous: What covers the beginning of it now, to be merged; "" where nothing does.
-        previous_upto: The first entry that ``previous`` does not cover.
-    """
-
-    first: int
-    upto: int
-    previous: str
-    previous_upto: int
-
-
-def due_summary(
-    snapshot: Sequence[Entry], plan: Plan, policy: ContextPolicy, *, iteration: int, asked_in: int = 0
-) -> SummaryRange | None:
-    """Whether the summarizer is to be asked now, and for what.
-
-    Args:
-        snapshot: The ledger.
-        plan: How it is shown.
-        policy: Says how often.
-        iteration: The iteration that has just ended.
-        asked_in: The iteration in which it was last asked; 0 for never.
-
-    Returns:
-        The range, which ends where no tool call is open; None where none is due.
-    """
-    every = policy.summarize_every
-    if not policy.summaries or not every or iteration - asked_in < every:
-        return None
-    upto = len(snapshot)
-    # Back to a place where no call waits for its result: a summary must not split the two.
-    waiting: set[str] = set()
-    for position in range(len(snapshot) - 1, plan.start - 1, -1):
-        entry = snapshot[position]
-        for block in entry.content:
-            if isinstance(block, ToolResult):
-                waiting.add(block.tool_use_id)
-        if entry.role == "assistant":
-            asked = {block.id for block in entry.content if isinstance(block, ToolUse)}
-            if asked <= waiting:
-                break
-            upto = position
-    if upto <= plan.start or all(entry.role == "user" for entry in snapshot[plan.start : upto]):
-        return None
-    previous = "\n".join(text_of(cover.content) for cover in plan.covers)
-    return SummaryRange(0, upto, previous, plan.start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -10,21 +9,15 @@ import msgspec
 
 from repertory._frozen import freeze_fields
 from repertory.context.compactors import said_of
-from repertory.context.cutting import cut, first_chars, kind_of_text
-from repertory.context.names import clip
+from repertory.context.cutting import clip, cut, first_chars, kind_of_text
 from repertory.context.policy import ResultRules
 from repertory.llm.messages import Image, RawBlock, Text, canonical_json, text_of
-from repertory.record.entries import Entry
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""
 
 _CHARS_PER_TOKEN = 4
 _FACTS_CHARS = 200
-# What is written around a result's own words; see ``_capped``, ``Citation.text`` and ``EarlierCall.note``.
-_REPEATED = re.compile(r"\A\[already called in iteration \d+ with the same arguments; this is that result\]\n")
-_AROUND = re.compile(r"\A\[citation [^\n]*\]\n|\n\[[^\n]*\]\Z")
-_GAP = re.compile(r"\n?\[… [\d,]+ characters left out[^\n]*…\]\n?")
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +70,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
         original_length: Characters of the whole where ``content`` is not all of it; 0 where it is.
         citation: For the payload and for listings; None where nothing is stored.
         gist: What a compactor says of the whole where ``content`` is not all of it; "" where none fits.
+        spans: Where in the text the tool's own words stand; see ``Draft.spans``.
     """
 
     content: Content
@@ -84,6 +78,7 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
     original_length: int = 0
     citation: Citation | None = None
     gist: str = ""
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 def how_to_get(content_id: str, *, retrieval: bool) -> str:
@@ -98,18 +93,6 @@ def facts_line(url: str, facts: Mapping[str, Any]) -> str:
         for name, value in facts.items()
     ]
     return clip("; ".join([url, *parts] if url else parts), _FACTS_CHARS)
-
-
-def own_words(entry: Entry) -> tuple[str, str]:
-    """The beginning and the end of what an entry shows of a result, without what was written around and between them.
-
-    The end is "" where nothing was left out.
-    """
-    text = _REPEATED.sub("", text_of(entry.content))
-    if not entry.original_length:
-        return text, ""
-    head, *tail = _GAP.split(_AROUND.sub("", text), maxsplit=1)
-    return head, tail[0] if tail else ""
 
 
 def shape_result(
@@ -154,8 +137,10 @@ def shape_result(
     )
     if cited and rules.cite_on_arrival and not rules.pin:
         shown = citation.text
+        at = shown.index("]\n") + 2
+        spans: tuple[tuple[int, int], ...] = ((at, at + len(citation.excerpt)),)
     elif over:
-        shown = _capped(text, cap, citation)
+        shown, spans = _capped(text, cap, citation)
     else:
         return Shaped(content=content, content_id=content_id, citation=citation)
     gist = said_of(text, rules.compact_length, tool=tool, name=rules.compactor)
@@ -165,6 +150,7 @@ def shape_result(
         original_length=length,
         citation=citation,
         gist=gist or "",
+        spans=spans,
     )
 
 
@@ -199,13 +185,16 @@ def cite(
     )
 
 
-def _capped(text: str, cap: int, citation: Citation) -> str:
+def _capped(text: str, cap: int, citation: Citation) -> tuple[str, tuple[tuple[int, int], ...]]:
     found = cut(text, cap, kind=kind_of_text(text))
     assert found is not None
     sizes = f"{len(text) - found.omitted:,} of {len(text):,} characters shown"
     facts = facts_line(citation.url, citation.facts)
     note = f"{sizes}; {facts}" if facts else sizes
-    return f"{found.text}\n[{note}{how_to_get(citation.content_id, retrieval=citation.retrieval)}]"
+    shown = f"{found.text}\n[{note}{how_to_get(citation.content_id, retrieval=citation.retrieval)}]"
+    end = len(found.text)
+    tail = ((end - len(found.tail), end),) if found.tail else ()
+    return shown, ((0, len(found.head)), *tail)
 
 
 def _with_text(content: Content, text: str) -> Content:

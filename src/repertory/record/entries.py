@@ -59,6 +59,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         original_length: Characters of the whole result, before it was shaped on arrival; 0 where it was not.
         gist: What stands for the whole of a result that was cut, once it is shortened further; "" where that is to be
             made from ``content``.
+        spans: Where in the text of ``content`` the tool's own words stand, as (start, end) in characters: what stands
+            around them and between them is the runtime's. () where all of it is the tool's.
         url: Where a result came from; "" where it has no address.
         facts: Small facts about a result, as its tool gave them; told where the result is shown short.
         step_id: Which step of the run wrote it, for traces; "" where nobody asked.
@@ -80,6 +82,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     content_id: str | None = None
     original_length: int = 0
     gist: str = ""
+    spans: tuple[tuple[int, int], ...] = ()
     url: str = ""
     facts: Json = msgspec.field(default_factory=dict)
     step_id: str = ""
@@ -93,6 +96,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "facts", "metadata", sequences=("content",))
+        if self.spans:  # as JSON they come back as lists
+            msgspec.structs.force_setattr(self, "spans", tuple((start, end) for start, end in self.spans))
 
 
 class Entry(Draft, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.context import digest, names_used
+from repertory.context.trail import digest
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import RawBlock
 from repertory.llm.model import ModelRequest
@@ -35,5 +35,5 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
         for index, message in enumerate(request.messages)
     ]
     previous = "\n".join(words_of(block) for block in request.messages[0].content if is_summary(block))
-    text = digest(entries, tokens=_TOKENS, previous=previous, used=names_used(entries), retrieval=False)
+    text = digest(entries, tokens=_TOKENS, previous=previous, retrieval=False)
     return RawBlock({"type": "compaction", "content": text, "signature": seal(last)})

@@ -8,7 +8,8 @@ from operator import add
 
 import msgspec
 
-from repertory.context import Decision, decode_decision, replay, sent_body
+from repertory.context import Decision, decode_decision, replay
+from repertory.context.projector import sent_body
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
 from repertory.record.entries import Entry

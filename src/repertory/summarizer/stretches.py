@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from repertory.context import text_tokens
+from repertory.context.tokens import text_tokens
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import compaction_request, compaction_text, is_compaction

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from repertory.context import compact
+from repertory.context.compactors import compact
 from repertory.errors import ToolRetry
 from repertory.llm.messages import Block, Image, RawBlock, ToolUse, text_of
 from repertory.record.entries import Entry, Part

@@ -1,17 +1,94 @@
-"""Swapping a provider's signed summary in: the one edit of the past that leaves the thinking behind it valid."""
+"""Where a model binds its reasoning to the past: its provider's signed compaction is the one edit that stays legal.
+
+When to ask for one, and how it is swapped in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repertory.context.decisions import Arithmetic, CoverRange, Decision
-from repertory.context.plan import Plan, apply
+import msgspec
+
+from repertory.context.account import Account
+from repertory.context.decisions import Arithmetic, Decision, apply
+from repertory.context.live import Live
+from repertory.context.plan import CoverRange, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.pricing import Prospect, price_of
 from repertory.context.tokens import Calibration, measure
+from repertory.context.trail import is_talk
 from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
+
+SUMMARY_TOKENS = 1_500
+"""What a provider's summary is expected to have."""
+_INSTRUCTION_TOKENS = 200
+_LEAST_CLEARED = 6_000  # tokens
+_MARGIN = 1.1  # estimates are not bills
+_SOON = (
+    0.2  # of the requests so far: within them a compaction must pay back (notes in docs/costs.md, the rule of thumb)
+)
+_RISK = 0.05  # of what the run has cost so far: so much it may go ahead of the savings, which here begin with it
+_BEFORE = 3  # turns before a limit is passed; a summary takes its time
+_LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider should be asked to compact.
+
+    Attributes:
+        upto: Length of the ledger at the last request that was sent: exactly its messages are to be compacted.
+        reason: Why, with the arithmetic.
+    """
+
+    upto: int
+    reason: str
+
+
+def compactable(live: Live, position: int) -> int:
+    """Tokens that the view below a position would lose by a compaction."""
+    return max(0, live.before(position) - SUMMARY_TOKENS - live.restated(position))
+
+
+def compaction_call(account: Account, view: int, tokens: int) -> float:
+    """What the provider's own call costs, in tokens at the input price: it reads the prompt and writes the summary."""
+    rates = account.rates
+    return rates.read * (account.head + view) + rates.output * tokens + _INSTRUCTION_TOKENS
+
+
+def wanted_compaction(
+    live: Live, account: Account, *, estimate: int, calibration: Calibration, limit: int
+) -> Compaction | None:
+    """Whether to ask now.
+
+    Args:
+        live: The view; its reasoning is bound to the past.
+        account: What the run has paid so far.
+        estimate: Tokens of the next prompt, uncalibrated.
+        calibration: Makes tokens of estimates.
+        limit: The length that the prompt should not pass: of the window, or where every token costs more.
+    """
+    upto = live.last_turn
+    gain = compactable(live, upto)
+    if not account.requests or not gain:
+        return None
+    coming = round(_BEFORE * live.growth(_LOOKED_AT) * calibration.factor)
+    full = calibration.real_tokens(estimate) + coming > limit
+    rates, sent = account.rates, live.before(upto)
+    cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated(upto))
+    cost -= rates.read * sent  # which the next request need not read
+    saves = rates.read * gain
+    ahead = account.bank - cost >= -_RISK * account.spent and cost <= _SOON * account.requests * saves
+    paid = cost * _MARGIN <= account.bank or ahead
+    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
+    if not (full or due):
+        return None
+    why = f"the prompt should not pass {limit:,} tokens" if full else "what is old has cost as much"
+    return Compaction(
+        upto=upto,
+        reason=f"{why}: clears about {gain:,} tokens, costs what {cost:,.0f} cost as input, saves {saves:,.0f} a call",
+    )
 
 
 def swap_in(
@@ -63,6 +140,7 @@ def swap_in(
         kept=kept,
         summary_id=summary.summary_id,
         strategy=summary.strategy,
+        iterations=(snapshot[0].iteration, snapshot[summary.last].iteration),
         replaced_tokens=sum(entry.tokens for entry in snapshot[:upto]),
         restated_at=last,
     )
@@ -107,8 +185,9 @@ def _kept(snapshot: Sequence[Entry], plan: Plan, policy: ContextPolicy, upto: in
         position
         for position in sorted({*before, *(p for p in plan.pins if p < upto), *range(plan.start, upto)})
         if (entry := snapshot[position]).kind == "task"
-        or (entry.kind == "user-input" and policy.keep_user_input)
+        or (entry.role == "user" and is_talk(entry) and policy.keep_user_input)
         or position in plan.pins
+        or entry.pinned
         or policy.rules(entry.tool).pin
     ]
     return tuple(found)

@@ -1,0 +1,172 @@
+"""Choose the lines of a long text that tell most: whole lines, rare names first. Pure and deterministic.
+
+The one ranker of lines. At equal length, lines chosen by rare names keep more of what a later turn uses than head and
+tail do, and lists of names keep nothing of what was said about a name (`docs/context.md` has the table).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
+
+from repertory.context.cutting import clip, safe_cut
+
+MOST_READ = 96_000
+"""Characters of one text that are looked at, two thirds of them from its beginning: choosing takes time."""
+
+_LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is taken apart
+_PIECE = 240  # characters, about: what such a line is taken apart into
+_GUTTER = re.compile(r"^[ \t]*\d+[ \t]*[→|:\t]")
+_NAME = re.compile(r"[A-Za-z_]\w*(?:[./:\-]\w+)*|[~./]*(?:[\w.\-@]+/)+[\w.\-@]*|\d{3,}")
+_MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
+_PER_LINE = 5  # characters that a line costs beside its own: its indent and its end
+_BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
+_TROUBLE = re.compile(
+    r"\b(?:errors?|fail(?:ed|ure|s)?|exception|traceback|panic|denied|not found|undefined|cannot|invalid|fatal)\b", re.I
+)
+
+
+def names_in(line: str) -> set[str]:
+    """The names in a line: paths, identifiers, numbers of three digits or more."""
+    return {name for name in _NAME.findall(line) if len(name) > 2 and (name.isdigit() or _MADE.search(name))}
+
+
+def tells_trouble(line: str) -> bool:
+    """Whether a line reports an error or a failure."""
+    return _TROUBLE.search(line) is not None
+
+
+def trouble_lines(text: str, *, most: int, width: int) -> list[str]:
+    """The first and last lines that report trouble, each clipped to a width."""
+    found = [clip(line, width) for line in source_lines(text) if tells_trouble(line)]
+    return found if len(found) <= most else [*found[: most // 2], *found[-(most - most // 2) :]]
+
+
+def source_lines(text: str) -> list[str]:
+    """The lines of a text that are worth a look: without line-number gutters, blank ones and repeats."""
+    if len(text) > MOST_READ:
+        text = text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
+    lines: dict[str, str] = {}
+    for raw in text.split("\n"):
+        whole = _GUTTER.sub("", raw).rstrip()
+        for line in _pieces(whole) if len(whole) > _LONG_LINE else (whole,):
+            key = line.strip()
+            if key:
+                lines.setdefault(key, line)
+    return list(lines.values())
+
+
+def _pieces(line: str) -> Iterable[str]:
+    """A very long line in pieces that can be read, cut behind its own marks where it has some."""
+    piece = ""
+    for part in _BREAK.split(line):
+        while len(part) > _LONG_LINE:
+            if piece:
+                yield piece
+                piece = ""
+            at = safe_cut(part, _LONG_LINE)
+            yield part[:at]
+            part = part[at:]  # noqa: PLW2901
+        if piece and len(piece) + len(part) > _PIECE:
+            yield piece
+            piece = ""
+        piece += part
+    if piece:
+        yield piece
+
+
+class Vocabulary:
+    """What the last iterations have said: how many results held a name, and which names the agent used itself."""
+
+    REMEMBERED = 200
+    """Iterations whose names count; a bound, so that a resumed run need not read its whole record."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._used: Counter[str] = Counter()
+        self._results = 0
+        self._read: deque[tuple[int, list[set[str]], set[str]]] = deque()
+
+    def read(self, iteration: int, *, results: Iterable[str], said: Iterable[str]) -> None:
+        """Take in one iteration; iterations come in order."""
+        found = [_names(result) for result in results]
+        used = set[str]().union(*map(_names, said))
+        for names in found:
+            self._held.update(names)
+        self._used.update(used)
+        self._results += len(found)
+        self._read.append((iteration, found, used))
+        while self._read[0][0] <= iteration - self.REMEMBERED:
+            _, old, unused = self._read.popleft()
+            for names in old:
+                _take_off(self._held, names)
+            _take_off(self._used, unused)
+            self._results -= len(old)
+
+    def weight(self, name: str) -> float:
+        """What a name tells: the more, the fewer results hold it (inverse document frequency)."""
+        return math.log(1 + self._results / max(1, self._held[name]))
+
+    def is_used(self, name: str) -> bool:
+        """Whether the agent itself has said or asked for it: what a turn names, later turns name again."""
+        return self._used[name] > 0
+
+
+def _take_off(counts: Counter[str], names: set[str]) -> None:
+    counts.subtract(names)
+    for name in names:
+        if not counts[name]:
+            del counts[name]
+
+
+def _names(text: str) -> set[str]:
+    if len(text) > MOST_READ:
+        text = text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
+    return names_in(text)
+
+
+def choose_lines(
+    lines: Sequence[str], room: int, vocabulary: Vocabulary, *, standing: Collection[str] = frozenset()
+) -> list[str]:
+    """Choose lines, the most telling for their length first, and give them in their own order.
+
+    A name counts once: the second line that holds it tells that much less. Lines with a name that the agent has used,
+    and lines that report trouble, count double.
+
+    Args:
+        lines: From ``source_lines``.
+        room: Characters that they may have.
+        vocabulary: What has been said so far.
+        standing: Lines, without the white space around them, that stand in view already and are left out.
+    """
+    new = [line for line in lines if line.strip() not in standing]
+    if sum(len(line) + 1 for line in new) <= room:
+        return new
+    names = [names_in(line) for line in new]
+    double = [tells_trouble(line) or any(map(vocabulary.is_used, held)) for line, held in zip(new, names, strict=True)]
+    told: set[str] = set()
+
+    def value(at: int) -> float:
+        # Summed exactly: a set has no order, and equal runs must give equal views.
+        worth = math.fsum(vocabulary.weight(name) for name in names[at] if name not in told)
+        return worth * (1 + double[at]) / (len(new[at]) + _PER_LINE)
+
+    # A value only falls while others are chosen, so the best of the queue, looked at again, is the best of all.
+    queue = [(-value(at), at) for at in range(len(new))]
+    heapq.heapify(queue)
+    chosen: list[int] = []
+    while queue:
+        before, at = heapq.heappop(queue)
+        now = value(at)
+        if not now or len(new[at]) >= room:
+            continue
+        if now < -before and queue and now < -queue[0][0]:
+            heapq.heappush(queue, (-now, at))
+            continue
+        room -= len(new[at]) + 1
+        told |= names[at]
+        chosen.append(at)
+    return [new[at] for at in sorted(chosen)]

@@ -1,0 +1,297 @@
+"""The trail: what stands for an old stretch of a run, written once, without a model. A log to work from.
+
+Each iteration by its number: what the agent said, each call, and of each result the lines that tell most. What begins
+at the margin is the runtime's; the agent's words, arguments and whatever a tool returned are indented, so that no
+result can pass for anything else. Old observations are shortened, the agent's own words and actions stay: see The
+Complexity Trap, arXiv 2508.21433.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from repertory.context.cutting import clip, first_chars
+from repertory.context.lines import Vocabulary, choose_lines, source_lines
+from repertory.context.plan import CoverRange
+from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
+from repertory.context.stubs import failed, pictures_in, tool_text, words_asked_for
+from repertory.llm.messages import Text, ToolUse, canonical_json, text_of
+from repertory.record.entries import Entry
+
+SHARE = 0.2
+"""Of a long result's characters, what the trail keeps. At a fifth, recorded runs keep 9 of 10 facts in view at about
+half of the cost of append-only; at a tenth, 8 of 10 (`docs/context.md`)."""
+_SHORT = 300  # characters of a result that stands whole
+_MOST = 9_600  # characters of one result; 5% of the cap on arrival
+_SAID = 1_000  # characters of what the agent said in one turn that stand word for word
+_ARGUMENT = 120  # characters of an argument that stands whole, on the line of its call
+_ARGUMENT_SHARE = 0.2  # of a longer one: what was written can be read again where it was written to
+_MOST_ARGUMENT = 2_000  # characters
+_ONE_LINE = 100  # characters of a result that stands on the line of its call
+_INDENT = " "  # one: it costs a character in every line
+_OLDER = "(older lines are left out)"
+
+
+def room_of(length: int, importance: float = 1.0) -> int:
+    """How many characters of a result of some length the trail keeps."""
+    if length <= _SHORT:
+        return length
+    return max(_SHORT // 2, min(_MOST, int(length * min(1.0, SHARE * importance))))
+
+
+class Trail:
+    """Writes the trail of one run, turn by turn, as turns leave the window.
+
+    What is written of a turn follows from the record up to ``window`` iterations later, and from the trail before it:
+    neither from when it is asked for, nor from the order in which results came in.
+
+    Attributes:
+        position: Entries below have been written.
+        gists: What a model wrote of single results, by position; it stands where a policy asks for that.
+    """
+
+    def __init__(self, policy: ContextPolicy) -> None:
+        """Begin at the beginning of a record."""
+        self._policy = policy
+        self._rules: dict[str | None, ResultRules] = {}
+        self._vocabulary = Vocabulary()
+        self._read = 0  # entries that the vocabulary knows
+        self._standing: set[str] = set()
+        self._starts: list[int] = []  # position of each turn that has been written
+        self._texts: list[str] = []
+        self._talk: list[bool] = []  # whether such a turn is one that stays
+        self._sizes: list[int] = [0]  # characters of so many texts
+        self.gists: Mapping[int, str] = {}
+        self.position = 0
+
+    def follow(self, covers: Sequence[CoverRange], start: int, snapshot: Sequence[Entry]) -> None:
+        """Take up the trail where a plan's covers end; what has been written of entries behind them stays."""
+        self._standing = {line.strip() for cover in covers for line in text_of(cover.content).split("\n")}
+        drop = bisect_left(self._starts, start)
+        del self._starts[:drop], self._texts[:drop], self._talk[:drop]
+        self._sizes = [0]
+        for text, talk in zip(self._texts, self._talk, strict=True):
+            self._add(text, talk=talk)
+        if self.position < start:
+            self.position = start
+            first = snapshot[start].iteration if start < len(snapshot) else 0
+            while self._read < start and snapshot[self._read].iteration <= first - 2 * Vocabulary.REMEMBERED:
+                self._read += 1  # long forgotten by the time it would count
+
+    def write(self, snapshot: Sequence[Entry], upto: int) -> None:
+        """Write the turns up to a position at which no call is open."""
+        while self.position < upto:
+            first = self.position
+            last = first + 1
+            while last < upto and snapshot[last].tool_call_id is not None:
+                last += 1
+            self._read_on(snapshot, snapshot[first].iteration + self._policy.window)
+            text = self._turn(snapshot[first], snapshot[first + 1 : last])
+            self._starts.append(first)
+            self._talk.append(is_talk(snapshot[first]))
+            self._texts.append(text)
+            self._add(text, talk=self._talk[-1])
+            self.position = last
+
+    def _add(self, text: str, *, talk: bool) -> None:
+        """Count a turn that was written, and its lines among those that stand in view."""
+        self._sizes.append(self._sizes[-1] + (0 if talk or not text else len(text) + 1))
+        self._standing.update(line.strip() for line in text.split("\n"))
+
+    def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
+        """Let the vocabulary take in everything up to an iteration."""
+        while self._read < len(snapshot) and snapshot[self._read].iteration <= iteration:
+            first, now = self._read, snapshot[self._read].iteration
+            while self._read < len(snapshot) and snapshot[self._read].iteration == now:
+                self._read += 1
+            entries = snapshot[first : self._read]
+            self._vocabulary.read(
+                now,
+                results=[text_of(entry.content) for entry in entries if entry.tool_call_id is not None],
+                said=[text for entry in entries if entry.role == "assistant" for text in _said(entry)],
+            )
+
+    def chars(self, upto: int) -> int:
+        """Characters of what has been written of entries in front of a position, without turns that stay."""
+        return self._sizes[bisect_left(self._starts, upto)]
+
+    def text(self, first: int, upto: int, *, talk: bool = False) -> str:
+        """What has been written of a range; ``talk`` includes turns without calls, which else stay as they are."""
+        places = range(bisect_left(self._starts, first), bisect_left(self._starts, upto))
+        return "\n".join(self._texts[at] for at in places if self._texts[at] and (talk or not self._talk[at]))
+
+    def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
+        """Choose lines of a result that leaves view now, and say how many it has."""
+        self._read_on(snapshot, entry.iteration)
+        lines = source_lines(tool_text(entry))
+        return choose_lines(lines, room, self._vocabulary), len(lines)
+
+    # --- one turn -----------------------------------------------------------------------------------------
+
+    def _turn(self, entry: Entry, answers: Sequence[Entry]) -> str:
+        """The text of a turn and its results; "" where there is nothing to say."""
+        if entry.role != "assistant":
+            who = "the runtime" if entry.kind == "retry-context" else "the user"
+            return f"{entry.iteration}. [{who} said]\n{_indented(text_of(entry.content))}"
+        results = {answer.tool_call_id: answer for answer in answers}
+        rules = dict(zip(results, expiring_together([self._rules_of(answer.tool) for answer in answers]), strict=True))
+        parts: list[str] = []
+        for block in entry.content:
+            if isinstance(block, Text) and block.text.strip():
+                said = block.text.strip()
+                if len(said) > _SAID:
+                    said = "\n".join(choose_lines(source_lines(said), _SAID, self._vocabulary))
+                    said = f"[of {len(block.text):,} characters]\n{said}"
+                parts.append(f"{entry.iteration}. {_indented(said).lstrip()}")
+            elif isinstance(block, ToolUse):
+                parts.append(f"{entry.iteration}. {self._call(block)}")
+                answer = results.get(block.id)
+                if answer is not None:
+                    parts[-1] += self._result(answer, rules[block.id])
+        return "\n".join(parts)
+
+    def _call(self, call: ToolUse) -> str:
+        """A call on one line; long arguments below it."""
+        short: list[str] = []
+        long: list[str] = []
+        for name, value in call.input.items():
+            if value in (None, False, ""):
+                continue  # as if it had been left out, mostly
+            text = value if isinstance(value, str) else canonical_json(value).decode()
+            if len(text) <= _ARGUMENT and "\n" not in text:
+                short.append(f"{name}={text}")
+                continue
+            lines = source_lines(text)
+            room = max(_ARGUMENT, min(_MOST_ARGUMENT, int(len(text) * _ARGUMENT_SHARE)))
+            chosen = self._choose(lines, room)
+            how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
+            long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
+        return "\n".join([f"{call.name}({', '.join(short)})", *long])
+
+    def _result(self, entry: Entry, rules: ResultRules) -> str:
+        """The result of a call, to stand behind it."""
+        if rules.expiration_mode == "remove":
+            return "\n→ [expired]"
+        text = tool_text(entry)
+        marks = [word for word in ("failed" if failed(entry) else "", pictures_in(entry)) if word]
+        asked = words_asked_for(entry, rules, self.gists.get(entry.position, ""))
+        lines = asked.split("\n") if asked else source_lines(text)
+        if asked:
+            chosen = lines
+            marks.append("in short")
+        elif len(lines) == 1 and len(lines[0]) <= _ONE_LINE:
+            return f"\n→ {''.join(f'{mark}, ' for mark in marks)}{lines[0].strip()}"
+        else:
+            room = room_of(entry.original_length or len(text), rules.importance)
+            if rules.expiration_mode == "compact":
+                room = min(room, rules.compact_length)
+            chosen = self._choose(lines, room)
+            if lines and not chosen:
+                where = ", above" if len(text) <= room else ""
+                marks.append(f"{len(lines)} line{'s' * (len(lines) > 1)}{where}")
+            elif len(chosen) < len(lines):
+                marks.append(f"{len(chosen)} of {len(lines)} lines")
+        if not (marks or chosen):
+            return "\n→ [nothing]"
+        head = f"\n→ {', '.join(marks)}" if marks else ""
+        return head + "".join(f"\n{_INDENT}{line}" for line in chosen)
+
+    def _choose(self, lines: Sequence[str], room: int) -> list[str]:
+        """Choose lines that do not stand in the trail yet; from now on they do."""
+        chosen = choose_lines(lines, room, self._vocabulary, standing=self._standing)
+        self._standing.update(line.strip() for line in chosen)
+        return chosen
+
+    def _rules_of(self, tool: str | None) -> ResultRules:
+        if tool not in self._rules:
+            self._rules[tool] = self._policy.rules(tool)
+        return self._rules[tool]
+
+
+def is_talk(entry: Entry) -> bool:
+    """Whether an entry is part of the talk between user and agent: what a user said, or a turn without calls."""
+    if entry.role == "assistant":
+        return not any(isinstance(block, ToolUse) for block in entry.content)
+    return entry.kind in ("task", "user-input")
+
+
+def log_head(first: int, last: int, *, retrieval: bool, level: int = 0) -> str:
+    """The first line of a stretch of trail: what it stands for, and how to get that, if the agent has a tool for it."""
+    span = f"iterations {max(1, first)}–{last}" if last > first else f"iteration {max(1, first)}"
+    what = ("", ", calls alone", ", calls counted")[level]
+    how = "; context_retrieve(iteration=N) shows one whole" if retrieval else ""
+    return f"[log of {span}{what}{how}]"
+
+
+def calls_of(turns: Sequence[Entry]) -> str:
+    """A line for each call, and what was said with it; what is left of a stretch of trail when it has to be shorter."""
+    lines: list[str] = []
+    for entry in turns:
+        for block in entry.content:
+            if isinstance(block, Text) and block.text.strip():
+                lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT)}")
+            elif isinstance(block, ToolUse):
+                values = (
+                    value if isinstance(value, str) else canonical_json(value).decode()
+                    for value in block.input.values()
+                )
+                told = clip(", ".join(values), _ARGUMENT)
+                lines.append(f"{entry.iteration}. {block.name}({told})")
+    return "\n".join(lines)
+
+
+def call_counts(turns: Sequence[Entry]) -> str:
+    """How often each tool was called, the most called first."""
+    counts = Counter(block.name for entry in turns for block in entry.content if isinstance(block, ToolUse))
+    return ", ".join(f"{name} {count} time{'s' * (count > 1)}" for name, count in counts.most_common())
+
+
+def trail_of(entries: Sequence[Entry], *, policy: ContextPolicy | None = None) -> str:
+    """Write the trail of a record's first entries, as when all of them leave the window at once."""
+    trail = Trail(policy or ContextPolicy())
+    trail.write(entries, len(entries))
+    return trail.text(0, len(entries))
+
+
+def digest(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
+    """A text of bounded length that stands for entries where nobody writes a better one: the trail as far as there is
+    room, else a line for each call, the newest first to stay; behind what stood for everything before them.
+
+    Args:
+        entries: What it stands for, in order.
+        tokens: Bound on the text, at four characters a token.
+        previous: What stood for everything before them, if this text is to replace that too.
+        retrieval: Whether to name the tool that shows the originals.
+    """
+    span = (0 if previous or not entries else entries[0].iteration), (entries[-1].iteration if entries else 0)
+    room = 4 * tokens
+    trail = Trail(ContextPolicy())
+    trail.write(entries, len(entries))
+    text = "\n".join(part for part in (previous, trail.text(0, len(entries))) if part)
+    head = log_head(*span, retrieval=retrieval)
+    if len(head) + len(text) + 1 > room:
+        head = log_head(*span, retrieval=retrieval, level=1)
+        turns = [entry for entry in entries if entry.role == "assistant"]
+        lines = [*previous.split("\n"), *calls_of(turns).split("\n")]
+        room -= len(head) + len(_OLDER) + 2
+        kept = len(lines)
+        while kept and room >= len(lines[kept - 1]) + 1:
+            kept -= 1
+            room -= len(lines[kept]) + 1
+        text = "\n".join([*([_OLDER] if kept else []), *lines[kept:]])
+    return first_chars(f"{head}\n{text}", 4 * tokens)
+
+
+def _said(entry: Entry) -> Iterator[str]:
+    """What the agent says with a turn: its words, and the arguments of its calls."""
+    for block in entry.content:
+        if isinstance(block, Text):
+            yield block.text
+        elif isinstance(block, ToolUse):
+            yield canonical_json(block.input).decode()
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"{_INDENT}{line}" for line in text.split("\n"))
