@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
 
-from repertory.actors import ActorRef
+from repertory.actors import ActorContext, ActorRef
 from repertory.agents.accounting import Spending, Tallies, Tally
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
 from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, SummaryRefused, to_record
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
-from repertory.context import EMPTY, MessageEvent
+from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.events import added, notify
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
 from repertory.llm.messages import Text
@@ -65,92 +66,87 @@ class RunEnd(msgspec.Struct, frozen=True):
         return cls("failed", error=None if cause is None else f"{type(cause).__name__}: {cause}", cause=cause)
 
 
-class EditsView(Protocol):
+class _EditsView(Protocol):
     """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
 
-    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
-        """Show an entry again."""
-        ...
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None: ...
 
-    async def pin(self, position: int, *, on: bool) -> None:
-        """Keep an entry in view, or no longer."""
-        ...
+    async def pin(self, position: int, *, on: bool) -> None: ...
 
 
+@dataclass(eq=False, kw_only=True)
 class LiveRun:
     """What this process knows of one run. It outlives the actor's restarts; the journal outlives it.
 
     Attributes:
         parent: The run that delegated to it; None for a root.
-        members: For a root: the ids of all runs of its tree, those that are about to begin included.
-        repeats: Its tool calls that need not be made again.
+        resumed: Whether its record was read back, from an earlier process or from earlier in this one.
+        actor: Of its latest incarnation, below which the runs begin that it delegates to.
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
+        waiting: Delegations that have not reported yet.
+        agent_changed: Whether it goes on with another definition than the one it was begun with.
+        stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
+        ending: Whether it takes no more messages.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
-        said: What was said to it from outside, by message id.
-        waiting: Delegations that have not reported yet.
-        ending: Whether it takes no more messages.
-        first_event: The number of its first event in this process.
-        last_event: The number of the event after its last one; None while it goes on.
-        stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
-        agent_changed: Whether it goes on with another definition than the one it was begun with.
         gists: A model's summaries of single results, by position.
+        said: What was said to it from outside, by message id.
+        told: How many entries its listeners were told of.
+        last_event: The number of the event after its last one; None while it goes on.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        started: RunStarted,
-        agent: Agent,
-        *,
-        ledger: Ledger,
-        memory: Memory,
-        tally: Tally,
-        parent: LiveRun | None = None,
-    ) -> None:
-        self.shared = shared
-        self.run_id = started.run_id
-        self.started = started
-        self.agent = agent
-        self.ledger = ledger
-        self.memory = memory
-        self.tally = tally
-        self.parent = parent
-        self.children: list[LiveRun] = []
-        self.members: set[str] = {started.run_id}
-        above = parent.spending if parent is not None else None
-        self.spending: Spending = Spending(started.run_id, agent, tally, above=above)
+    shared: Shared
+    started: RunStarted
+    agent: Agent
+    ledger: Ledger
+    memory: Memory
+    tally: Tally
+    parent: LiveRun | None = None
+    children: list[LiveRun] = field(default_factory=list["LiveRun"])
+    ref: ActorRef[Any] | None = None
+    actor: ActorContext | None = None
+    resumed: bool = False
+    begun: Ticket | None = None
+    state: RunState = "running"
+    iteration: int = 0
+    waiting: int = 0
+    agent_changed: bool = False
+    wish: Wish = "go"
+    stop_asked: bool = False
+    killed: bool = False
+    ending: bool = False
+    end: RunEnd | None = None
+    lost: JournalError | None = None
+    plan: Plan = EMPTY
+    gists: dict[int, str] = field(default_factory=dict[int, str])
+    said: dict[str, str] = field(default_factory=dict[str, str])
+    listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
+    listener_errors: int = 0
+    told: int = 0
+    last_event: int | None = None
+
+    def __post_init__(self) -> None:
+        """Make what follows from these.
+
+        ``members`` are, for a root, the ids of all runs of its tree, those that are about to begin included;
+        ``repeats`` are the tool calls that need not be made again, ``first_event`` is the number of its first event in
+        this process.
+        """
+        agent, shared, policy = self.agent, self.shared, self.agent.context
+        self.run_id = self.started.run_id
+        self.members = {self.run_id}
+        self.first_event = shared.hub.count
+        self.spending: Spending = Spending(
+            self.run_id, agent, self.tally, above=None if self.parent is None else self.parent.spending
+        )
         self.watch = Watch(shared.alerts) if shared.alerts is not None else None
-        policy = agent.context
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
-        self.plan = EMPTY
-        self.gists: dict[int, str] = {}
-        self.listeners: list[Callable[[MessageEvent], object]] = []
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
-        self.listener_errors = 0
-        self._told = 0  # entries whose listeners were told of them
-        self.state: RunState = "running"
-        self.iteration = 0
-        self.waiting = 0
-        self.resumed = False
-        self.agent_changed = False
-        self.begun: Ticket | None = None
-        self.ref: ActorRef[Any] | None = None
-        self.first_event = 0
-        self.last_event: int | None = None
-        self.killed = False
-        self.ending = False
-        self.stop_asked = False
-        self.end: RunEnd | None = None
-        self.lost: JournalError | None = None
         self.ended = anyio.Event()
-        self.said: dict[str, str] = {}
-        self._inbox: list[str] = []  # the ids of those that the loop has not seen
-        self.wish: Wish = "go"
-        self._wished = anyio.Event()
-        self._view: EditsView | None = None
-        self._view_news = anyio.Event()
+        self._inbox: list[str] = []  # the ids of what was said that the loop has not seen
+        self._view: _EditsView | None = None
+        self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
 
     # --- its place in the tree ---
 
@@ -222,12 +218,8 @@ class LiveRun:
         """Tell the listeners of the entries that have come since."""
         if self.listeners:
             snapshot = self.ledger.snapshot()
-            told, self._told = self._told, len(snapshot)
+            told, self.told = self.told, len(snapshot)
             self.tell(added(snapshot[told:]))
-
-    def skip_added(self) -> None:
-        """Take all entries so far as told: an earlier process did."""
-        self._told = len(self.ledger.snapshot())
 
     # --- how it stands ---
 
@@ -256,19 +248,26 @@ class LiveRun:
         self.ending = not self._inbox
         return self.ending
 
-    def close(self) -> None:
-        """Tell those who watch or wait that it has ended."""
+    def close(self, *, recorded: bool = False) -> None:
+        """Tell those who watch or wait that it has ended; ``recorded`` says that the journal has the event already."""
         assert self.end is not None
         self.tell_added()
         self.state = self.end.state
-        self.publish(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
+        event = self.event(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
+        self.show(event)
+        if not recorded:
+            self.shared.journal.submit([to_record(event)])
         self.last_event = self.shared.hub.count
         self.set_ended()
 
     def set_ended(self) -> None:
         """Wake everybody who waits for its end."""
         self.ended.set()
-        self._view_news.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     # --- what is asked of it ---
 
@@ -280,12 +279,11 @@ class LiveRun:
         for run in self.tree():
             if run.wish not in ("stop", "close"):
                 run.wish = wish
-            wished, run._wished = run._wished, anyio.Event()
-            wished.set()
+            run._wake()
 
     async def wait_for_wish(self) -> None:
-        """Wait until something is asked of the loop."""
-        await self._wished.wait()
+        """Wait until something may have been asked of the loop."""
+        await self._changed.wait()
 
     def say(self, message_id: str, text: str, *, heard: bool = False) -> None:
         """Put a message where the loop looks at its next boundary, unless it has heard it already."""
@@ -307,24 +305,22 @@ class LiveRun:
             for message_id in ids
         ]
 
-    def opened(self, view: EditsView | None) -> None:
+    def opened(self, view: _EditsView | None) -> None:
         """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""
         self._view = view
-        self._view_news.set()
-        if view is None:
-            self._view_news = anyio.Event()
+        self._wake()
 
-    async def view(self) -> EditsView:
+    async def view(self) -> _EditsView:
         """Its view, once it is open.
 
         Raises:
             RunError: The run has ended.
         """
-        while self._view is None and not self.ending and not self.ended.is_set():
-            await self._view_news.wait()
-        if self._view is None or self.ending or self.ended.is_set():
-            raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
-        return self._view
+        while not (self.ending or self.ended.is_set()):
+            if self._view is not None:
+                return self._view
+            await self._changed.wait()
+        raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
 
     @property
     def summary_models(self) -> tuple[Model, ...]:

@@ -22,7 +22,7 @@ from repertory.agents.loop import Loop
 from repertory.agents.recovery import close_calls
 from repertory.agents.tool_calls import Caller
 from repertory.context import replay
-from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunNotFound
+from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
 from repertory.llm.messages import Text
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger
@@ -30,6 +30,7 @@ from repertory.record.journal import RunRow
 from repertory.record.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.summarizer.messages import RESULT_SUMMARIZED
+from repertory.tools import ToolContext
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
@@ -53,7 +54,7 @@ class Runtime:
         return live if live is not None and not live.ended.is_set() else None
 
     async def read_run(self, run_id: str) -> RunRow | None:
-        """The run of exactly this id, in the journal; None where there is none."""
+        """The run of exactly this id, in the journal."""
         try:
             row = await self._journal.read_run(run_id)
         except RunNotFound:
@@ -71,9 +72,7 @@ class Runtime:
         """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
         return self._beginning.setdefault(run_id, anyio.Lock())
 
-    async def begin(
-        self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None, ctx: ActorContext | None = None
-    ) -> LiveRun:
+    async def begin(self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None) -> LiveRun:
         """Start a new run; its beginning and its task are one transaction, and on their way to the disk."""
         shared, scope_id = self.shared, f"scope-{started.run_id}"
         if parent is None:
@@ -82,36 +81,59 @@ class Runtime:
             memory = await parent.memory.fork(started.run_id, mode=agent.memory, scope_id=scope_id)
         tally = parent.tally if parent is not None else shared.tallies.begin(started.run_id)
         ledger = Ledger(self._journal, started.run_id, clock=shared.clock)
-        live = LiveRun(shared, started, agent, ledger=ledger, memory=memory, tally=tally, parent=parent)
+        live = LiveRun(
+            shared=shared, started=started, agent=agent, ledger=ledger, memory=memory, tally=tally, parent=parent
+        )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
         task = Draft(role="user", kind="task", content=(Text(started.task),))
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, ctx, task, also=[started])
-        live.publish(
-            RunSpawned, task=started.task, model=started.model, parent_id=started.parent_id, depth=started.depth
-        )
+        self._launch(live, task, also=[started])
+        live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
         return live
 
+    async def ensure(
+        self, started: RunStarted, agent: Agent, *, ended: Container[RunState], parent: LiveRun | None = None
+    ) -> LiveRun:
+        """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
+
+        Raises:
+            RunExists: It has another task or agent.
+        """
+        live = self.find(started.run_id)
+        row = await self.read_run(started.run_id) if live is None else None
+        there = live.started if live is not None else row.started if row is not None else started
+        for what in ("agent", "task"):
+            has, asked = getattr(there, what), getattr(started, what)
+            if has != asked:
+                raise RunExists(
+                    f"run {started.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; "
+                    "give the new run another id"
+                )
+        if live is not None:
+            return live
+        if row is not None:
+            return await self.take_up(row, agent, ended=ended, parent=parent)
+        return await self.begin(started, agent, parent=parent)
+
     async def take_up(
-        self,
-        row: RunRow,
-        agent: Agent,
-        *,
-        ended: Container[RunState],
-        parent: LiveRun | None = None,
-        ctx: ActorContext | None = None,
+        self, row: RunRow, agent: Agent, *, ended: Container[RunState], parent: LiveRun | None = None
     ) -> LiveRun:
         """Let a run of the journal go on, or show how it ended where it is in one of the given states."""
         live = await self._reopen(row, agent, parent)
         if row.state in ended:
-            self._show_end(live, row)
-        else:
-            await self._go_on(live, ctx)
+            live.end, live.ending = RunEnd(row.state, row.result, row.error), True
+            _attach(live)
+            live.close(recorded=True)
+            return live
+        last = self._actors.get(live.run_id)
+        if last is not None:
+            await last.wait_stopped()  # it has ended, and its actor is on its way out
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._launch(live, also=[live.state_record("running")])
+        live.publish(StateChanged, state="running")
         return live
 
-    async def spawn_below(
-        self, parent: LiveRun, ctx: ActorContext, agent: Agent, task: str, *, call_id: str, key: str
-    ) -> LiveRun:
+    async def spawn_below(self, parent: LiveRun, agent: Agent, task: str, call: ToolContext) -> LiveRun:
         """Start the run of a delegation, or find the one that the same call began before, and let it go on.
 
         A delegation is only made again where its call has no result yet. So a sub-agent that was stopped was
@@ -120,47 +142,47 @@ class Runtime:
         Raises:
             LimitExceeded: The tree is deep or large enough.
         """
-        run_id = f"{parent.run_id}.{key[:8]}"
-        known = self.find(run_id)
-        if known is not None:
-            return known
-        reserved = _reserve_room(parent, run_id)
+        run_id = f"{parent.run_id}.{call.idempotency_key[:8]}"
+        started = RunStarted(
+            run_id=run_id,
+            agent=agent.name,
+            task=task,
+            at=self.shared.clock(),
+            agent_digest=agent.digest,
+            parent_id=parent.run_id,
+            parent_call_id=call.call_id,
+            depth=parent.started.depth + 1,
+        )
+        started, reserved = self._journal.redact(started), _reserve_room(parent, run_id)
         try:
-            row = await self.read_run(run_id)
-            if row is None:
-                started = RunStarted(
-                    run_id=run_id,
-                    agent=agent.name,
-                    task=task,
-                    at=self.shared.clock(),
-                    agent_digest=agent.digest,
-                    parent_id=parent.run_id,
-                    parent_call_id=call_id,
-                    depth=parent.started.depth + 1,
-                )
-                return await self.begin(started, agent, parent=parent, ctx=ctx)
+            return await self.ensure(started, agent, ended=("done", "failed"), parent=parent)
         except BaseException:
             if reserved and run_id not in self._live:
                 parent.root.members.discard(run_id)
             raise
-        return await self.take_up(row, agent, ended=("done", "failed"), parent=parent, ctx=ctx)
 
     async def _reopen(self, row: RunRow, agent: Agent, parent: LiveRun | None) -> LiveRun:
         """Read a run back from the journal, with what was said to it and not yet read."""
         shared, journal, started = self.shared, self._journal, row.started
         ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)
-        memory = Memory(shared.memory, started.scope_id)
-        tally = parent.tally if parent is not None else await shared.tallies.open(started.run_id)
-        live = LiveRun(shared, started, agent, ledger=ledger, memory=memory, tally=tally, parent=parent)
-        live.resumed = True
-        live.agent_changed = started.agent_digest != agent.digest
+        live = LiveRun(
+            shared=shared,
+            started=started,
+            agent=agent,
+            ledger=ledger,
+            memory=Memory(shared.memory, started.scope_id),
+            tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
+            parent=parent,
+            resumed=True,
+            iteration=row.iteration,
+            agent_changed=started.agent_digest != agent.digest,
+            plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
+            told=len(ledger.snapshot()),  # by an earlier process
+        )
         if live.agent_changed:
-            facts = {"agent": agent.name, "was": started.agent_digest, "now": agent.digest}
-            log(logging.WARNING, "agent.changed", run=live.run_id, **facts)
-        live.plan = replay(made.body for made in await journal.read_decisions(live.run_id))
-        live.skip_added()
-        live.iteration = row.iteration
-        live.members.update(tally.by_run)
+            was, now = started.agent_digest, agent.digest
+            log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
+        live.members.update(live.tally.by_run)
         if parent is None and any(member.limits.cost is not None for member in agent.walk()):
             await live.spending.count_cut_off(journal)
         heard = {entry.message_id for entry in ledger.snapshot()}
@@ -172,33 +194,13 @@ class Runtime:
                 live.gists[record.body["position"]] = record.body["text"]
         return live
 
-    async def _go_on(self, live: LiveRun, ctx: ActorContext | None) -> None:
-        """Start a run that was read back from the journal, from where its record stands."""
-        last = self._actors.get(live.run_id)
-        if last is not None:
-            await last.wait_stopped()  # it has ended, and its actor is on its way out
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, ctx, also=[live.state_record("running")])
-        live.publish(StateChanged, state="running")
-
-    def _show_end(self, live: LiveRun, row: RunRow) -> None:
-        """Give the result of a run again that ended in an earlier process, or earlier in this one."""
-        live.end = RunEnd(row.state, row.result, row.error)
-        live.state = row.state
-        live.ending = True
-        live.first_event = self.shared.hub.count
-        _attach(live)
-        live.show(live.event(StateChanged, state=row.state, result=row.result, error=row.error))
-        live.last_event = self.shared.hub.count
-        live.set_ended()
-
-    def _launch(self, live: LiveRun, ctx: ActorContext | None, *drafts: Draft, also: Sequence[Record] = ()) -> None:
+    def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = ()) -> None:
         """Write what begins a run, make it known, and start its actor: below its parent's actor, or at the top.
 
         All in one step without a wait: a caller who is cancelled leaves a run that is in the record and in this
         process, or in neither. The loop waits until the record is durable, and so may the caller.
         """
-        place = self._system if ctx is None else ctx
+        place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
         ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
         try:
             live.begun = live.ledger.submit(*drafts, also=also)
@@ -206,7 +208,6 @@ class Runtime:
             ref.kill()  # it has not run yet, and never will
             raise
         live.ref = ref
-        live.first_event = self.shared.hub.count
         self._live[live.run_id] = live
         self._actors[live.run_id] = ref
         _attach(live)
@@ -229,13 +230,6 @@ class Runtime:
             run.ending = True
         self._journal.submit([_end_record(run) for run in (*left, live)])
         await self._finish(live)
-
-    async def lose(self, live: LiveRun, error: JournalError) -> None:
-        """End a run that the journal failed; where not even that can be recorded, the supervisor ends."""
-        try:
-            await self.end_run(live, RunEnd.failed(error))
-        except JournalError:
-            live.lost = error
 
     async def _finish(self, live: LiveRun) -> None:
         """Wait until a run's end is durable, then tell those who wait for it."""
@@ -315,6 +309,10 @@ def is_below(run_id: str, ancestor: str) -> bool:
     return run_id.startswith(f"{ancestor}.")
 
 
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")
+
+
 def _attach(live: LiveRun) -> None:
     """Put a run in the place below its parent."""
     if live.parent is not None:
@@ -363,9 +361,9 @@ class AgentActor:
 
     def started(self, ctx: ActorContext) -> None:
         """Begin, or go on from the record."""
-        self._live.ref = ctx.ref
+        self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
-        caller = Caller(self._live, partial(self._runtime.spawn_below, self._live, ctx))
+        caller = Caller(self._live, partial(self._runtime.spawn_below, self._live))
         self._loop = Loop(self._live, caller, ctx.ref)
         ctx.start_soon(self._run, self._loop, ctx)
 
@@ -375,7 +373,10 @@ class AgentActor:
             if end is not None:
                 await self._runtime.end_run(self._live, end)
         except JournalError as error:
-            await self._runtime.lose(self._live, error)
+            try:
+                await self._runtime.end_run(self._live, RunEnd.failed(error))
+            except JournalError:  # not even that can be recorded: the supervisor ends
+                self._live.lost = error
         self._finished.set()
         ctx.stop()
 

@@ -28,7 +28,7 @@ from repertory.agents.policies import check_policies, results_of
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
-from repertory.errors import ConfigurationError, JournalError, RunError, RunExists, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor
@@ -93,7 +93,7 @@ class Supervisor:
         check_listener(on_lifecycle)
         check_policies(agent, results)
         check_text("a task", task)
-        self._check_prices(agent)
+        check_prices(agent, self._runtime.shared.models)
         if run_id is not None:
             words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
             check_pattern("run_id", run_id, _RUN_ID, words)
@@ -111,32 +111,13 @@ class Supervisor:
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
         async with runtime.alone_with(started.run_id):
-            live = await self._take_up(started, agent) if run_id is not None else None
-            if live is None:
+            if run_id is None:
                 live = await runtime.begin(started, agent)
+            else:
+                live = await runtime.ensure(started, agent, ended=FINAL_STATES)
             if on_lifecycle is not None and on_lifecycle not in live.listeners:
                 live.listeners.append(on_lifecycle)
-        if live.begun is not None:
-            await live.begun.wait()
-        return Run(live)
-
-    async def _take_up(self, wanted: RunStarted, agent: Agent) -> LiveRun | None:
-        """The run of this id, if there is one; it goes on, if it has not ended."""
-        runtime = self._runtime
-        live = runtime.find(wanted.run_id)
-        if live is not None:
-            _check_same(live.started, wanted)
-            return live
-        row = await runtime.read_run(wanted.run_id)
-        if row is None:
-            return None
-        _check_same(row.started, wanted)
-        return await runtime.take_up(row, agent, ended=FINAL_STATES)
-
-    def _check_prices(self, agent: Agent) -> None:
-        """Raise ``ConfigurationError`` where a limit on money could not be kept."""
-        shared = self._runtime.shared
-        check_prices(agent, shared.models)
+        return await _durable(live)
 
     def run(self, run_id: str) -> Run:
         """A run that is under way in this process, a sub-agent's too, by its whole id.
@@ -174,9 +155,7 @@ class Supervisor:
         run_id = (await self.journal.read_run(run_id)).started.run_id
         async with self._runtime.alone_with(run_id):
             live = await self._resume(await self.journal.read_run(run_id), agent)
-        if live.begun is not None:
-            await live.begun.wait()
-        return Run(live)
+        return await _durable(live)
 
     async def _resume(self, row: RunRow, agent: Agent | None) -> LiveRun:
         runtime, started = self._runtime, row.started
@@ -193,7 +172,7 @@ class Supervisor:
             agent = load_agent(started.agent_ref, **started.options)
         if row.state != "done":
             check_policies(agent, results_of(started))
-            self._check_prices(agent)
+            check_prices(agent, runtime.shared.models)
         return await runtime.take_up(row, agent, ended=("done",))
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
@@ -210,18 +189,10 @@ _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
-def _check_same(there: RunStarted, wanted: RunStarted) -> None:
-    for what in ("agent", "task"):
-        has, asked = getattr(there, what), getattr(wanted, what)
-        if has != asked:
-            raise RunExists(
-                f"run {there.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; give "
-                "the new run another id"
-            )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:79]}…")
+async def _durable(live: LiveRun) -> Run:
+    if live.begun is not None:
+        await live.begun.wait()
+    return Run(live)
 
 
 @asynccontextmanager
@@ -326,7 +297,6 @@ async def open_supervisor(
 
 
 async def _clean_for_ever(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:
-    """Let stored contents go when their time is over, also in a process that lives for months."""
     with scope:
         while True:
             await anyio.sleep(CLEANING)

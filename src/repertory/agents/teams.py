@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 from repertory.agents.agent import Agent, Limits
 from repertory.agents.live import LiveRun
@@ -25,24 +25,14 @@ Your team:
 
 
 class Unfinished(BaseException):
-    """A delegation whose run goes on when the tree is resumed: the call stays without an outcome until then.
+    """A delegation whose run goes on when the tree is resumed: the supervisor closes, or the whole tree was stopped.
 
-    The supervisor closes, or the whole tree was stopped.
-
-    Not an ``Exception``, so that no tool machinery turns it into a result.
+    The call stays without an outcome until then. No ``Exception``, so that no tool machinery turns it into a result.
     """
 
 
-class SpawnBelow(Protocol):
-    """Starts the run of a delegation, or finds the one that the same call began before.
-
-    Raises:
-        LimitExceeded: The tree is deep or large enough.
-    """
-
-    async def __call__(self, agent: Agent, task: str, *, call_id: str, key: str) -> LiveRun:
-        """Start it; ``key`` follows from the call."""
-        ...
+SpawnBelow: TypeAlias = Callable[[Agent, str, ToolContext], Awaitable[LiveRun]]
+"""Starts the run of a delegation, or finds the one that the same call began; raises ``LimitExceeded``."""
 
 
 def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
@@ -59,7 +49,7 @@ def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
         task: What to do, complete in itself.
         """
         try:
-            child = await spawn(team[agent], task, call_id=context.call_id, key=context.idempotency_key)
+            child = await spawn(team[agent], task, context)
         except LimitExceeded as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
         live.waiting += 1
