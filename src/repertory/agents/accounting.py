@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -18,17 +19,13 @@ from repertory.record import Journal, Record, RunStatistics
 from repertory.record.records import ModelReplied
 from repertory.record.statistics import count_in
 
+T = TypeVar("T")
+
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:
-    """What a plain loop's call would have been billed.
+    """What a plain loop's call would have been billed; all are tokens, ``previous_prompt`` is 0 for the first call.
 
     It appends and never edits, so all of its previous prompt is read from the cache and the rest is written.
-
-    Args:
-        profile: The model.
-        prompt: Tokens of this prompt.
-        previous_prompt: Tokens of the one before; 0 for the first call.
-        output: Tokens of the answer.
     """
     if profile.cache.breakpoints == 0 or prompt < profile.cache.minimum_tokens:
         return Usage(input_tokens=prompt, output_tokens=output)
@@ -43,7 +40,7 @@ def with_plain(
 
     Args:
         replied: The record.
-        profile: The model that was called.
+        profile: Of the model that was called.
         view_estimate: Tokens that the prompt was estimated to have.
         record_estimate: Tokens that a plain loop's prompt is estimated to have, by the same estimator; it is corrected
             by how far off the first estimate was.
@@ -56,10 +53,20 @@ def with_plain(
 
 
 class Tally:
-    """The figures of every run of one tree. Whoever holds it sees them grow with what becomes durable."""
+    """The figures of every run of one tree. Whoever holds it sees them grow with what becomes durable.
+
+    Attributes:
+        by_run: What is on record.
+        under_way: The most, in US dollars, that each run's call under way can cost.
+        cut_off: The same of the calls that nobody saw the end of: they are billed as a rule, and nobody says how much.
+        changed: Set when a call under way has ended or says what it can cost.
+    """
 
     def __init__(self, by_run: dict[str, RunStatistics] | None = None) -> None:
         self.by_run = dict(by_run or {})
+        self.under_way: dict[str, float] = {}
+        self.cut_off: dict[str, float] = {}
+        self.changed = anyio.Event()
 
     def of(self, run_id: str) -> RunStatistics:
         """The figures of one run."""
@@ -67,8 +74,7 @@ class Tally:
 
     def tree(self, run_id: str) -> RunStatistics:
         """The sum over a run and all runs below it."""
-        below = f"{run_id}."
-        return sum((now for name, now in list(self.by_run.items()) if name.startswith(below)), start=self.of(run_id))
+        return sum(_below(self.by_run, run_id), start=self.of(run_id))
 
 
 class Tallies:
@@ -98,24 +104,8 @@ class Tallies:
                 count_in(tally.by_run, record)
 
 
-class _Pot:
-    """What the runs of one tree spend at the moment, beside what is on record; US dollars by run."""
-
-    def __init__(self) -> None:
-        self.under_way: dict[str, float] = {}
-        self.cut_off: dict[str, float] = {}
-        self.changed = anyio.Event()
-
-    def wake(self) -> None:
-        changed, self.changed = self.changed, anyio.Event()
-        changed.set()
-
-
 class Spending:
     """What a run may spend by its own limit and by those of the runs above it: reserved before a call, settled after.
-
-    What was billed is in the tally, by the journal's records. Beside it stand the calls under way, each at the most
-    that it can cost, and those that were cut off: they are billed as a rule, and nobody says how much.
 
     Attributes:
         bounded: Whether there is such a limit.
@@ -124,17 +114,16 @@ class Spending:
     def __init__(self, run_id: str, agent: Agent, tally: Tally, *, above: Spending | None = None) -> None:
         self._run_id = run_id
         self._tally = tally
-        self._pot: _Pot = above._pot if above is not None else _Pot()
         self._bounds: tuple[tuple[str, Agent, float], ...] = above._bounds if above is not None else ()
         if agent.limits.cost is not None:
             self._bounds = ((run_id, agent, agent.limits.cost), *self._bounds)
         self.bounded = bool(self._bounds)
 
     async def count_cut_off(self, journal: Journal) -> None:
-        """Count the calls of the tree that earlier processes did not see the end of."""
+        """Count the calls of the tree that earlier processes did not see the end of, at the most that they can cost."""
         for run_id in {self._run_id, *self._tally.by_run}:
             calls = await journal.read_model_calls(run_id)
-            self._pot.cut_off[run_id] = sum(row.called.cost_at_most for row in calls if row.replied is None)
+            self._tally.cut_off[run_id] = sum(row.called.cost_at_most for row in calls if row.replied is None)
 
     def call(self) -> AbstractAsyncContextManager[None]:
         """Make one model call, once there is money for it.
@@ -149,40 +138,49 @@ class Spending:
 
     @asynccontextmanager
     async def _reserved(self) -> AsyncGenerator[None]:
-        pot, run_id = self._pot, self._run_id
+        tally, run_id = self._tally, self._run_id
         while self._has_to_wait():
-            await pot.changed.wait()
-        pot.under_way[run_id] = math.inf  # until the request is made, which says how much it can cost
+            await tally.changed.wait()
+        tally.under_way[run_id] = math.inf  # until the request is made, which says how much it can cost
         try:
             yield
         except BaseException as error:
-            cost = pot.under_way[run_id]
+            cost = tally.under_way[run_id]
             if cost != math.inf and not isinstance(error, Exception):  # else it has ended, and the record says how
-                pot.cut_off[run_id] = pot.cut_off.get(run_id, 0.0) + cost
+                tally.cut_off[run_id] = tally.cut_off.get(run_id, 0.0) + cost
             raise
         finally:
-            del pot.under_way[run_id]
-            pot.wake()
+            del tally.under_way[run_id]
+            self._wake()
 
     def expect(self, cost: float) -> None:
         """Say what the call under way can cost at most, in US dollars."""
-        if self._run_id in self._pot.under_way:
-            self._pot.under_way[self._run_id] = cost
-            self._pot.wake()
+        if self._run_id in self._tally.under_way:
+            self._tally.under_way[self._run_id] = cost
+            self._wake()
+
+    def _wake(self) -> None:
+        changed, self._tally.changed = self._tally.changed, anyio.Event()
+        changed.set()
 
     def _has_to_wait(self) -> bool:
         wait = False
         for run_id, agent, bound in self._bounds:
-            spent = self._tally.tree(run_id).cost_seen + _below(self._pot.cut_off, run_id)
+            spent = self._tally.tree(run_id).cost_seen + _tree_sum(self._tally.cut_off, run_id)
             if spent >= bound:
                 raise LimitExceeded(
                     f"run {run_id} and those below it have spent ${spent:.4f}; the limit of agent {agent.name} is "
                     f"${bound:.4f} (limits.cost)"
                 )
-            beside = _below(self._pot.under_way, run_id)
+            beside = _tree_sum(self._tally.under_way, run_id)
             wait = wait or (beside > 0 and spent + beside >= bound)
         return wait
 
 
-def _below(amounts: Mapping[str, float], run_id: str) -> float:
-    return sum(amount for name, amount in amounts.items() if name == run_id or name.startswith(f"{run_id}."))
+def _below(figures: Mapping[str, T], run_id: str) -> list[T]:
+    """What there is for the runs below one, by their ids."""
+    return [figure for name, figure in list(figures.items()) if name.startswith(f"{run_id}.")]
+
+
+def _tree_sum(amounts: Mapping[str, float], run_id: str) -> float:
+    return amounts.get(run_id, 0.0) + sum(_below(amounts, run_id))
