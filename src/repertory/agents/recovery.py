@@ -19,8 +19,6 @@ INTERRUPTED = (
     "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
     "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
 )
-
-
 CLOSED = (
     "[ended; effect unknown] The run was ended before this call had a result. It may not have begun, or have done all, "
     "part or nothing of its work."
@@ -74,33 +72,25 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
         for block in entry.content
         if isinstance(block, ToolResult)
     }
-    intended = {row.intended.call_id: row.intended for row in calls}
-    found: list[OpenCall] = []
-    for call in calls_of(last):
-        if call.use.id in answered:
-            continue
-        intent = intended.get(call.use.id)
-        unsafe = intent is not None and intent.effect == "unsafe"
-        found.append(msgspec.structs.replace(call, fate="interrupted") if unsafe else call)
-    return found
+    unsafe = {row.intended.call_id for row in calls if row.intended.effect == "unsafe"}
+    return [
+        msgspec.structs.replace(call, fate="interrupted") if call.use.id in unsafe else call
+        for call in calls_of(last)
+        if call.use.id not in answered
+    ]
 
 
 async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
     """Give every open call of a run that will never go on a result, so that its record is whole.
 
-    Args:
-        journal: Where the calls are recorded.
-        ledger: The run's; nobody else appends to it any more.
-        iteration: The run's last.
-        at: Seconds since 1970.
+    Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` in seconds since 1970.
     """
-    open_ones = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(ledger.run_id))]
-    finished = [
-        ToolFinished(run_id=ledger.run_id, call_id=use.id, tool=use.name, status="interrupted", at=at)
-        for use in open_ones
-    ]
-    if open_ones:
-        await ledger.append(*(error_result(use, CLOSED, iteration) for use in open_ones), also=finished)
+    run_id = ledger.run_id
+    uses = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(run_id))]
+    if uses:
+        results = [error_result(use, CLOSED, iteration) for use in uses]
+        ends = [ToolFinished(run_id=run_id, call_id=use.id, tool=use.name, status="interrupted", at=at) for use in uses]
+        await ledger.append(*results, also=ends)
 
 
 def error_result(use: ToolUse, text: str, iteration: int) -> Draft:

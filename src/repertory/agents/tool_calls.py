@@ -9,7 +9,6 @@ from threading import get_ident
 from typing import Any
 
 import anyio
-import msgspec
 from anyio import RunFinishedError, from_thread
 from anyio.lowlevel import current_token
 
@@ -32,6 +31,7 @@ from repertory.tools import EarlierCall, Tool, ToolContext, ToolOutput, argument
 _LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
 _TRACEBACK = 16_000  # characters of one that is kept; the end says what was raised, and where
 _RECENT = 2  # iterations for which a result is taken to stay as it is
+_TOLD = ("call_id", "tool", "status", "characters", "shown", "duration", "retrieval")  # by the event, of the record
 
 
 class Caller:
@@ -54,24 +54,14 @@ class Caller:
         self._live.repeats.clear()
 
     async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
-        """Make an answer durable, in one transaction with the results of those of its calls that are not to be made.
-
-        Args:
-            answer: What the model answered.
-            iteration: The iteration that asked for it.
-            records: What else is to be durable with it.
+        """Make an answer durable in one transaction with its records, and a result for each call not to be made.
 
         Returns:
             Its other calls, which may be run from now on.
         """
-        turn = Draft(
-            role="assistant",
-            kind="assistant",
-            content=answer.content,
-            iteration=iteration,
-            stop_reason=answer.stop_reason,
-        )
-        uses = tool_uses(answer.content)
+        content, reason = answer.content, answer.stop_reason
+        turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
+        uses = tool_uses(content)
         results = [error_result(use, answer.unmade[use.id], iteration) for use in uses if use.id in answer.unmade]
         ends = [self._end_of(result, "error") for result in results]
         also = [*records, *(record for finished, ended in ends for record in (finished, to_record(ended)))]
@@ -141,20 +131,17 @@ class Caller:
         entry = next((entry for entry in entries if entry.tool_call_id == earlier.call_id), None)
         if entry is None:
             return False
-        pointer = self._pointer(earlier, entry)
-        if pointer:
-            draft = Draft(role="user", kind=entry.kind, content=(ToolResult(use.id, pointer),), tool=use.name)
-        else:
+        told: Any = self._pointer(earlier, entry)
+        same: dict[str, Any] = {"role": "user", "kind": entry.kind, "tool": use.name}
+        if not told:
+            same = {name: getattr(entry, name) for name in Draft.__struct_fields__}
             shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
             told = f"{earlier.note}\n{shown}" if isinstance(shown, str) else (Text(earlier.note), *shown)
-            same: dict[str, Any] = {name: getattr(entry, name) for name in Draft.__struct_fields__}
             shift = len(earlier.note) + 1
             spans = entry.spans or ((0, len(text_of(entry.content))),)
             same["spans"] = tuple((start + shift, end + shift) for start, end in spans)
-            same["content"] = (ToolResult(use.id, told),)
-            draft = Draft(**same)
-        again = {"iteration": iteration, "tool_call_id": use.id, "deduplicated_from": earlier.call_id}
-        await self._keep(msgspec.structs.replace(draft, **again), "ok")
+        same |= {"content": (ToolResult(use.id, told),), "iteration": iteration, "tool_call_id": use.id}
+        await self._keep(Draft(**{**same, "deduplicated_from": earlier.call_id}), "ok")
         return True
 
     async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
@@ -270,13 +257,13 @@ class Caller:
 
     def _end_of(self, draft: Draft, status: OutcomeStatus, **more: Any) -> tuple[ToolFinished, AnyEvent]:
         """The record of how a call ended, and the event that says so."""
-        live, shown = self._live, len(text_of(draft.content))
+        shown = len(text_of(draft.content))
         finished = ToolFinished(
-            run_id=live.run_id,
+            run_id=self._live.run_id,
             call_id=draft.tool_call_id or "",
             tool=draft.tool or "",
             status=status,
-            at=live.shared.clock(),
+            at=self._live.shared.clock(),
             deduplicated_from=draft.deduplicated_from or None,
             retrieval=draft.retrieved is not None,
             covered=draft.covered,
@@ -284,32 +271,20 @@ class Caller:
             shown=shown,
             **more,
         )
-        ended = live.event(
-            ToolEnded,
-            call_id=finished.call_id,
-            tool=finished.tool,
-            status=status,
-            characters=finished.characters,
-            shown=shown,
-            duration=finished.duration,
-            deduplicated=finished.deduplicated_from is not None,
-            retrieval=finished.retrieval,
-        )
-        return finished, ended
+        told = {name: getattr(finished, name) for name in _TOLD}
+        return finished, self._live.event(ToolEnded, **told, deduplicated=finished.deduplicated_from is not None)
 
     def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
         """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
-        token, home = current_token(), get_ident()
+        live, token, home = self._live, current_token(), get_ident()
 
         def tell(text: str) -> None:
-            def publish() -> None:
-                self._live.show(self._live.event(ToolProgress, call_id=use.id, tool=use.name, text=text))
-
+            event = live.event(ToolProgress, call_id=use.id, tool=use.name, text=text)
             if get_ident() == home:
-                publish()
+                live.show(event)
             else:
                 with suppress(RunFinishedError):  # a thread that was left behind has nobody to tell
-                    from_thread.run_sync(publish, token=token)
+                    from_thread.run_sync(live.show, event, token=token)
 
         return tell
 
@@ -337,12 +312,11 @@ class Caller:
         """Whether a retrieval brought back what a summary stands for."""
         if retrieved is None or retrieved.hint:
             return False
-        snapshot, plan = self._live.ledger.snapshot(), self._live.plan
+        wanted, cited, plan = retrieved.positions, retrieved.content_id or None, self._live.plan
         return any(
             plan.representation(entry) == "covered"
-            for entry in snapshot
-            if entry.position in retrieved.positions
-            or (entry.content_id is not None and entry.content_id == retrieved.content_id)
+            for entry in self._live.ledger.snapshot()
+            if entry.position in wanted or (cited and entry.content_id == cited)
         )
 
 
@@ -358,15 +332,12 @@ class _Reading:
         self._journal = live.shared.journal
 
     def snapshot(self) -> Snapshot:
-        """The ledger as it stands; later appends do not show."""
         return self._live.ledger.snapshot()
 
     async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
-        """Full-text search over the ledger, best first."""
         return await self._journal.search_entries(self._live.run_id, query, limit=limit)
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        """One stored content; None where this tree has none of that id."""
         stored = await self._journal.read_content(content_id)
         # The ids of runs below others begin with theirs and a dot.
         ours = stored is not None and f"{stored.run_id}.".startswith(f"{self._live.root.run_id}.")
