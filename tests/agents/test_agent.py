@@ -24,7 +24,7 @@ def look() -> str:
     [
         ({"name": ""}, "agent name must be a letter"),
         ({"name": "two words"}, "got 'two words'"),
-        ({"name": "a", "memory": "borrowed"}, "memory must be 'shared', 'snapshot' or 'isolated', got 'borrowed'"),
+        ({"name": "a", "memory": "borrowed"}, "memory is 'borrowed'; expected 'shared' or 'snapshot' or 'isolated'"),
         ({"name": "a", "max_tokens": 0}, "max_tokens must be a whole number of at least 1, got 0"),
         (
             {"name": "a", "tools": [look, print]},

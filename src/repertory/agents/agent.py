@@ -7,11 +7,11 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from repertory._choices import check_number, check_pattern, check_type
+from repertory._choices import check_choice, check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
@@ -99,8 +99,7 @@ class Agent(msgspec.Struct, frozen=True):
             check_type(f"{where}: {field}", getattr(self, field), kinds, words)
         freeze_fields(self, "options", sequences=("tools", "team"))
         check_listener(self.on_lifecycle)
-        if self.memory not in get_args(MemoryMode):
-            raise ConfigurationError(f"{where}: memory must be 'shared', 'snapshot' or 'isolated', got {self.memory!r}")
+        check_choice(f"{where}: memory", self.memory, MemoryMode)
         check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
         _check_members(f"{where}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")

@@ -48,14 +48,15 @@ _MOST_REASON: Final = 100  # characters of a stop reason
 _MOST_RAW: Final = 1_000_000  # characters of what came, kept beside the record
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _BLOCKS: Final = (Text, Thinking, RedactedThinking, ToolUse, RawBlock)
-_KINDS: Final[tuple[tuple[str, type | tuple[type, ...]], ...]] = (
-    ("nothing", type(None)),
-    ("text", str),
-    ("true or false", bool),
-    ("a number", (int, float)),
-    ("a list", list),
-    ("an object", dict),
-)
+_KINDS: Final[Mapping[type, str]] = {
+    type(None): "nothing",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,27 +127,19 @@ class _Reader:
         self._results: list[object] = []  # which calls of the server's own tools have one
 
     def read(self, content: Sequence[object]) -> tuple[Block, ...]:
-        """Read all blocks."""
-        came: list[tuple[object, Json | None]] = []
-        last = -1
-        for place, block in enumerate(content):
-            raw = _json_of(block)
-            came.append((block, raw))
-            if raw:
-                last = last if _blank(raw) else place
-                self._results += [raw["tool_use_id"]] if "tool_use_id" in raw else []
+        came = [(block, _json_of(block)) for block in content]
+        said = [(place, raw) for place, (_, raw) in enumerate(came) if raw]
+        last = max((place for place, raw in said if not _blank(raw)), default=-1)
+        self._results = [raw["tool_use_id"] for _, raw in said if "tool_use_id" in raw]
         kept: list[Block] = []
         for place, (block, raw) in enumerate(came):
             if self._left < 0:
                 break
             read = self._block(raw, last=place == last) if raw else None
-            if read is None:
-                self.changed = True
-            elif encode_block(read) == raw:
-                kept.append(cast("Block", block))
-            else:
-                self.changed = True
-                kept.append(read)
+            same = read is not None and encode_block(read) == raw
+            self.changed = self.changed or not same
+            if read is not None:
+                kept.append(cast("Block", block) if same else read)
         if self._left < 0:
             self.changed = True
             kept.append(Text(f"[The rest of this answer was left out: it has more than {self._most:,} characters.]"))
@@ -267,7 +260,7 @@ def _legal(name: object, most: int) -> str:
 
 
 def _kind(value: object) -> str:
-    return next((name for name, kind in _KINDS if isinstance(value, kind)), "something that JSON does not have")
+    return next((_KINDS[kind] for kind in type(value).__mro__ if kind in _KINDS), "something that JSON does not have")
 
 
 def _flaw(value: Any, most: int) -> tuple[str, int]:

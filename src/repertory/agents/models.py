@@ -18,7 +18,7 @@ _CLOSING = 5.0  # seconds for one model; what it holds then ends with the proces
 
 
 class OpenModels:
-    """Opens each named model once. Made by ``open_models``."""
+    """The models of a supervisor; each that is named is opened once."""
 
     def __init__(self, default: Model | str | None, summaries: Sequence[Model | str] | None) -> None:
         self._default = default
@@ -53,15 +53,7 @@ class OpenModels:
 async def open_models(
     default: Model | str | None, summaries: Sequence[Model | str] | None = None
 ) -> AsyncGenerator[OpenModels]:
-    """Hold the models of a supervisor, and close on leaving what was opened here.
-
-    Args:
-        default: For agents that name none; None takes what the environment offers.
-        summaries: Those that write summaries, tried in this order; None for what ``for_summaries`` chooses.
-
-    Raises:
-        ConfigurationError: A name makes no sense.
-    """
+    """Hold the models of a supervisor, and close on leaving what was opened here. See ``open_supervisor``."""
     models = OpenModels(default, summaries)
     try:
         yield models
@@ -74,20 +66,10 @@ async def open_models(
                     log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
 
 
-def check_prices(
-    agent: Agent,
-    models: OpenModels,
-    *,
-    inherited: Model | None = None,
-    bounded: str = "",
-) -> None:
+def check_prices(agent: Agent, models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
     """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
 
-    Args:
-        agent: What is to run.
-        models: The supervisor's.
-        inherited: The model of the agent above it; None for a root, which has the supervisor's.
-        bounded: The agent above it that has such a limit; "" for none.
+    ``inherited`` is the model of the agent above it, and ``bounded`` the agent above it that has such a limit.
 
     Raises:
         ConfigurationError: Nobody knows what one of the models costs.
