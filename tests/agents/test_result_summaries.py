@@ -47,7 +47,7 @@ async def test_a_compacted_result_shows_the_summary_that_a_model_wrote_for_the_g
     """The head line still says what it stands for; the model was given goal, tool and result, and was asked once."""
     shown, small, run = await shown_after(GOOD)
     head, *body = shown.splitlines()
-    assert head == "[shortened: read_log, iteration 1, 2,149 characters]"
+    assert head.startswith("[shortened: read_log, iteration 1, 2,149 characters; retrieve_content(")
     assert body == ["Ships called at berths 0 to 6.", "- ship 130 at berth 2"]
     asked = text_of(small.requests[0].messages[0].content)
     assert "Which berths are busy?" in asked

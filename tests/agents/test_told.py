@@ -14,6 +14,7 @@ from repertory.record import open_journal
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 
+SILENT = rp.ContextPolicy(rhythm="strict", retrieval=False)
 NOTICE = "Context was compacted and truncated to fit token limits."
 
 
@@ -52,8 +53,8 @@ async def test_the_model_is_told_how_to_get_back_what_is_not_in_view(context: An
 
 @pytest.mark.parametrize(
     ("context", "tools"),
-    [(rp.ContextPolicy(), False), (rp.ContextPolicy(retrieval=False), True), (None, True), (STRICT, False)],
-    ids=["no tools", "switched off", "plain loop", "strict without tools"],
+    [(rp.ContextPolicy(), False), (rp.ContextPolicy(retrieval=False), True), (None, True), (SILENT, False)],
+    ids=["no tools", "switched off", "plain loop", "strict, switched off"],
 )
 async def test_nothing_is_said_to_a_model_that_cannot_retrieve(context: Any, tools: bool) -> None:
     """Nor to one that is shown everything."""
@@ -71,3 +72,17 @@ async def test_a_model_is_told_when_its_context_was_compacted_after_a_refusal(to
     said = [text_of(message.content) for message in model.requests[-1].messages]
     assert sum(text.count(NOTICE) for text in said) == notices
     assert NOTICE not in str(model.requests[30].messages)
+
+
+@pytest.mark.parametrize(("context", "offered"), [(STRICT, True), (SILENT, False), (rp.ContextPolicy(), False)])
+async def test_strict_rhythm_offers_the_tools_by_itself(context: rp.ContextPolicy, offered: bool) -> None:
+    """They are called like any other, and what they bring back is whole."""
+    steps = [*(call("read_log", day=day) for day in range(1, 6)), call("context_retrieve", iteration=1), "Done."]
+    model = ScriptedModel(steps)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(clerk(context, tools=False), "Read.")
+        assert await run.wait_result() == "Done."
+        assert run.statistics().retrievals == offered
+    names = [tool.name for tool in model.requests[0].tools]
+    assert names == ["read_log", *(["context_retrieve", "retrieve_content"] if offered else [])]
+    assert ("day 1, hour 30" in str(model.requests[-1].messages[-1])) == offered

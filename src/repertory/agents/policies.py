@@ -14,6 +14,7 @@ from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
 from repertory.record.records import RunStarted
 from repertory.summarizer import check_prompt
+from repertory.tools import Tool, context_tools
 from repertory.tools.retrieval_guard import RETRIEVALS
 
 _TOLD = (
@@ -31,6 +32,13 @@ _TOLD_STRICTLY = (  # in the words of the users' documents
 )
 
 
+def tools_of(agent: Agent) -> tuple[Tool, ...]:
+    """What an agent may call beside its team. Strict rhythm adds the tools that retrieve, as the documents have it."""
+    strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
+    has = {tool.name for tool in agent.tools}
+    return (*agent.tools, *(tool for tool in context_tools() if strict and tool.name not in has))
+
+
 def layered_policy(live: LiveRun) -> ContextPolicy | None:
     """The agent's policy, its tools' own defaults below it and the run's overrides on top; None for a plain loop.
 
@@ -40,7 +48,7 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     if agent.context is None:
         return None
     policy = _layered(agent, agent.context, results_of(live.started))
-    has = {tool.name for tool in agent.tools} >= RETRIEVALS
+    has = {tool.name for tool in tools_of(agent)} >= RETRIEVALS
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
 
 
@@ -59,7 +67,7 @@ def results_of(started: RunStarted) -> ResultPolicy | None:
 
 
 def _layered(agent: Agent, policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
-    own = {tool.name: tool.policy for tool in agent.tools if tool.policy is not None}
+    own = {tool.name: tool.policy for tool in tools_of(agent) if tool.policy is not None}
     return policy.with_layers(tools=own, run=run)
 
 

@@ -16,7 +16,7 @@ from repertory._frozen import thaw
 from repertory.agents.answers import Answer
 from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
-from repertory.agents.policies import layered_policy
+from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.recovery import INTERRUPTED, OpenCall, calls_of, error_result
 from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
 from repertory.context.shaping import Shaped, how_to_get, shape_result
@@ -41,7 +41,7 @@ class Caller:
         """Prepare for a run; ``spawn`` starts the runs that it delegates to."""
         self._live = live
         self._journal = live.shared.journal
-        own = [*live.agent.tools, *([delegate_tool(live, spawn)] if live.agent.team else [])]
+        own = [*tools_of(live.agent), *([delegate_tool(live, spawn)] if live.agent.team else [])]
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
         self._reading = _Reading(live)
