@@ -42,17 +42,15 @@ async def test_a_stub_says_what_the_whole_was_and_where_it_came_from(durability:
         async with rp.open_supervisor(path, model=model) as supervisor:
             again = rp.Agent("clerk", tools=[list_reports], context=STRICT)
             await (await supervisor.resume(run.id, agent=again)).wait_result()
-    first = text_of(model.requests[-1].messages[2].content).split("\n")
-    assert first[0].startswith("[shortened: list_reports, iteration 1, ")
-    assert first[1] == "https://harbour.example/1990; status: 200"
-    assert first[2] == "300 entries: 300 .txt"
+    first = text_of(model.requests[-1].messages[2].content)
+    assert first.startswith("[previously viewed: list_reports, iteration 1] 300 entries: 300 .txt reports/1990/")
     last = text_of(model.requests[-1].messages[-1].content)
-    assert "characters shown; https://harbour.example/1994; status: 200" in last
+    assert "; https://harbour.example/1994; status: 200" in last, last[-300:]
 
 
 @pytest.mark.parametrize("policy", [{"cap_chars": 900}, {"cite_on_arrival": True}], ids=["capped", "cited"])
 @pytest.mark.parametrize("context", [rp.ContextPolicy(window=2), STRICT], ids=["thrifty", "strict"])
-async def test_the_names_in_digests_and_summaries_are_the_results_own(
+async def test_what_stands_for_old_results_is_the_results_own(
     policy: dict[str, int], context: rp.ContextPolicy
 ) -> None:
     """Not those of the notes around them."""
@@ -65,8 +63,9 @@ async def test_the_names_in_digests_and_summaries_are_the_results_own(
         covered = {entry.position for entry in run.view() if entry.representation == "covered"}
         entries = await supervisor.journal.read_entries(run.id)
     assert covered
-    digests = text_of(model.requests[-1].messages[0].content)
-    assert "report-19" in digests
-    assert "retrieve_content" not in digests
-    assert "content_id" not in digests
-    assert not [e.content_id for e in entries if e.position in covered and e.content_id and e.content_id in digests]
+    trail = text_of(model.requests[-1].messages[2].content)
+    assert "1. list_reports(" in trail
+    assert ("report-1970-0.txt" in trail) == (context.rhythm == "thrifty")
+    assert "retrieve_content" not in trail
+    assert "content_id" not in trail
+    assert not [e.content_id for e in entries if e.position in covered and e.content_id and e.content_id in trail]

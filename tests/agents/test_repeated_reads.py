@@ -101,7 +101,7 @@ async def test_a_repeat_of_a_result_that_was_cut_shows_what_that_showed_and_wher
     assert (again.content_id, again.original_length) == (first.content_id, len(log_of(1)))
     assert len(stored) == len(set(days))
     stub = results(model.requests[-1])[5].split("\n")
-    assert f"{len(log_of(1)):,} characters" in stub[0]
+    assert stub[0].startswith("[previously viewed: read_log, iteration ")
     assert first.content_id is not None
     assert first.content_id in stub[0]
     assert not [line for line in stub[1:] if "already called" in line or first.content_id in line]

@@ -69,7 +69,7 @@ async def test_a_compacted_result_shows_the_summary_that_a_model_wrote_for_the_g
 async def test_whatever_goes_wrong_a_stub_is_shown_and_the_run_does_not_notice(answer: object) -> None:
     """No answer, no JSON, another field, nothing in it, too long."""
     shown, small, _ = await shown_after(answer)
-    assert shown.startswith("[shortened: read_log, iteration 1")
+    assert shown.startswith("[previously viewed: read_log, iteration 1] ")
     assert "day 1" in shown
     assert "Ships called" not in shown
     assert len(small.requests) >= 2  # it was given a second chance
@@ -210,7 +210,7 @@ async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
     async with rp.open_supervisor(model=reader.model) as supervisor:
         run = await supervisor.spawn(clerk(), "Read.", results=SUMMARY)
         await run.wait_result()
-    assert reader.shown(7)[0].startswith("[shortened: read_log")
+    assert reader.shown(7)[0].startswith("[previously viewed: read_log")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_dense_work_is_summarized_more_often(policy: rp.ContextPolicy, ask
 
 @pytest.mark.parametrize(("days", "asked"), [(6, False), (40, True)])
 async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) -> None:
-    """A model that charges is not asked while its summary could not be paid for; once it can, it is swapped in.
+    """A model that charges is not asked while its summary could not be paid for, nor while one waits to be shown.
 
     So a run is never dearer for it than one that shows everything.
     """
@@ -247,7 +247,6 @@ async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) 
         await run.wait_result()
         figures = run.statistics()
     assert bool(small.requests) == asked
-    assert bool(figures.summaries) == asked
     assert figures.cost_seen <= figures.cost_plain
 
 

@@ -66,7 +66,7 @@ async def test_no_text_names_a_tool_that_the_agent_does_not_have(name: str, prof
 
 async def test_all_that_stands_for_something_was_seen_without_a_tool() -> None:
     """Negative control: the policies above do shorten in every way there is."""
-    heads = ["[shortened: ", "[shown once: ", "[expired: ", "[citation ", "[digest of ", "characters shown]"]
+    heads = ["[shortened: ", "[shown once: ", "[expired: ", "[citation ", "[log of iterations ", "characters shown]"]
     heads += ["the context is full]", "stands above"]
     found = set[str]()
     for context in POLICIES.values():
@@ -79,5 +79,5 @@ async def test_an_application_may_keep_the_tools_unnamed() -> None:
     """It has them, and says itself when to use them."""
     context = msgspec.structs.replace(POLICIES["digests"], retrieval=False)
     text, _ = await shown(context, context_tools(), profile="offline")
-    assert "[digest of " in text
+    assert "[log of iterations " in text
     assert "context_retrieve" not in text
