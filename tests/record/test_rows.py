@@ -100,21 +100,25 @@ def test_a_text_too_long_for_sqlite_is_refused() -> None:
         encode_records([kit.appended("r", 0, step_id="x" * (MAX_TEXT + 1))])
 
 
+class Inner(msgspec.Struct, frozen=True):
+    """What a record is made of."""
+
+    known: int = 0
+    new: str = ""
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """A record that has grown fields without columns."""
+
+    run_id: str
+    inner: Inner = Inner()
+    later: tuple[int, ...] = ()
+
+
 def test_a_field_without_a_column_is_kept_all_the_same() -> None:
     """A record that has grown a field since the table was made loses nothing."""
-
-    class Inner(msgspec.Struct, frozen=True):
-        known: int = 0
-        new: str = ""
-
-    class Grown(msgspec.Struct, frozen=True):
-        run_id: str
-        inner: Inner = Inner()
-        later: tuple[int, ...] = ()
-
     table = Table("grown", Grown, "run_id inner.known", inner=Inner)
     record = Grown("r", Inner(1, "x"), (1, 2))
     ((_, row, _),) = table.encode(record)  # type: ignore[arg-type]
     assert row[-1] == '{"inner.new":"x","later":[1,2]}'
-    back = table.decode(row)
-    assert (back.inner, list(back.later)) == (record.inner, [1, 2])
+    assert table.decode(row) == record

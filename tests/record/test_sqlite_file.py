@@ -25,10 +25,9 @@ from repertory.errors import (
     JournalWriteFailed,
 )
 from repertory.record import Durability, MemoryJournal, SqliteJournal, open_journal
-from repertory.record.ownership import FileLock
 from repertory.record.records import ModelReplied, RunStateChanged, ToolFinished, ToolIntended
-from repertory.record.sqlite_file import explain, open_to_write
-from repertory.record.sqlite_schema import APPLICATION_ID, MIGRATIONS, Migration, migrate, schema_version
+from repertory.record.schema import APPLICATION_ID, MIGRATIONS, Migration, migrate, schema_version
+from repertory.record.sqlite_file import FileLock, explain, open_to_write
 
 
 async def make(path: Path) -> None:

@@ -19,11 +19,11 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record import Ledger, SqliteJournal, open_journal
-from repertory.record.row_journal import index_slice
+from repertory.record.journal import index_slice
 from repertory.record.rows import encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import GROUP, SqliteWriter
-from repertory.record.waiting import Latch, new_waiter, wake_all
+from repertory.record.waiting import Latch, Waiter, wake_all
 
 
 def new_writer(path: Path) -> SqliteWriter:
@@ -324,7 +324,7 @@ def test_waiting_outlives_neither_its_loop_nor_its_task(run_async: RunAsync) -> 
             group.cancel_scope.cancel()
 
     async def loop_ends() -> None:
-        latch._tasks.append(new_waiter())
+        latch._tasks.append(Waiter())
 
     async def stays() -> None:
         async with anyio.create_task_group() as group:

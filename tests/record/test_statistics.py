@@ -19,7 +19,7 @@ from backends import RunAsync
 from repertory.llm import Usage
 from repertory.record import EventLogged, Record, RunStatistics, open_journal
 from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, ToolFinished
-from repertory.record.sqlite_schema import MIGRATIONS, migrate
+from repertory.record.schema import MIGRATIONS, migrate
 from repertory.record.statistics import count_in
 
 PAID = Usage(1, 2, cache_read_tokens=4, cache_write_tokens=8, cache_write_1h_tokens=16)

@@ -126,7 +126,7 @@ def read_run(
     """
     import anyio
 
-    from repertory.record.ownership import is_owned
+    from repertory.record.sqlite_file import is_owned
 
     async def read() -> T:
         paths = databases_to_read(db)

@@ -128,7 +128,7 @@ def _private(name: str, path: Path, fact: str) -> Finding:
 
 async def _database(db: Path | None, deep: bool) -> Finding:
     from repertory.record import SqliteJournal
-    from repertory.record.ownership import is_owned
+    from repertory.record.sqlite_file import is_owned
 
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)

@@ -42,7 +42,7 @@ def ps(
     import anyio
 
     from repertory.cli.welcome import welcome
-    from repertory.record.ownership import is_owned
+    from repertory.record.sqlite_file import is_owned
     from repertory.service.reports import read_runs
 
     if named_database(db) is None and not kept_databases():

@@ -9,7 +9,7 @@ import anyio
 
 from repertory.cli.output import Interrupted
 from repertory.cli.signals import leave, told_to
-from repertory.record.waiting import new_waiter
+from repertory.record.waiting import Waiter
 
 _BEAT = 0.25  # seconds; a signal that comes just as the loop goes to sleep is seen when it wakes
 
@@ -26,7 +26,7 @@ class Stop:
         self._everything = everything
         self._orderly = orderly
         self._heard: list[int] = []
-        self._loop = new_waiter()
+        self._loop = Waiter()
 
     def hear(self, number: int) -> None:
         """Take in a signal, in the handler itself: that the third one ends the process must not need the loop."""

@@ -11,7 +11,7 @@ from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import data_dir, databases_to_read, named_database, open_to_read
 from repertory.errors import RepertoryError
-from repertory.record.ownership import is_owned
+from repertory.record.sqlite_file import is_owned
 from repertory.service.reports import read_runs
 
 if TYPE_CHECKING:

@@ -96,8 +96,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "facts", "metadata", sequences=("content",))
-        if self.spans != ():  # as JSON they come back as lists, one without any included
-            msgspec.structs.force_setattr(self, "spans", tuple((start, end) for start, end in self.spans))
 
 
 class Entry(Draft, frozen=True, kw_only=True):

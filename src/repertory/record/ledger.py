@@ -24,11 +24,11 @@ class Snapshot(Sequence[Entry]):
     An entry's position is its index.
     """
 
-    __slots__ = ("_entries", "_length", "run_id")
+    __slots__ = ("_entries", "_length", "_run_id")
 
     def __init__(self, run_id: str, entries: Iterable[Entry] = ()) -> None:
         """Make a snapshot of entries that are at hand (in tests and tools); copies them."""
-        self.run_id = run_id
+        self._run_id = run_id
         self._entries = list(entries)
         self._length = len(self._entries)
 
@@ -36,8 +36,13 @@ class Snapshot(Sequence[Entry]):
     def view(cls, run_id: str, entries: list[Entry], length: int) -> Snapshot:
         """Make a snapshot of the first ``length`` items of a list whose owner promises never to change those."""
         snapshot = cls.__new__(cls)
-        snapshot.run_id, snapshot._entries, snapshot._length = run_id, entries, length
+        snapshot._run_id, snapshot._entries, snapshot._length = run_id, entries, length
         return snapshot
+
+    @property
+    def run_id(self) -> str:
+        """The run whose entries they are."""
+        return self._run_id
 
     @property
     def position(self) -> int:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from inspect import get_annotations
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_type_hints
 
 import msgspec
 
@@ -153,6 +153,11 @@ def _kind(annotation: str) -> type[Any]:
     return float if annotation.startswith("float") else int if annotation.startswith(("int", "bool")) else str
 
 
+def lenient_text(raw: bytes) -> str:
+    """Read text that may not be UTF-8, so that it can be told apart from what was written."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 # --- checksums ---------------------------------------------------------------------------------------------
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -213,7 +218,13 @@ class Table:
             inner = _annotations(nested[outer]) if outer in nested else {}
             annotations |= {f"{outer}.{field}": kind for field, kind in inner.items()} or {outer: annotation}
         paths = fields.split()
-        self._more = [path for path in annotations if path not in paths]
+        types = {"": get_type_hints(record)} | {outer: get_type_hints(struct) for outer, struct in nested.items()}
+        self._more = {
+            path: types[outer][field]
+            for path in annotations
+            if path not in paths
+            for outer, _, field in [path.rpartition(".")]
+        }
         self._get = attrgetter(*paths)
         codecs = {index: _CODECS[annotations[path]] for index, path in enumerate(paths) if annotations[path] in _CODECS}
         self._encoders = [(index, encode) for index, (encode, _) in codecs.items()]
@@ -325,7 +336,7 @@ class Table:
         if more is not None:
             for path, value in decode_json(more).items():
                 outer, _, name = path.rpartition(".")
-                found[outer][name] = value
+                found[outer][name] = msgspec.convert(value, self._more[path])
         fields = found[""]
         for name, struct in self._nested.items():
             fields[name] = struct(**found[name])

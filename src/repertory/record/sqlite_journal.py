@@ -1,34 +1,196 @@
-"""The journal in a file, and the one way to open any journal."""
+"""The journal in a file, its twin in memory, and the one way to open either.
+
+A file is read over aiosqlite, read-only, from the first read on. aiosqlite needs an asyncio loop. So the journal owns
+a thread with one, under trio and asyncio alike, and a read crosses over to it; results are decoded there too, so that
+a large read does not stall the caller's loop.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeVar
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory._choices import check_choice
-from repertory.errors import JournalUnreadable
-from repertory.record.journal import Durability, Journal, SearchHit, Ticket
-from repertory.record.memory_journal import MemoryJournal
-from repertory.record.ownership import FileLock
+from repertory.errors import JournalClosed, JournalDamaged, JournalUnreadable
+from repertory.record.journal import Durability, Journal, Rows, SearchHit, Ticket
 from repertory.record.records import EntryAppended
 from repertory.record.redaction import Redactor
-from repertory.record.row_journal import RowJournal, Rows
-from repertory.record.rows import EncodedRecord, Value
-from repertory.record.sqlite_file import check_readable, explain, make_folder, not_writable, open_to_write
-from repertory.record.sqlite_reader import SqliteReader, find_damage
-from repertory.record.sqlite_writer import SqliteWriter
+from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
+from repertory.record.schema import migrate
+from repertory.record.sqlite_file import (
+    FileLock,
+    check_readable,
+    explain,
+    in_a_fork,
+    keep_for_ever,
+    leave_behind_in_forks,
+    make_folder,
+    not_writable,
+    open_to_write,
+    read_uri,
+)
+from repertory.record.sqlite_writer import Batch, Inserter, SqliteWriter
+from repertory.record.waiting import Latch, wake_all
+
+if TYPE_CHECKING:
+    import aiosqlite
 
 T = TypeVar("T")
 
 
-class SqliteJournal(RowJournal):
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_journal(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    durability: Durability = "power",
+    readonly: bool = False,
+    close_timeout: float = 30.0,
+    redact: Sequence[str] = (),
+) -> AsyncGenerator[Journal, None]:
+    """Open a journal, and close it at the end of the block.
+
+    Args:
+        path: The file; made where there is none, readable by this user alone, as is its folder. None or
+            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``.
+        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
+            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
+        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
+        close_timeout: Seconds that closing may take to write what is queued.
+        redact: Environment variables whose values, as they are now, are recorded as ``[redacted: NAME]``; see
+            ``Redactor`` for the forms in which they are found.
+
+    Raises:
+        JournalLocked: Another process owns the file; the message names it.
+        JournalUnreadable: Not a journal, damaged, or no permission.
+        JournalWriteFailed: The disk does not make durable what the file holds already.
+        JournalSchemaTooNew: A newer repertory wrote it.
+        ConfigurationError: There is no such durability, or a value to redact is shorter than 8 characters.
+    """
+    check_choice("open_journal: durability", durability, Durability)
+    redactor = Redactor(redact) if redact else None
+    journal: MemoryJournal | SqliteJournal
+    if path is None or os.fspath(path) == ":memory:":
+        journal = MemoryJournal(redactor=redactor)
+    else:
+        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout, redactor)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+def _open(
+    path: str, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
+) -> SqliteJournal:
+    path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
+    _check_kind(path)
+    if readonly:
+        check_readable(path)
+        return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
+    make_folder(path)
+    lock = FileLock(path)
+    try:
+        connection = open_to_write(path, durability)
+        try:
+            writer = SqliteWriter(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            raise explain(error, path, "open") from error
+    except BaseException:
+        lock.release()
+        raise
+    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
+
+
+def _check_kind(path: str) -> None:
+    """Refuse what is there and is no file, before anything waits for a pipe or leaves a lock beside a device."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # not there, or out of reach: what opens it says so
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")
+
+
+# --- the journals -----------------------------------------------------------------------------------------
+
+
+class MemoryJournal(Journal):
+    """The in-memory twin of ``SqliteJournal``: the same rows and answers, no file, no thread, gone with the process.
+
+    A batch is written before ``submit`` returns, ``on_commit`` included.
+    """
+
+    def __init__(self, *, redactor: Redactor | None = None) -> None:
+        super().__init__(redactor)
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        migrate(self._connection, ":memory:")
+        self._inserter = Inserter(self._connection)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def durability(self) -> Durability:
+        """``"memory"``."""
+        return "memory"
+
+    def _insert(
+        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+    ) -> Ticket:
+        batch = Batch(rows, on_commit, after)
+        with self._lock:
+            if self._closed:
+                raise JournalClosed("the journal is closed; nothing was written")
+            self._inserter.insert_alone(batch)
+            if batch.failure is None and on_commit is not None:
+                on_commit()
+            batch.end()
+        return batch
+
+    async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        await self._settle()
+        with self._lock, self._open() as connection:
+            connection.execute("BEGIN")
+            return work(connection)
+
+    async def _settle(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        with self._lock:
+            rows = self._open().execute(sql, values).fetchall()
+        return decode(rows)
+
+    def _open(self) -> sqlite3.Connection:
+        if self._closed:
+            raise JournalClosed("the journal is closed; nothing was read")
+        return self._connection
+
+    async def aclose(self) -> None:
+        """Refuse further use. Safe to call twice."""
+        await self._settle()
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+
+class SqliteJournal(Journal):
     """A journal in one SQLite file. Opened by ``open_journal``; owns the file until it is closed."""
 
     def __init__(
@@ -120,79 +282,148 @@ class SqliteJournal(RowJournal):
                 self._lock.release()
 
 
-# --- opening ----------------------------------------------------------------------------------------------
+class SqliteReader:
+    """Answers queries from any task of any loop, one at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()  # guards the two below
+        self._stack: ExitStack | None = None
+        self._closed = False
+        self._portal: BlockingPortal | None = None
+        self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
+        self._connection: aiosqlite.Connection | None = None
+        self._forked = False
+        leave_behind_in_forks(self)
+
+    async def fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        """Run one query and decode its rows.
+
+        A cancelled call stops waiting; the query itself runs to its end in the background.
+
+        Raises:
+            JournalClosed: After ``aclose``.
+            JournalUnreadable: SQLite cannot read the file.
+            JournalDamaged: Something in it is not what was written; ``what`` is named in the error.
+        """
+        if self._portal is None and not self._closed:
+            await anyio.to_thread.run_sync(self._start)
+        with self._lock:
+            if self._portal is None or self._closed:
+                raise self._is_closed()
+            future = self._portal.start_task_soon(self._query, what, sql, values, decode)
+        answered = Latch()
+        future.add_done_callback(lambda _: wake_all(answered.finish()))
+        await answered.wait_done()
+        return future.result()
+
+    def _is_closed(self) -> JournalClosed:
+        if self._forked:
+            return in_a_fork(self._path)
+        return JournalClosed(f"{self._path} is closed; nothing was read")
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._stack is None and not self._closed:
+                self._stack = ExitStack()
+                self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
+
+    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        async with self._turn:
+            if self._closed:
+                raise self._is_closed()
+            try:
+                connection = await self._connect()
+                try:
+                    rows = await connection.execute_fetchall(sql, values)
+                except sqlite3.OperationalError as error:
+                    if "Could not decode to UTF-8" not in str(error):
+                        raise
+                    # Once more, so that it can be said which record it is. Always so would be much slower.
+                    connection.text_factory = lenient_text
+                    rows = await connection.execute_fetchall(sql, values)
+                return decode(rows)
+            except sqlite3.Error as error:
+                raise explain(error, self._path, f"read {what} in") from error
+            except UNREADABLE as error:
+                raise JournalDamaged(f"cannot read {what} in {self._path}: {error}") from error
+
+    async def _connect(self) -> aiosqlite.Connection:
+        import aiosqlite
+
+        if self._connection is None:
+            self._connection = await aiosqlite.connect(read_uri(self._path), uri=True, timeout=30.0)
+            await self._connection.execute("PRAGMA query_only = 1")
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        async with self._turn:
+            if self._connection is not None:
+                await self._connection.close()
+
+    def abandon(self) -> None:
+        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        keep_for_ever((self._stack, self._connection))
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._closed = self._forked = True
+        self._stack = self._portal = self._connection = None
+
+    def close(self) -> None:
+        """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            stack, self._stack = self._stack, None
+        if stack is not None and self._portal is not None:
+            with stack:
+                self._portal.call(self._disconnect)
 
 
-@asynccontextmanager
-async def open_journal(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    durability: Durability = "power",
-    readonly: bool = False,
-    close_timeout: float = 30.0,
-    redact: Sequence[str] = (),
-) -> AsyncGenerator[Journal, None]:
-    """Open a journal, and close it at the end of the block.
+# --- damage -----------------------------------------------------------------------------------------------
 
-    Args:
-        path: The file; made where there is none, readable by this user alone, as is its folder. None or
-            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``.
-        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
-            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
-        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
-        close_timeout: Seconds that closing may take to write what is queued.
-        redact: Environment variables whose values, as they are now, are recorded as ``[redacted: NAME]``; see
-            ``Redactor`` for the forms in which they are found.
+_MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
 
-    Raises:
-        JournalLocked: Another process owns the file; the message names it.
-        JournalUnreadable: Not a journal, damaged, or no permission.
-        JournalWriteFailed: The disk does not make durable what the file holds already.
-        JournalSchemaTooNew: A newer repertory wrote it.
-        ConfigurationError: There is no such durability, or a value to redact is shorter than 8 characters.
-    """
-    check_choice("open_journal: durability", durability, Durability)
-    redactor = Redactor(redact) if redact else None
-    journal: MemoryJournal | SqliteJournal
-    if path is None or os.fspath(path) == ":memory:":
-        journal = MemoryJournal(redactor=redactor)
-    else:
-        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout, redactor)
+
+def find_damage(path: str, deep: bool) -> list[str]:
+    """Everything that is wrong in a file; see ``SqliteJournal.check``."""
+    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
+        connection.execute("PRAGMA query_only = 1")
+        connection.text_factory = lenient_text
+        found = _of_sqlite(connection, path, "integrity_check" if deep else "quick_check")
+        if deep:
+            for table in TABLES.values():
+                found += itertools.islice(_of_table(connection, path, table), _MOST)
+            found += _missing(connection, path)
+        return found
+
+
+def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
     try:
-        yield journal
-    finally:
-        await journal.aclose()
+        found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
+    except sqlite3.Error as error:  # so damaged that SQLite cannot even list the damage
+        return [str(explain(error, path, "read"))]
+    return [] if found == ["ok"] else found
 
 
-def _open(
-    path: str, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
-) -> SqliteJournal:
-    path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
-    _check_kind(path)
-    if readonly:
-        check_readable(path)
-        return SqliteJournal(path, durability, writer=None, lock=None, close_timeout=close_timeout)
-    make_folder(path)
-    lock = FileLock(path)
+def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
     try:
-        connection = open_to_write(path, durability)
-        try:
-            writer = SqliteWriter(connection, path)
-        except sqlite3.Error as error:
-            connection.close()
-            raise explain(error, path, "open") from error
-    except BaseException:
-        lock.release()
-        raise
-    return SqliteJournal(path, durability, writer=writer, lock=lock, close_timeout=close_timeout, redactor=redactor)
+        # In the order of the table itself: an index may be damaged, too.
+        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
+            try:
+                table.read(row)
+            except JournalDamaged as error:
+                yield str(error)
+    except sqlite3.Error as error:
+        yield str(explain(error, path, f"read {table.name} in"))
 
 
-def _check_kind(path: str) -> None:
-    """Refuse what is there and is no file, before anything waits for a pipe or leaves a lock beside a device."""
+def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
+    """Whole records that are not there: numbers are dense over all tables."""
     try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # not there, or out of reach: what opens it says so
-        return
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise JournalUnreadable(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}; name a file in its place")
+        counts = [
+            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
+            for table in TABLES.values()
+        ]
+    except sqlite3.Error as error:
+        return [str(explain(error, path, "count what is in"))]
+    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)
+    return [] if there == newest else [f"{newest} records were written, and {there} are there"]

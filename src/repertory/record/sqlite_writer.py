@@ -14,9 +14,16 @@ from typing import Any, Final, Generic, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record.journal import Ticket
-from repertory.record.ownership import OpenedFile, in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
-from repertory.record.sqlite_file import explain, is_busy, is_of_the_disk
+from repertory.record.sqlite_file import (
+    OpenedFile,
+    explain,
+    in_a_fork,
+    is_busy,
+    is_of_the_disk,
+    keep_for_ever,
+    leave_behind_in_forks,
+)
 from repertory.record.waiting import Failure, Latch, Waiter, wake_all
 
 T = TypeVar("T")

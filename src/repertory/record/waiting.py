@@ -1,9 +1,7 @@
 """Wait in a task of any event loop for something that another thread finishes.
 
-The two waiter classes are the only backend-specific lines of this room: a native wake-up costs a third of
-``anyio.from_thread`` and, unlike it, wakes every waiter of a batch with one crossing between threads. Each has its
-loop, ``post`` to run something there from any thread, ``wake`` to let the task go on, on its loop only, and ``wait``,
-to be called at once after making it: a wake-up before that is not remembered.
+A native wake-up costs a third of ``anyio.from_thread`` and, unlike it, wakes every waiter of a batch with one crossing
+between threads.
 """
 
 from __future__ import annotations
@@ -11,83 +9,45 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
+import anyio
 import anyio.lowlevel
-
-if TYPE_CHECKING:
-    import asyncio
-
-    import trio
-
 
 Failure: TypeAlias = Callable[[], BaseException]
 """Makes the error that a waiter raises, a new one for each."""
 
 
-class _TrioWaiter:
-    def __init__(self) -> None:
-        import trio
+class Waiter:
+    """The running task, as other threads wake it.
 
-        self.loop: Any = trio.lowlevel.current_trio_token()
-        self._task: trio.lowlevel.Task | None = None
+    Attributes:
+        loop: Its event loop.
+        wake: Lets the task go on; to be called on its loop only.
+        wait: What the task waits with.
+    """
+
+    __slots__ = ("_post", "loop", "wait", "wake")
+
+    def __init__(self) -> None:
+        event = anyio.Event()
+        self.wait, self.wake = event.wait, event.set
+        trio = sys.modules.get("trio")
+        self.loop: Any
+        if trio is not None and trio.lowlevel.in_trio_task():
+            self.loop = trio.lowlevel.current_trio_token()
+            self._post: Callable[..., object] = self.loop.run_sync_soon
+        else:
+            import asyncio
+
+            self.loop = asyncio.get_running_loop()
+            self._post = self.loop.call_soon_threadsafe
 
     def post(self, callback: Callable[..., object], argument: object) -> None:
-        import trio
-
-        try:
-            self.loop.run_sync_soon(callback, argument)
-        except trio.RunFinishedError:  # the loop ended, and its tasks with it: nobody waits
-            return
-
-    def wake(self) -> None:
-        import trio
-
-        task, self._task = self._task, None
-        if task is not None:  # None: the wait was cancelled
-            trio.lowlevel.reschedule(task)
-
-    async def wait(self) -> None:
-        import trio
-
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-class _AsyncioWaiter:
-    def __init__(self) -> None:
-        import asyncio
-
-        self.loop: Any = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self.loop.create_future()
-
-    def post(self, callback: Callable[..., object], argument: object) -> None:
-        try:
-            self.loop.call_soon_threadsafe(callback, argument)
-        except RuntimeError:
-            if not self.loop.is_closed():
-                raise
-
-    def wake(self) -> None:
-        if not self._future.done():  # done: the wait was cancelled
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        await self._future
-
-
-Waiter: TypeAlias = _TrioWaiter | _AsyncioWaiter
-
-
-def new_waiter() -> Waiter:
-    """Make a waiter for the running task."""
-    trio = sys.modules.get("trio")
-    return _TrioWaiter() if trio is not None and trio.lowlevel.in_trio_task() else _AsyncioWaiter()
+        """Have something called on the task's loop; from any thread."""
+        with suppress(RuntimeError):  # the loop ended, and its tasks with it: nobody waits
+            self._post(callback, argument)
 
 
 def _wake_each(waiters: list[Waiter]) -> None:
@@ -146,7 +106,7 @@ class Latch:
         if self.done:
             await anyio.lowlevel.checkpoint()
         else:
-            waiter = new_waiter()
+            waiter = Waiter()
             self._tasks.append(waiter)
             if not self.done:
                 await waiter.wait()

@@ -7,8 +7,8 @@ from functools import partial
 
 from repertory.errors import JournalWriteFailed
 from repertory.record.journal import Ticket
-from repertory.record.memory_journal import MemoryJournal
 from repertory.record.records import Record
+from repertory.record.sqlite_journal import MemoryJournal
 from repertory.record.waiting import Latch, wake_all
 
 
