@@ -33,9 +33,9 @@ def model(answer: Any, profile: Any = PROFILE) -> FunctionModel:
     return FunctionModel(answer, profile=profile)
 
 
-async def drawn(count: int = 8, *, policy: ContextPolicy | None = FORGETS, **more: Any) -> list[Sample]:
+def drawn(count: int = 8, *, policy: ContextPolicy | None = FORGETS, **more: Any) -> list[Sample]:
     """Samples of one run."""
-    return await sample_requests([RUN], policy=policy, model=more.pop("model", model("")), count=count, **more)
+    return sample_requests([RUN], policy=policy, model=more.pop("model", model("")), count=count, **more)
 
 
 def shown(request: ModelRequest) -> str:
@@ -43,26 +43,26 @@ def shown(request: ModelRequest) -> str:
     return "\n".join(words_of(block) for message in request.messages for block in message.content)
 
 
-async def test_a_sample_is_a_turn_with_less_in_view_than_in_the_record() -> None:
+def test_a_sample_is_a_turn_with_less_in_view_than_in_the_record() -> None:
     """Drawn by a seed, never twice; a policy that takes nothing away leaves nothing to ask."""
-    samples = await drawn()
+    samples = drawn()
     assert len(samples) == 8
     assert len({sample.iteration for sample in samples}) == 8
-    assert samples == await drawn()
-    assert [sample.iteration for sample in samples] != [sample.iteration for sample in await drawn(seed=1)]
+    assert samples == drawn()
+    assert [sample.iteration for sample in samples] != [sample.iteration for sample in drawn(seed=1)]
     for sample in samples:
         first = f"part{0}/file.py"
         assert (first in shown(sample.view), first in shown(sample.record)) == (False, True)
         assert sample.view.messages[0] == sample.record.messages[0]
-    assert 8 < len(await drawn(1_000)) < 40
-    assert await drawn(policy=None) == []
+    assert 8 < len(drawn(1_000)) < 40
+    assert drawn(policy=None) == []
 
 
-async def test_a_full_record_that_does_not_fit_is_not_asked_for() -> None:
+def test_a_full_record_that_does_not_fit_is_not_asked_for() -> None:
     """Nobody could answer it."""
     small = msgspec.structs.replace(PROFILE, context_window=14_000, max_output=2_000)
-    fitting = await drawn(1_000, model=model("", small))
-    assert 0 < len(fitting) < len(await drawn(1_000))
+    fitting = drawn(1_000, model=model("", small))
+    assert 0 < len(fitting) < len(drawn(1_000))
 
 
 def test_nothing_that_is_sent_carries_a_signature_of_the_replay() -> None:
@@ -80,9 +80,9 @@ def test_nothing_that_is_sent_carries_a_signature_of_the_replay() -> None:
     assert (sent.model, sent.options) == ("function", {})
 
 
-async def test_tools_take_the_arguments_that_were_recorded() -> None:
+def test_tools_take_the_arguments_that_were_recorded() -> None:
     """A recording says no more of a tool."""
-    [sample] = await drawn(1)
+    [sample] = drawn(1)
     for request in (sample.view, sample.record):
         [tool] = request.tools
         assert (tool.name, tool.input_schema["properties"]) == ("look", {"what": {"type": ["string"]}})
@@ -94,10 +94,10 @@ def looks_back(request: ModelRequest) -> ToolUse:
     return call("read", path="part0/file.py") if seen else call("search", words="the first part")
 
 
-async def test_what_the_view_lost_shows_in_the_next_step() -> None:
+def test_what_the_view_lost_shows_in_the_next_step() -> None:
     """The record agrees with itself, and the view does not agree with it; control: a model that needs nothing."""
-    samples = await drawn()
-    lost = await agree(samples, model(looks_back))
+    samples = drawn()
+    lost = agree(samples, model(looks_back))
     assert (lost.samples, lost.tools_view, lost.tools_record, lost.arguments_view, lost.arguments_record) == (
         8,
         0.0,
@@ -105,11 +105,11 @@ async def test_what_the_view_lost_shows_in_the_next_step() -> None:
         0.0,
         1.0,
     )
-    same = await agree(samples, model(call("look", what="next")))
+    same = agree(samples, model(call("look", what="next")))
     assert (same.tools_view, same.tools_record, same.arguments_view, same.arguments_record) == (1, 1, 1, 1)
-    silent = await agree(samples, model("Done."))
+    silent = agree(samples, model("Done."))
     assert (silent.tools_view, silent.arguments_view) == (1.0, None)
-    assert await agree([], model("")) == Agreement(
+    assert agree([], model("")) == Agreement(
         samples=0,
         failed=[],
         tools_view=None,
@@ -120,11 +120,11 @@ async def test_what_the_view_lost_shows_in_the_next_step() -> None:
     )
 
 
-async def test_a_model_that_wavers_does_not_agree_with_itself() -> None:
+def test_a_model_that_wavers_does_not_agree_with_itself() -> None:
     """That is what the view's figure is read beside."""
-    [sample] = await drawn(1)
+    [sample] = drawn(1)
     answers = iter([call("a", n=1), call("a", n=1), call("b", n=1)])
-    found = await agree([sample], model(lambda _: next(answers)))
+    found = agree([sample], model(lambda _: next(answers)))
     assert (found.tools_view, found.tools_record, found.arguments_view, found.arguments_record) == (0.5, 0, 0.5, 0)
 
 
@@ -139,19 +139,17 @@ async def test_a_model_that_wavers_does_not_agree_with_itself() -> None:
         (call("t", path="a.py", parts=["x"]), call("t", path="a.py", parts=["y"]), 1.0),
     ],
 )
-async def test_key_arguments_say_what_is_done_and_not_how_it_is_worded(
-    one: ToolUse, other: ToolUse, share: float
-) -> None:
+def test_key_arguments_say_what_is_done_and_not_how_it_is_worded(one: ToolUse, other: ToolUse, share: float) -> None:
     """Long texts, prose and structures are left out; space does not count."""
-    [sample] = await drawn(1)
+    [sample] = drawn(1)
     answers = itertools.cycle([one, other, other])
-    found = await agree([sample], model(lambda _: next(answers)))
+    found = agree([sample], model(lambda _: next(answers)))
     assert found.arguments_view == pytest.approx(share)
 
 
-async def test_a_turn_whose_answer_fails_is_left_out_and_named() -> None:
+def test_a_turn_whose_answer_fails_is_left_out_and_named() -> None:
     """The others count."""
-    samples = await drawn(3)
+    samples = drawn(3)
     first = samples[0].view
 
     def answer(request: ModelRequest) -> Text:
@@ -159,20 +157,20 @@ async def test_a_turn_whose_answer_fails_is_left_out_and_named() -> None:
             raise ModelUnavailable("overloaded")
         return Text("Done.")
 
-    found = await agree(samples, model(answer))
+    found = agree(samples, model(answer))
     assert found.samples == 2
     assert found.failed == [f"long, iteration {samples[0].iteration}: overloaded"]
 
 
-async def test_it_never_costs_more_than_was_said() -> None:
+def test_it_never_costs_more_than_was_said() -> None:
     """Every answer as long as it may be, nothing from the cache; what was billed comes out."""
-    samples = await drawn(3)
+    samples = drawn(3)
     asked: list[ModelRequest] = []
 
     def answer(request: ModelRequest) -> Text:
         asked.append(request)
         return Text("long " * 1_000)
 
-    found = await agree(samples, model(answer))
+    found = agree(samples, model(answer))
     assert len(asked) == 9
     assert 0 < found.cost < price_at_most(samples, PROFILE)

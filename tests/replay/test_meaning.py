@@ -8,8 +8,9 @@ import pytest
 
 from repertory.llm.messages import Block, Message, RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import ModelRequest
-from repertory.replay import Meaning, Meter, RecordedRun, Turn
+from repertory.replay import Meaning, RecordedRun, Turn
 from repertory.replay.bare_names import BareNames
+from repertory.replay.meaning import Meter
 
 TASK = "Make the parser strict."
 SHOWN = """\
@@ -47,13 +48,13 @@ def record() -> RecordedRun:
 FULL: tuple[Block, ...] = (Text(PLAN), READ)
 
 
-def measured(*old: Block, messages: tuple[Message, ...] = ()) -> tuple[Meaning, Meter]:
-    """Measure the last request, where these blocks stand for the first iteration."""
+def measured(*old: Block, messages: tuple[Message, ...] = ()) -> tuple[Meaning, int]:
+    """Measure the last request, where these blocks stand for the first iteration; and what has to be read again."""
     run = record()
     meter = Meter(run)
     messages = messages or (Message("user", (Text(TASK), *old)),)
-    meter.see(len(run.turns), ModelRequest(model="m", messages=messages))
-    return meter.found, meter
+    again = meter.see(len(run.turns), ModelRequest(model="m", messages=messages))
+    return meter.found, again
 
 
 def shares(meaning: Meaning, **more: Any) -> dict[str, float | None]:
@@ -68,21 +69,21 @@ def test_the_full_record_says_everything() -> None:
         Message("assistant", FULL),
         Message("user", (ToolResult("c1", SHOWN),)),
     )
-    meaning, meter = measured(messages=whole)
+    meaning, again = measured(messages=whole)
     assert shares(meaning, ages=("over_10",)) == dict.fromkeys(("union", "facts", "lines", "own_facts", "own_lines"), 1)
     assert set(shares(meaning, left=True).values()) == {None}
-    assert (meaning.standing_chars, meaning.blind, meaning.without_task, meter.rereads) == (0, 0, 0, [0])
+    assert (meaning.standing_chars, meaning.blind, meaning.without_task, again) == (0, 0, 0, 0)
 
 
 def test_an_empty_view_says_nothing() -> None:
     """Zero on every measure, all of it has left, and the smallest result that holds what is missing is read once."""
-    meaning, meter = measured()
+    meaning, again = measured()
     assert set(shares(meaning).values()) == set(shares(meaning, left=True).values()) == {0.0}
     assert meaning.blind == 1
-    [again] = meter.rereads
     assert again == -(-len(SHOWN.encode()) // 4)
-    meter.see(13, ModelRequest(model="m", messages=(Message("user", (Text("no task"),)),)))
-    assert (meter.rereads, meaning.without_task) == ([again, 0], 1)  # it would still be there
+    meter, request = Meter(record()), ModelRequest(model="m", messages=(Message("user", (Text("no task"),)),))
+    assert [meter.see(13, request), meter.see(13, request)] == [again, 0]  # it would still be there
+    assert meter.found.without_task == 2
 
 
 def test_bare_names_are_in_view_and_say_nothing() -> None:

@@ -6,10 +6,9 @@ import pytest
 from replay_stories import MESSAGES, read, write
 
 from repertory.llm.messages import Text, Thinking, ToolResult, ToolUse
-from repertory.replay import RecordedRun, Turn, needs_of
-from repertory.replay.identifiers import TOKENIZERS
-from repertory.replay.needs import Need
-from repertory.replay.words import leaves, spoken
+from repertory.replay import RecordedRun, Turn
+from repertory.replay.needs import Need, needs_of
+from repertory.replay.words import TOKENIZERS, leaves, spoken
 
 
 @pytest.mark.parametrize(

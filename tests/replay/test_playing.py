@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ from replay_stories import MESSAGES, TASK, long_run, read, write
 
 from backends import RunAsync
 from repertory.context import ContextPolicy, ResultPolicy
-from repertory.errors import ConfigurationError, PromptTooLong
+from repertory.errors import ConfigurationError, PromptTooLong, RecordingError
 from repertory.llm import profile_for
 from repertory.llm.messages import Image, Message, RawBlock, Text, Thinking, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import Breakpoint, ModelRequest, ModelResponse
@@ -22,6 +23,7 @@ from repertory.replay import (
     Turn,
     figures,
     play,
+    play_all,
     policy_named,
     profile_named,
 )
@@ -86,6 +88,35 @@ async def listening(run: RecordedRun, requests: list[ModelRequest]) -> ReplayMod
             handle.append(await supervisor.spawn(Agent("r", tools=replay_tools(run)), run.task))
             await handle[0].wait_result()
     return model
+
+
+def test_the_figures_do_not_depend_on_how_many_processes_play() -> None:
+    """Two processes and one: the same figures in the same order, but for how long it took; every request is counted."""
+    runs = [long_run(turns, run_id=f"run-{turns}") for turns in (60, 90, 70)]
+    profiles = [profile_named("r=0.1"), profile_named("r=0.05+binding")]
+    counted: list[int] = []
+    told = [
+        [
+            {name: msgspec.structs.replace(of, build_seconds=[]) for name, of in models.items()}
+            for models in play_all(
+                runs, policy="thrifty", profiles=profiles, jobs=jobs, on_request=lambda: counted.append(1)
+            )
+        ]
+        for jobs in (1, 2)
+    ]
+    assert told[0] == told[1]
+    assert [models["r=0.1"].run.id for models in told[1]] == ["run-60", "run-90", "run-70"]
+    assert len(counted) == 2 * 2 * (60 + 90 + 70)
+
+
+def test_a_process_that_dies_ends_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the name of a run that it played, and without waiting for it for ever."""
+    code = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os._exit(3)\npolicy = None\n"
+    (tmp_path / "deadly.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    runs = [long_run(200, run_id=f"run-{number}") for number in range(2)]
+    with pytest.raises(RecordingError, match=r"the process that played run-\d was ended"):
+        play_all(runs, policy="deadly:policy", profiles=[CHEAP_READS], jobs=2)
 
 
 async def test_thrift_is_cheaper_than_appending_and_strict_shows_less() -> None:

@@ -15,7 +15,8 @@ from replay_stories import CHAT, LISTING, MESSAGES, TASK, event, read, session, 
 from repertory.errors import RecordingError
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import Usage
-from repertory.replay import RecordedRun, needs_of, read_recordings
+from repertory.replay import RecordedRun, read_recordings
+from repertory.replay.needs import needs_of
 from repertory.replay.recording import NO_RESULT
 
 FORMATS: dict[str, list[Any]] = {

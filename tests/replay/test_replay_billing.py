@@ -15,7 +15,7 @@ from repertory.llm.messages import Image, Message, RedactedThinking, Text, Think
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, Usage, encode_request
 from repertory.llm.profiles import CacheRules, cost_of
 from repertory.replay import profile_named
-from repertory.replay.billing import Biller, Positions, plain_requests
+from repertory.replay.billing import Biller, plain_requests
 from repertory.testing.cache import PromptCache
 
 PROFILE = msgspec.structs.replace(profile_named("r=0.1"), cache=CacheRules(minimum_tokens=40))
@@ -141,8 +141,8 @@ def test_every_bill_is_what_the_oracle_says(history: list[Any]) -> None:
         usage, kept = biller.bill(request, at=now)
         assert usage == oracle.bill(request, now)
         assert usage.prompt_tokens == estimate_tokens(request)
-        anew = Positions()
-        anew.read(request)
+        anew = Biller(PROFILE)
+        anew.bill(request, at=0.0)
         assert anew.positions == biller.positions
         assert 0 <= kept <= len(biller.positions)
 
@@ -209,7 +209,8 @@ def test_an_idle_loop_pays_for_its_whole_prompt_again() -> None:
 
 def test_what_views_have_shown_once_is_forgotten() -> None:
     """Memory follows the view, not the number of edits."""
-    positions = Positions()
+    biller = Biller(PROFILE)
     for number in range(3_000):
-        positions.read(msgspec.structs.replace(FRAME, messages=(Message("user", (Text(f"view {number}"),)),)))
-    assert len(positions._known) < 1_100
+        request = msgspec.structs.replace(FRAME, messages=(Message("user", (Text(f"view {number}"),)),))
+        biller.bill(request, at=float(number))
+    assert len(biller._known) < 1_100

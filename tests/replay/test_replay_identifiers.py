@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_stories import write
 
-from repertory.replay.identifiers import paths
+from repertory.replay.words import paths
 
 PLAIN_PATH = re.compile(r"(?:[\w.\-@~]*/)+[\w.\-@]+")  # what a path is; it takes the square of the time
 
 UNBROKEN = """
 from repertory.replay.bare_names import BareNames
-from repertory.replay.identifiers import TOKENIZERS
+from repertory.replay.words import TOKENIZERS
 from repertory.replay.words import lines_of
 units = ["a1B_-", "A", "a1", "/", "/a", "~/", "~", ".", "a.", "-", "_", "1", '"', '"ab', "http", "https://",
          "12345678-1234-", "a1b2c3d4-", "\\u00e9", "@", ":", "a(", "AA", "t ", "a-", "1-"]

@@ -1,4 +1,4 @@
-"""``repertory replay`` at a terminal: a bar while it works, and Ctrl-C."""
+"""``repertory replay`` at a terminal: a count while it works, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TURNS = 200
 MODELS = [word for name in ("r=0.1", "r=0.05", "r=0.025") for word in ("--model", name)]
 
 
-def watch(path: Path, *, ctrl_c_at: int | None) -> tuple[int, bytes, list[int]]:
-    """Replay at a terminal; press Ctrl-C when the bar has come that far.
+def watch(path: Path, *, ctrl_c_at: int | None, runs: int = 1) -> tuple[int, bytes, list[int]]:
+    """Replay so many runs at a terminal; press Ctrl-C when the count has come that far.
 
     Returns:
-        The exit code, what came out, and the counts that the bar showed.
+        The exit code, what came out, and the counts that were shown.
     """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "repertory", "replay", str(path), "--json", *MODELS],
+        [sys.executable, "-m", "repertory", "replay", str(path), "--json", "--jobs", "2", *MODELS],
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80"},
@@ -35,10 +35,11 @@ def watch(path: Path, *, ctrl_c_at: int | None) -> tuple[int, bytes, list[int]]:
     shown = b""
     counts: list[int] = []
     sent = False
+    pattern = rb"\b([\d,]+) of %b requests" % f"{3 * runs * TURNS:,}".encode()
     try:
         while part := _read(ours):
             shown += part
-            counts = [int(count) for count in re.findall(rb"(\d+)/%d\b" % (4 * TURNS), shown)]
+            counts = [int(count.replace(b",", b"")) for count in re.findall(pattern, shown)]
             if not sent and ctrl_c_at is not None and counts and counts[-1] >= ctrl_c_at:
                 process.send_signal(signal.SIGINT)
                 sent = True
@@ -66,11 +67,20 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("count", [0, TURNS + 1], ids=["searched", "played"])
 def test_ctrl_c_ends_a_replay(count: int, recording: Path) -> None:
-    """The bar stands there before anything is searched: each turn once for that, and once for each of three models."""
+    """The count stands there before anything is searched; each turn is a request to each of three models."""
     code, out, counts = watch(recording, ctrl_c_at=count)
     assert (code, out) == (130, b"")
     assert counts[0] == 0
-    assert counts[-1] < 4 * TURNS
+    assert counts[-1] < 3 * TURNS
+
+
+@pytest.mark.parametrize("count", [0, TURNS])
+def test_ctrl_c_ends_the_processes_of_a_replay(count: int, tmp_path: Path) -> None:
+    """Ours alone gets the signal; that the terminal closes says that the others have ended too."""
+    runs = [{"id": str(number), "messages": as_messages(long_run(TURNS))} for number in range(2)]
+    code, out, counts = watch(write(tmp_path / "two.jsonl", *runs), ctrl_c_at=count, runs=2)
+    assert (code, out) == (130, b"")
+    assert counts[-1] < 6 * TURNS
 
 
 def test_without_ctrl_c_it_comes_to_its_end(recording: Path) -> None:

@@ -16,7 +16,7 @@ from repertory.cli import output
 from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
-from repertory.cli.signals import cursor_hidden_at
+from repertory.cli.signals import drawn_on
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -45,8 +45,26 @@ def status_line() -> Generator[Callable[[str], None]]:
     if not has_picture(screen):
         yield lambda _: None
         return
-    yield lambda text: screen.print(f"{one_line(text, width):<{width}}", end="\r")
+    with drawn_on(screen.file.fileno()):
+        yield lambda text: screen.print(f"{one_line(text, width):<{width}}", end="\r")
     screen.print(" " * width, end="\r")
+
+
+@contextmanager
+def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
+    """Show on a status line how many of a total are done; what it gives is called with each of them."""
+    with status_line() as show:
+        done, shown_at = 0, 0.0
+
+        def count() -> None:
+            nonlocal done, shown_at
+            done += 1
+            if time.monotonic() - shown_at > 1 / _REFRESH:
+                shown_at = time.monotonic()
+                show(f"{done:,} of {total:,} {what}")
+
+        show(f"0 of {total:,} {what}")
+        yield count
 
 
 @contextmanager
@@ -68,7 +86,7 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Prog
     progress.announce = progress.notes.append
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
     with (
-        cursor_hidden_at(screen.file.fileno()),
+        drawn_on(screen.file.fileno()),
         Live(
             console=screen,
             get_renderable=lambda: draw(progress, screen.width, screen.height),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +11,10 @@ import typer
 
 from repertory.cli import output
 from repertory.cli.options import AS_JSON, argument, option
-from repertory.cli.signals import cursor_hidden_at
 
 if TYPE_CHECKING:
     from repertory.context import ContextPolicy
-    from repertory.llm import Model, ModelRequest
-    from repertory.llm.profiles import ModelProfile
+    from repertory.llm import Model
     from repertory.replay import Played, RecordedRun, Sample
 
 
@@ -44,6 +40,9 @@ def replay(
     ),
     seed: int = option("--seed N", "Decides which turns --agree draws.", 0),
     yes: bool = option("--yes", "Let --agree spend what it says without being asked.", False),
+    jobs: int | None = option(
+        "--jobs N", "Processes that play, each a run at a time. Default: one for each CPU.", min=1
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Play recorded runs through the agent loop, and say what they would have cost and shown.
@@ -52,11 +51,13 @@ def replay(
     read. Without --agree nothing is sent anywhere: the model says what it said then, and every tool answers what it
     answered then.
     """
+    import os
     import sys
 
+    from repertory.cli.live import count_up
     from repertory.cli.replayed import print_replay
     from repertory.errors import RecordingError
-    from repertory.replay import PRESETS, policy_named, profile_named, read_recordings, report
+    from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report
     from repertory.replay.chart import check_target
     from repertory.replay.choices import BINDING_PRESETS
 
@@ -83,7 +84,9 @@ def replay(
         if problems or failed:
             raise typer.Exit(output.FAILED)
         return
-    played = _play_all(runs, chosen, profiles)
+    with count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
+        jobs = jobs or os.cpu_count() or 1
+        played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs, on_request=count)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
     if as_json:
         output.print_json(result)
@@ -93,54 +96,6 @@ def replay(
         _draw(plot, played)
     if problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()):
         raise typer.Exit(output.FAILED)
-
-
-def _play_all(
-    runs: Sequence[RecordedRun], policy: ContextPolicy | None, profiles: Sequence[ModelProfile]
-) -> list[dict[str, Played]]:
-    # Each turn is searched once and played once for each model.
-    with _bar((1 + len(profiles)) * sum(len(recorded.turns) for recorded in runs)) as advance:
-        return [_play(recorded, policy, profiles, advance) for recorded in runs]
-
-
-@contextmanager
-def _bar(total: int) -> Generator[Callable[[], None]]:
-    """A bar at a terminal, and nothing elsewhere; what it gives is called with every step."""
-    screen = output.console(stderr=True)
-    if not screen.is_terminal or screen.is_dumb_terminal:
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with cursor_hidden_at(screen.file.fileno()), Progress(*columns, console=screen, transient=True) as progress:
-        bar = progress.add_task("", total=total)
-        yield lambda: progress.advance(bar)
-
-
-def _play(
-    recorded: RecordedRun,
-    policy: ContextPolicy | None,
-    profiles: Sequence[ModelProfile],
-    advance: Callable[[], None],
-) -> dict[str, Played]:
-    from repertory.agents import run as run_async
-    from repertory.replay import needs_of, play
-
-    # Outside of the event loop, which would keep Ctrl-C waiting for the next time that anything is awaited.
-    needs = needs_of(recorded, on_turn=advance)
-
-    def played(_: ModelRequest) -> None:
-        advance()
-
-    async def main() -> dict[str, Played]:
-        return {
-            profile.name: await play(recorded, policy=policy, profile=profile, needs=needs, on_request=played)
-            for profile in profiles
-        }
-
-    # asyncio starts tasks in the order in which they were made: the same recording always gives the same figures.
-    return run_async(main, backend="asyncio")
 
 
 def _model_to_ask(names: Sequence[str] | None) -> Model:
@@ -165,26 +120,18 @@ def _agree(
     """Ask the model, once the user knows what that costs, and say how often it agreed; whether a turn was left out."""
     import msgspec
 
-    from repertory.agents import run as run_async
+    from repertory.cli.live import count_up
     from repertory.cli.replayed import print_agreement
     from repertory.errors import ConfigurationError
-    from repertory.replay import Agreement, agree, price_at_most, sample_requests
+    from repertory.replay import agree, price_at_most, sample_requests
 
-    with _bar(sum(len(recorded.turns) for recorded in runs)) as advance:
-        draw = partial(sample_requests, runs, policy=policy, model=model, count=count, seed=seed, on_request=advance)
-        samples = run_async(draw, backend="asyncio")
+    with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
+        samples = sample_requests(runs, policy=policy, model=model, count=count, seed=seed, on_request=played)
     if not samples:
         raise ConfigurationError("no turn was shown anything else than the full record, or none fits the model")
     _confirm(samples, price_at_most(samples, model.profile), model, yes=yes)
-
-    async def ask() -> Agreement:
-        with _bar(3 * len(samples)) as advance:
-            try:
-                return await agree(samples, model, on_answer=advance)
-            finally:
-                await model.aclose()
-
-    found = run_async(ask, backend="asyncio")
+    with count_up(3 * len(samples), "answers") as answered:
+        found = agree(samples, model, on_answer=answered)
     for problem in found.failed:
         output.say(problem)
     result = {"model": model.name, "seed": seed, **msgspec.to_builtins(found)}

@@ -26,7 +26,7 @@ class _Process:
     Attributes:
         pid: The process that the handler was made for: a child that was forked from it has nothing to end in order.
         listener: Who is told of a signal; None ends the process.
-        terminals: Where something has hidden the cursor.
+        terminals: Where something is being drawn, maybe with the cursor hidden.
     """
 
     pid = 0
@@ -76,8 +76,8 @@ def told_to(listener: Callable[[int], None]) -> Generator[None]:
 
 
 @contextmanager
-def cursor_hidden_at(terminal: int) -> Generator[None]:
-    """Where the cursor has to be shown again if the process ends inside the block."""
+def drawn_on(terminal: int) -> Generator[None]:
+    """Where a new line has to be begun and the cursor shown again if the process ends inside the block."""
     _Process.terminals += (terminal,)
     try:
         yield

@@ -9,9 +9,8 @@ from __future__ import annotations
 from repertory.replay.agreement import Agreement, Sample, agree, price_at_most, sample_requests
 from repertory.replay.chart import write_chart
 from repertory.replay.choices import PRESETS, policy_named, profile_named
-from repertory.replay.meaning import Meaning, Meter
-from repertory.replay.needs import Needs, needs_of
-from repertory.replay.playing import Played, play
+from repertory.replay.meaning import Meaning
+from repertory.replay.playing import Played, play, play_all
 from repertory.replay.reading import read_recordings
 from repertory.replay.recording import RecordedRun, Turn
 from repertory.replay.reporting import figures, report
@@ -20,16 +19,14 @@ __all__ = [
     "PRESETS",
     "Agreement",
     "Meaning",
-    "Meter",
-    "Needs",
     "Played",
     "RecordedRun",
     "Sample",
     "Turn",
     "agree",
     "figures",
-    "needs_of",
     "play",
+    "play_all",
     "policy_named",
     "price_at_most",
     "profile_named",

@@ -10,11 +10,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
 import msgspec
 
+from repertory.agents import run as run_async
 from repertory.context import ContextPolicy
 from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
@@ -71,7 +73,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
 
 
-async def sample_requests(
+def sample_requests(
     runs: Iterable[RecordedRun],
     *,
     policy: ContextPolicy | None,
@@ -94,7 +96,7 @@ async def sample_requests(
     drawn: list[Sample] = []
     found = 0
     for run in runs:
-        for sample in await _differing(run, policy, model, on_request):
+        for sample in _differing(run, policy, model, on_request):
             found += 1
             if len(drawn) < count:
                 drawn.append(sample)
@@ -103,7 +105,7 @@ async def sample_requests(
     return drawn
 
 
-async def _differing(
+def _differing(
     run: RecordedRun, policy: ContextPolicy | None, model: Model, on_request: Callable[[], None]
 ) -> list[Sample]:
     requests: list[ModelRequest] = []
@@ -112,7 +114,8 @@ async def _differing(
         requests.append(request)
         on_request()
 
-    await play(run, policy=policy, profile=model.profile, on_request=keep)
+    # asyncio starts tasks in the order in which they were made: the same turns are drawn again.
+    run_async(partial(play, run, policy=policy, profile=model.profile, on_request=keep), backend="asyncio")
     if not requests:
         return []
     tools = tuple(_tools(run))
@@ -171,12 +174,12 @@ def price_at_most(samples: Sequence[Sample], profile: ModelProfile) -> float:
     )
 
 
-async def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], None] = lambda: None) -> Agreement:
+def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], None] = lambda: None) -> Agreement:
     """Ask a model for its next step, once from each view and twice from each full record.
 
     Args:
         samples: What ``sample_requests`` drew.
-        model: Who is asked. It is not closed.
+        model: Who is asked. It is closed.
         on_answer: Called after every answer.
     """
     answers: dict[int, tuple[ModelResponse, ModelResponse, ModelResponse]] = {}
@@ -198,9 +201,15 @@ async def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[
             except ModelError as error:
                 failed[index] = f"{sample.run}, iteration {sample.iteration}: {error}"
 
-    async with anyio.create_task_group() as tasks:
-        for index, sample in enumerate(samples):
-            tasks.start_soon(ask_all, index, sample)
+    async def main() -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                for index, sample in enumerate(samples):
+                    tasks.start_soon(ask_all, index, sample)
+        finally:
+            await model.aclose()
+
+    run_async(main, backend="asyncio")
     steps = [tuple(map(_Step.of, answers[index])) for index in sorted(answers)]
     with_view = [pair for view, one, other in steps for pair in ((view, one), (view, other))]
     with_itself = [(one, other) for _, one, other in steps]

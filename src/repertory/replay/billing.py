@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,107 +50,111 @@ class Position(msgspec.Struct, frozen=True):
     thought: str
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _Known(NamedTuple):
     block: Block  # kept, so that its identity is not given to another
     digest: bytes
     tokens: int
     picture: bool
 
 
-class Positions:
-    """The positions of one run's requests. What a request shares with the one before it is not looked at again."""
+class Biller:
+    """Bills the requests of one run, one after another. What a request shares with the one before is not read again.
 
-    def __init__(self) -> None:
+    Args:
+        profile: The model's prices and cache rules.
+
+    Attributes:
+        positions: Those of the request that was billed last.
+    """
+
+    def __init__(self, profile: ModelProfile) -> None:
+        self._now = 0.0
+        self._rules = profile.cache
+        self._cache = PrefixCache(lambda: self._now)
         self._known: dict[int, _Known] = {}
         self._frame: tuple[Any, ...] | None = None
         self._head = 0  # positions of tools and system
         self._messages: tuple[Message, ...] = ()
         self._ends: list[int] = []  # for each message, the positions up to its end
-        self._pictures: list[bool] = []  # for each message, whether a picture stands in it or before it
         self.positions: list[Position] = []
 
-    def read(self, request: ModelRequest) -> int:
-        """Bring ``positions`` up to a request.
+    def bill(self, request: ModelRequest, *, at: float) -> tuple[Usage, int]:
+        """Bill the prompt of one request.
+
+        Args:
+            request: As it is sent.
+            at: Seconds; not before the request that was billed last.
 
         Returns:
-            How many of the positions are those of the request before.
+            The usage, without the answer, and how many positions are those of the request before.
         """
-        settings = [request.options.get("tool_choice"), request.options.get("thinking")]
+        self._now = at
+        kept = self._read(request)
+        marked = [(self._place(point), point.ttl) for point in request.breakpoints]
+        use = self._cache.look_up(self.positions, marked, self._rules)
+        use.begun()
+        return use.usage, kept
+
+    def _read(self, request: ModelRequest) -> int:
+        """Bring the positions up to a request; how many stay."""
+        pictures = any(self._recall(block).picture for message in request.messages for block in message.content)
+        # Whatever of these changes makes another prefix of every message.
+        settings = [request.options.get("tool_choice"), request.options.get("thinking"), pictures]
         frame = (request.model, settings, request.tools, request.system)
         if frame != self._frame:
             self._frame, self._messages = frame, ()
             self.positions = list(self._read_head(request))
             self._head = len(self.positions)
-        same = _shared(self._messages, request.messages)
-        had_pictures = bool(self._pictures) and self._pictures[-1]
-        has_pictures = (same > 0 and self._pictures[same - 1]) or any(
-            self._recall(block).picture for message in request.messages[same:] for block in message.content
-        )
-        if has_pictures != had_pictures:
-            same = 0  # pictures in or out of a request make another prefix of every message
+        pairs = zip(self._messages, request.messages, strict=False)
+        # By identity: an unedited view hands out the same messages.
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
         kept = self._ends[same - 1] if same else self._head
-        del self.positions[kept:], self._ends[same:], self._pictures[same:]
-        level = canonical_json([*settings, has_pictures])
+        del self.positions[kept:], self._ends[same:]
+        level = canonical_json(settings)
         for message in request.messages[same:]:
-            pictured = bool(self._pictures) and self._pictures[-1]
             for block in message.content:
-                self.positions.append(self._next(message.role.encode(), level, block))
-                pictured = pictured or self._recall(block).picture
+                self.positions.append(self._next(message.role.encode() + level, message.role.encode(), block))
             self._ends.append(len(self.positions))
-            self._pictures.append(pictured)
         self._messages = request.messages
-        self._forget()
-        return kept
-
-    def _forget(self) -> None:
-        """Drop what earlier views showed and this one does not, now and then."""
-        if len(self._known) > 4 * len(self.positions) + 1_000:
+        if len(self._known) > 4 * len(self.positions) + 1_000:  # what earlier views showed and this one does not
             used = {id(position.block) for position in self.positions}
             self._known = {key: known for key, known in self._known.items() if key in used}
+        return kept
 
     def _read_head(self, request: ModelRequest) -> Iterator[Position]:
         key = blake2b(canonical_json(request.model), digest_size=16).digest()
         tokens = 0
-        for tool in request.tools:
-            raw = canonical_json(tool)
-            key = _chain(key, b"tools", raw)
-            tokens += estimate_tokens(tool)
-            yield Position(key, tokens, None, key, "")
-        for block in request.system:
-            known = self._recall(block)
-            key = _chain(key, b"system", known.digest)
-            tokens += known.tokens
+        parts: list[tuple[bytes, bytes, int, Block | None]] = [
+            *((b"tools", canonical_json(tool), estimate_tokens(tool), None) for tool in request.tools),
+            *((b"system", *self._recall(block)[1:3], block) for block in request.system),
+        ]
+        for level, digest, size, block in parts:
+            key, tokens = _chain(key, level, digest), tokens + size
             yield Position(key, tokens, block, key, "")
 
-    def _next(self, role: bytes, level: bytes, block: Block) -> Position:
+    def _next(self, level: bytes, role: bytes, block: Block) -> Position:
         known = self._recall(block)
         before = self.positions[-1] if self.positions else _NOTHING
-        key = _chain(before.key, role + level, known.digest)
+        key = _chain(before.key, level, known.digest)
         tokens = before.tokens + known.tokens
         if isinstance(block, _THINKING):
-            return Position(key, tokens, block, before.bound, signature_of(block))
+            thought = block.signature if isinstance(block, Thinking) else block.data
+            return Position(key, tokens, block, before.bound, thought)
         if is_summary(block):
-            bound, thought = sealed(block)
-            return Position(key, tokens, block, bound, thought)
+            return Position(key, tokens, block, *sealed(block))
         return Position(key, tokens, block, _chain(before.bound, role, known.digest), before.thought)
 
     def _recall(self, block: Block) -> _Known:
         known = self._known.get(id(block))
         if known is None:
             inner = block.content if isinstance(block, ToolResult) and not isinstance(block.content, str) else (block,)
-            known = self._known[id(block)] = _Known(
-                block,
-                blake2b(canonical_json(encode_block(block)), digest_size=16).digest(),
-                estimate_tokens(block),
-                any(isinstance(part, Image) for part in inner),
-            )
+            digest = blake2b(canonical_json(encode_block(block)), digest_size=16).digest()
+            picture = any(isinstance(part, Image) for part in inner)
+            known = self._known[id(block)] = _Known(block, digest, estimate_tokens(block), picture)
         return known
 
-    def marked(self, request: ModelRequest) -> list[tuple[int, str]]:
-        """The positions of the request that was read last that carry cache markers, and their TTL."""
-        return [(self._place(point), point.ttl) for point in request.breakpoints]
-
     def _place(self, point: Breakpoint) -> int:
+        """The position that a cache marker stands on."""
         if point.message is None:
             return self._head - 1
         end = self._ends[point.message]
@@ -158,11 +163,6 @@ class Positions:
 
 
 _NOTHING = Position(b"", 0, None, b"", "")
-
-
-def signature_of(block: Thinking | RedactedThinking) -> str:
-    """What says that a thinking block is the provider's own."""
-    return block.signature if isinstance(block, Thinking) else block.data
 
 
 def seal(position: Position) -> str:
@@ -180,57 +180,12 @@ def sealed(block: Block) -> tuple[bytes, str]:
         return b"", ""
 
 
-def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> int:
-    """How many messages both begin with, by identity: an unedited view hands out the same ones."""
-    count = 0
-    for one, other in zip(old, new, strict=False):
-        if one is not other:
-            break
-        count += 1
-    return count
-
-
 def _markable(block: Block | None) -> bool:
     return not isinstance(block, _THINKING) and not (isinstance(block, Text) and not block.text)
 
 
 def _chain(before: bytes, level: bytes, digest: bytes) -> bytes:
     return blake2b(before + level + b"\0" + digest, digest_size=16).digest()
-
-
-class Biller:
-    """Bills the requests of one run, one after another.
-
-    Args:
-        profile: The model's prices and cache rules.
-    """
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self.now = 0.0
-        self._rules = profile.cache
-        self._cache = PrefixCache(lambda: self.now)
-        self._read = Positions()
-
-    @property
-    def positions(self) -> list[Position]:
-        """Those of the request that was billed last."""
-        return self._read.positions
-
-    def bill(self, request: ModelRequest, *, at: float) -> tuple[Usage, int]:
-        """Bill the prompt of one request.
-
-        Args:
-            request: As it is sent.
-            at: Seconds; not before the request that was billed last.
-
-        Returns:
-            The usage, without the answer, and how many positions are those of the request before.
-        """
-        self.now = at
-        kept = self._read.read(request)
-        use = self._cache.look_up(self.positions, self._read.marked(request), self._rules)
-        use.begun()
-        return use.usage, kept
 
 
 def plain_requests(run: RecordedRun, frame: ModelRequest, *, reasoning: Thinking | None) -> Iterator[ModelRequest]:

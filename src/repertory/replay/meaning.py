@@ -27,7 +27,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 import msgspec
 
@@ -35,10 +34,9 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest
 from repertory.replay.bare_names import BareNames
-from repertory.replay.identifiers import TOKENIZERS
-from repertory.replay.needs import AGES, Need, Needs, needs_of
+from repertory.replay.needs import AGES, Need, Needs, Source, needs_of
 from repertory.replay.recording import RecordedRun
-from repertory.replay.words import places_of, spoken, without_gutter, words_of
+from repertory.replay.words import TOKENIZERS, places_of, spoken, without_gutter, words_of
 
 UNION = "union"
 KINDS = (UNION, *TOKENIZERS)
@@ -112,13 +110,6 @@ class _Shown(msgspec.Struct, frozen=True):
     source: tuple[bool, str] | None
 
 
-class _Line(msgspec.Struct, frozen=True):
-    """A line that holds an identifier, and its other words."""
-
-    text: str
-    others: frozenset[str]
-
-
 class Meter:
     """Measures the requests of one run, one after another.
 
@@ -128,25 +119,27 @@ class Meter:
 
     Attributes:
         found: What the requests said.
-        rereads: For each request, the tokens of the results that would have to be read again.
     """
 
     def __init__(self, run: RecordedRun, needs: Needs | None = None) -> None:
         self._run = run
         self._needs = needs_of(run) if needs is None else needs
+        self._bare_names = BareNames(self._needs.texts, run.tools)
+        self._known_texts = set(self._needs.texts)
         self._shown: dict[int, _Shown] = {}
-        self._lines: dict[tuple[str, int], list[_Line]] = {}
-        self._known_texts = {source.text for source in self._needs.sources} | set(self._needs.given)
-        self._read_again: dict[int, int] = {}  # sources, each with the iteration
+        self._lines: dict[tuple[str, Source], dict[str, set[str]]] = {}
+        self._read_again: dict[Source, int] = {}  # each with the iteration
         self.found = Meaning()
-        self.rereads: list[int] = []
 
-    def see(self, iteration: int, request: ModelRequest) -> None:
+    def see(self, iteration: int, request: ModelRequest) -> int:
         """Measure a request.
 
         Args:
             iteration: Of the recorded turn that answers it, from 1.
             request: As it is sent.
+
+        Returns:
+            Tokens of the results that would have to be read again.
         """
         shown = [self._recall(block, "user") for block in request.system]
         shown += [self._recall(block, message.role) for message in request.messages for block in message.content]
@@ -155,8 +148,7 @@ class Meter:
         missing: list[Need] = []
         lacks_name = False
         for need in self._needs.turns[iteration - 1]:
-            sources = (self._needs.sources[place] for place in need.sources)
-            left = not any((source.own, source.text) in verbatim for source in sources)
+            left = not any((source.own, source.text) in verbatim for source in need.sources)
             seen = not left or need.text in view
             measure = "own_lines" if need.own else "lines"
             if need.kinds:
@@ -171,11 +163,11 @@ class Meter:
                 missing.append(need)
         self.found.blind += lacks_name
         self.found.without_task += self._run.task not in view
-        self.rereads.append(self._read(missing, iteration))
         if iteration > 1:
             self._look_at_arrivals(request.messages[-1], self._run.turns[iteration - 2].results.values())
         if len(self._shown) > 4 * len(shown) + 1_000:  # what earlier views showed and this one does not
             self._shown = {id(each.block): each for each in shown}
+        return self._read(missing, iteration)
 
     def _recall(self, block: Block, role: str) -> _Shown:
         known = self._shown.get(id(block))
@@ -194,14 +186,10 @@ class Meter:
                 self._known_texts.add(words)  # a text that stays is counted once
         return known
 
-    @cached_property
-    def _bare_names(self) -> BareNames:
-        return BareNames(self._known_texts, self._run.tools)  # before any text of a view was added
-
     def _stands(self, need: Need, view: str) -> bool:
         """Whether a line that holds an identifier stands in view, or most of its words around the identifier."""
         name = need.text
-        lines = {line.text: line.others for place in need.sources for line in self._lines_with(name, place)}
+        lines = {line: others for source in need.sources for line, others in self._lines_with(name, source).items()}
         if any(len(text) > _NEAR and text in view for text in lines):  # its words stand too far away to be near
             return True
         for at in places_of(name, view):
@@ -211,28 +199,27 @@ class Meter:
                 return True
         return False
 
-    def _lines_with(self, name: str, place: int) -> list[_Line]:
-        """The lines of a source that hold a name."""
-        known = self._lines.get((name, place))
+    def _lines_with(self, name: str, source: Source) -> dict[str, set[str]]:
+        """The lines of a source that hold a name, each with its other words."""
+        known = self._lines.get((name, source))
         if known is None:
-            text = self._needs.sources[place].text
-            own = set(_WORD.findall(name))
-            lines: set[str] = set()
+            known = self._lines[name, source] = {}
+            own, text = set(_WORD.findall(name)), source.text
             for at in places_of(name, text):
                 end = text.find("\n", at)
-                lines.add(without_gutter(text[text.rfind("\n", 0, at) + 1 : len(text) if end < 0 else end]))
-            known = self._lines[name, place] = [_Line(line, frozenset(_WORD.findall(line)) - own) for line in lines]
+                line = without_gutter(text[text.rfind("\n", 0, at) + 1 : len(text) if end < 0 else end])
+                known[line] = set(_WORD.findall(line)) - own
         return known
 
     def _read(self, missing: Sequence[Need], iteration: int) -> int:
         """Read again what holds what is missing, and say how many tokens that is."""
         tokens = 0
         for need in missing:
-            if any(iteration - self._read_again.get(place, -_KEPT) < _KEPT for place in need.sources):
+            if any(iteration - self._read_again.get(source, -_KEPT) < _KEPT for source in need.sources):
                 continue
-            smallest = min(need.sources, key=lambda place: len(self._needs.sources[place].text))
+            smallest = min(need.sources, key=lambda source: len(source.text))
             self._read_again[smallest] = iteration
-            tokens += estimate_tokens(self._needs.sources[smallest].text)
+            tokens += estimate_tokens(smallest.text)
         return tokens
 
     def _look_at_arrivals(self, message: Message, results: Iterable[ToolResult]) -> None:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 
 import anyio
 import msgspec
 
 from repertory.agents import Agent, Limits, Run, open_supervisor
+from repertory.agents import run as run_async
 from repertory.agents.events import IterationStarted, from_record
 from repertory.context import ContextPolicy, decode_decision
-from repertory.errors import InvalidRequest, RunFailed
+from repertory.errors import InvalidRequest, RecordingError, RunFailed
 from repertory.llm.model import ModelRequest, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import open_journal
 from repertory.replay.billing import Biller, Position, plain_requests
+from repertory.replay.choices import policy_named
 from repertory.replay.meaning import Meaning, Meter
 from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
-from repertory.replay.needs import Needs
+from repertory.replay.needs import Needs, needs_of
 from repertory.replay.recording import RecordedRun
 
 _RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
+_WORTH = 200  # requests, about three seconds of work: five times what it takes to start a process
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,29 +74,19 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class _Judge:
-    """Looks at every request of one replay, at what it costs and at what it says."""
+class _Bill:
+    """What the requests of one loop cost."""
 
-    def __init__(self, meter: Meter, profile: ModelProfile, on_request: Callable[[ModelRequest], None]) -> None:
-        self.meter = meter
+    def __init__(self, profile: ModelProfile) -> None:
         self._profile = profile
-        self._on_request = on_request
         self.view: list[int] = []
         self.costs: list[float] = []
-        self.rereads: list[float] = []
         self.usage = Usage()
-        self.frame: ModelRequest | None = None
 
-    def look(self, iteration: int, request: ModelRequest, usage: Usage, positions: Sequence[Position]) -> None:
-        self.frame = request
+    def add(self, usage: Usage) -> None:
         self.view.append(usage.prompt_tokens)
         self.costs.append(cost_of(self._profile, usage))
         self.usage += usage
-        self.meter.see(iteration, request)
-        again = self.meter.rereads[-1]
-        call = Usage(cache_read_tokens=usage.prompt_tokens, cache_write_tokens=again)
-        self.rereads.append(cost_of(self._profile, call) if again else 0.0)
-        self._on_request(request)
 
 
 async def play(
@@ -109,74 +109,191 @@ async def play(
         needs: What ``needs_of`` says about the run, where it has been asked before.
         on_request: Called with every request after it was judged.
     """
-    judge = _Judge(Meter(run, needs), profile, on_request)
+    meter = Meter(run, needs)
+    seen = _Bill(profile)
+    rereads: list[float] = []
+    frame: ModelRequest | None = None
     handle: list[Run] = []
     error: RunFailed | None = None
-    played: Played | None = None
+
+    def judge(iteration: int, request: ModelRequest, usage: Usage, _: Sequence[Position]) -> None:
+        nonlocal frame
+        frame = request
+        seen.add(usage)
+        again = meter.see(iteration, request)
+        call = Usage(cache_read_tokens=usage.prompt_tokens, cache_write_tokens=again)
+        rereads.append(cost_of(profile, call) if again else 0.0)
+        on_request(request)
 
     async def say(text: str) -> None:
         await handle[0].send(text)
 
-    async with anyio.create_task_group() as tasks, open_journal(None) as journal:
-        model = ReplayModel(run, profile=profile, say=say, judge=judge.look, tasks=tasks)
-        agent = Agent(
-            "replay",
-            instructions=run.system,
-            tools=replay_tools(run),
-            model=model,
-            context=policy,
-            limits=Limits(iterations=len(run.turns) + 1),
-            max_tokens=min(8_192, profile.max_output),
-        )
-        async with open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
-            handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
-            try:
-                await handle[0].wait_result()
-            except RunFailed as failed:
-                error = failed
+    async with open_journal(None) as journal:
+        async with anyio.create_task_group() as tasks:
+            model = ReplayModel(run, profile=profile, say=say, judge=judge, tasks=tasks)
+            agent = Agent(
+                "replay",
+                instructions=run.system,
+                tools=replay_tools(run),
+                model=model,
+                context=policy,
+                limits=Limits(iterations=len(run.turns) + 1),
+                max_tokens=min(8_192, profile.max_output),
+            )
+            async with open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
+                handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
+                try:
+                    await handle[0].wait_result()
+                except RunFailed as failed:
+                    error = failed
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
         events = [from_record(record) for _, record in await journal.read_events(_RUN_ID)]
-        plain = _Plain(run, profile, judge.frame, len(judge.view))
-        for turns, usage in model.beside:
-            judge.costs[turns - 1] += cost_of(profile, usage)
-            judge.usage += usage
-        played = Played(
-            run=run,
-            view=judge.view,
-            plain=plain.view,
-            costs=judge.costs,
-            plain_costs=plain.costs,
-            usage=judge.usage,
-            plain_usage=plain.usage,
-            rereads=judge.rereads,
-            meaning=judge.meter.found,
-            invalid=model.broken + (error is not None and isinstance(error.__cause__, InvalidRequest)),
-            refused=model.refused,
-            decisions=Counter(decision.kind for decision in decisions),
-            cleared_tokens=sum(decision.arithmetic.cleared_tokens for decision in decisions),
-            summaries=handle[0].statistics().summaries,
-            build_seconds=[event.build_seconds for event in events if isinstance(event, IterationStarted)],
-            error="" if error is None else str(error.__cause__ or error),
-        )
-    assert played is not None
-    return played
+    for turns, usage in model.beside:
+        seen.costs[turns - 1] += cost_of(profile, usage)
+        seen.usage += usage
+    plain = _Bill(profile) if frame is None else _plain_bill(run, profile, frame, len(seen.view))
+    return Played(
+        run=run,
+        view=seen.view,
+        plain=plain.view,
+        costs=seen.costs,
+        plain_costs=plain.costs,
+        usage=seen.usage,
+        plain_usage=plain.usage,
+        rereads=rereads,
+        meaning=meter.found,
+        invalid=model.broken + (error is not None and isinstance(error.__cause__, InvalidRequest)),
+        refused=model.refused,
+        decisions=Counter(decision.kind for decision in decisions),
+        cleared_tokens=sum(decision.arithmetic.cleared_tokens for decision in decisions),
+        summaries=handle[0].statistics().summaries,
+        build_seconds=[event.build_seconds for event in events if isinstance(event, IterationStarted)],
+        error="" if error is None else str(error.__cause__ or error),
+    )
 
 
-class _Plain:
-    """The same turns in a loop that shortens nothing, as far as the replay came."""
+def _plain_bill(run: RecordedRun, profile: ModelProfile, frame: ModelRequest, iterations: int) -> _Bill:
+    """Bill the same turns in a loop that shortens nothing, as far as the replay came."""
+    bill, biller = _Bill(profile), Biller(profile)
+    requests = plain_requests(run, frame, reasoning=PLAIN_REASONING if profile.target == "binding" else None)
+    for turn, at, request in islice(zip(run.turns, times_of(run), requests, strict=True), iterations):
+        usage, _ = biller.bill(request, at=at)
+        bill.add(msgspec.structs.replace(usage, output_tokens=output_tokens(turn, profile)))
+    return bill
 
-    def __init__(self, run: RecordedRun, profile: ModelProfile, frame: ModelRequest | None, iterations: int) -> None:
-        self.view: list[int] = []
-        self.costs: list[float] = []
-        self.usage = Usage()
-        if frame is None:
-            return
-        biller, times = Biller(profile), times_of(run)
-        reasoning = PLAIN_REASONING if profile.target == "binding" else None
-        requests = plain_requests(run, frame, reasoning=reasoning)
-        for turn, at, request, _ in zip(run.turns, times, requests, range(iterations), strict=False):
-            usage, _ = biller.bill(request, at=at)
-            usage = msgspec.structs.replace(usage, output_tokens=output_tokens(turn, profile))
-            self.view.append(usage.prompt_tokens)
-            self.costs.append(cost_of(profile, usage))
-            self.usage += usage
+
+# --- many runs --------------------------------------------------------------------------------------------
+
+
+def play_all(
+    runs: Sequence[RecordedRun],
+    *,
+    policy: str,
+    profiles: Sequence[ModelProfile],
+    jobs: int = 1,
+    on_request: Callable[[], None] = lambda: None,
+) -> list[dict[str, Played]]:
+    """Play runs, each with every model. The figures do not depend on how many processes do it.
+
+    A program that asks for more than one process needs the ``if __name__ == "__main__"`` that ``multiprocessing``
+    asks for. When the caller's process ends, for whatever reason, so do the others.
+
+    Args:
+        runs: What was recorded.
+        policy: As ``policy_named`` takes it.
+        profiles: The models to stand in for.
+        jobs: Processes at most. No more are started than there are runs, or than pay for their start.
+        on_request: Called after every request.
+
+    Returns:
+        For each run what came of it, by the name of the model.
+
+    Raises:
+        ConfigurationError: There is no such policy.
+        RecordingError: A process ended before its run did.
+    """
+    chosen = policy_named(policy)  # before any process is started
+    work = sum(len(run.turns) for run in runs) * len(profiles)
+    jobs = min(jobs, len(runs), max(1, work // _WORTH))
+    if jobs <= 1:
+        return [_play_models(run, chosen, profiles, on_request) for run in runs]
+    played: dict[int, dict[str, Played]] = {}
+    # The longest first, so that none is left for the end.
+    waiting = sorted(range(len(runs)), key=lambda index: len(runs[index].turns))
+    with ExitStack() as stack:
+        workers = [stack.enter_context(_worker(policy, profiles)) for _ in range(jobs)]
+        playing: dict[Connection, int] = {}
+        while len(played) < len(runs):
+            for connection in workers:
+                if connection not in playing and waiting:
+                    playing[connection] = waiting.pop()
+                    with suppress(ConnectionError):  # of a process that was ended, as is found out below
+                        connection.send(runs[playing[connection]])
+            for ready in wait(list(playing)):
+                assert isinstance(ready, Connection)
+                try:
+                    told = ready.recv()
+                except (EOFError, ConnectionError):
+                    lost = runs[playing[ready]]
+                    raise RecordingError(f"{lost.file}: the process that played {lost.id} was ended") from None
+                if told is None:
+                    on_request()
+                else:
+                    played[playing.pop(ready)] = told
+    return [played[index] for index in range(len(runs))]
+
+
+def _play_models(
+    run: RecordedRun,
+    policy: ContextPolicy | None,
+    profiles: Sequence[ModelProfile],
+    on_request: Callable[[], None],
+) -> dict[str, Played]:
+    needs = needs_of(run)
+
+    def count(_: ModelRequest) -> None:
+        on_request()
+
+    async def main() -> dict[str, Played]:
+        return {
+            profile.name: await play(run, policy=policy, profile=profile, needs=needs, on_request=count)
+            for profile in profiles
+        }
+
+    # asyncio starts tasks in the order in which they were made: the same recording always gives the same figures.
+    return run_async(main, backend="asyncio")
+
+
+@contextmanager
+def _worker(policy: str, profiles: Sequence[ModelProfile]) -> Generator[Connection]:
+    """A process that plays what it is sent; it ends with the block, or when the process that started it is gone."""
+    # Spawned, not forked: a fork would take over whatever threads and event loops the caller has.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, policy, profiles), daemon=True)
+    # A terminal's Ctrl-C is for who started it. Python's tracker of resources, which the first process would start,
+    # unblocks signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    process.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.terminate()
+        process.join()
+
+
+def _work(connection: Connection, policy: str, profiles: Sequence[ModelProfile]) -> None:
+    def tell(what: object) -> None:
+        try:
+            connection.send(what)
+        except OSError:  # nobody is there any more
+            os._exit(1)
+
+    chosen = policy_named(policy)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            tell(_play_models(connection.recv(), chosen, profiles, lambda: tell(None)))
