@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from repertory.context.trail import digest
-from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import RawBlock
+from collections.abc import Iterator
+
+from repertory.context import ContextPolicy
+from repertory.context.trail import Trail
+from repertory.llm.messages import Message, RawBlock, ToolResult, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.record import Entry
 from repertory.replay.billing import Position, seal
 from repertory.replay.words import is_summary, words_of
 
-_TOKENS = 1_500  # about what a model writes for a long conversation
+_ROOM = 6_000  # characters, about 1,500 tokens: what the planner expects of a summary
 
 
 def write_summary(request: ModelRequest, last: Position) -> RawBlock:
     """Write the block that may stand for all messages of a request from then on.
 
-    Its words are extracted, not written by a model: what recall it gives is a lower bound for a model that was told
-    to keep names.
+    It says what an earlier one said, as a model is told to, and behind it the trail of everything since, as much of its
+    end as there is room for. Its words are chosen, not written by a model: one that keeps what matters says more.
 
     Args:
         request: What is summarized.
         last: Its last position.
     """
-    entries = [
-        Entry(
-            position=index,
-            created_at=0.0,
-            role=message.role,
-            kind="assistant" if message.role == "assistant" else "action-result",
-            content=tuple(block for block in message.content if not is_summary(block)),
-            tokens=estimate_tokens(message),
-        )
-        for index, message in enumerate(request.messages)
-    ]
-    previous = "\n".join(words_of(block) for block in request.messages[0].content if is_summary(block))
-    text = digest(entries, tokens=_TOKENS, previous=previous, retrieval=False)
+    earlier = [words_of(block) for block in request.messages[0].content if is_summary(block)]
+    entries = list(_entries(request.messages))
+    trail = Trail(ContextPolicy())
+    trail.write(entries, len(entries))
+    lines = trail.text(0, len(entries), talk=True).split("\n")
+    first, room = len(lines), _ROOM
+    while first and len(lines[first - 1]) < room:
+        first -= 1
+        room -= len(lines[first]) + 1
+    text = "\n".join([*(earlier or ["[what came before, in short]"]), *lines[first:]])
     return RawBlock({"type": "compaction", "content": text, "signature": seal(last)})
+
+
+def _entries(messages: tuple[Message, ...]) -> Iterator[Entry]:
+    """The turns of the agent and the results of its calls, as the record has them; users' words stay in view."""
+    tools: dict[str, str] = {}
+    position = iteration = 0
+    for message in messages:
+        if message.role == "assistant":
+            iteration += 1
+            tools.update((use.id, use.name) for use in tool_uses(message.content))
+            parts = [message.content]
+        else:
+            parts = [(block,) for block in message.content if isinstance(block, ToolResult)]
+        for content in parts:
+            call = content[0].tool_use_id if message.role == "user" and isinstance(content[0], ToolResult) else None
+            yield Entry(
+                position=position,
+                iteration=iteration,
+                created_at=0.0,
+                role=message.role,
+                kind="assistant" if call is None else "action-result",
+                content=content,
+                tool=None if call is None else tools.get(call),
+                tool_call_id=call,
+                tokens=0,
+            )
+            position += 1
