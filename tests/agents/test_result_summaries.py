@@ -216,9 +216,9 @@ async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
 @pytest.mark.parametrize(
     ("policy", "asked_in"),
     [
-        (rp.ContextPolicy(summarize_tokens=800), [2, 4, 6]),
-        (rp.ContextPolicy(summarize_tokens=0), []),
-        (rp.ContextPolicy(summarize_tokens=0, summarize_every=3), [3, 6]),
+        (msgspec.structs.replace(STRICT, summarize_tokens=800), [2, 4, 6]),
+        (rp.ContextPolicy(summarize_tokens=800), []),  # nothing has outgrown its share
+        (msgspec.structs.replace(STRICT, summarize_tokens=0, summarize_every=3), [3, 6]),
         (STRICT, []),
     ],
 )
@@ -234,7 +234,7 @@ async def test_dense_work_is_summarized_more_often(policy: rp.ContextPolicy, ask
     assert [row.called.iteration for row in calls if row.called.purpose == "summary"] == asked_in
 
 
-@pytest.mark.parametrize(("days", "asked"), [(6, False), (40, True)])
+@pytest.mark.parametrize(("days", "asked"), [(6, False), (60, True)])
 async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) -> None:
     """A model that charges is not asked while its summary could not be paid for, nor while one waits to be shown.
 
@@ -243,7 +243,8 @@ async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) 
     reader = Reader(days, stop_at=99)
     small = FunctionModel(lambda request: "GOAL: to read_log.", profile=rp.profile_for("claude-haiku-4-5"))
     async with rp.open_supervisor(model=reader.model, summaries=small) as supervisor:
-        run = await supervisor.spawn(clerk(rp.ContextPolicy(), limits=rp.Limits(iterations=99)), "Read.")
+        policy = rp.ContextPolicy(comfort_tokens=8_000)
+        run = await supervisor.spawn(clerk(policy, limits=rp.Limits(iterations=99)), "Read.")
         await run.wait_result()
         figures = run.statistics()
     assert bool(small.requests) == asked
@@ -253,7 +254,7 @@ async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) 
 async def test_a_resumed_run_does_not_take_its_whole_record_for_new(tmp_path: Path) -> None:
     """What has a summary is not dense work; the next one is due when as much has come again."""
     small = FunctionModel(lambda request: "GOAL: to read_log.", profile=FREE)
-    policy = rp.ContextPolicy(summarize_tokens=2_500, summarize_every=1_000)
+    policy = msgspec.structs.replace(STRICT, summarize_tokens=2_500, summarize_every=1_000)
     path = tmp_path / "runs.db"
     reader = Reader(6, stop_at=6)
     async with rp.open_supervisor(

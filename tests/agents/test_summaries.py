@@ -61,11 +61,11 @@ async def test_no_step_waits_for_a_slow_summarizer(rhythm: Any, autojump_clock: 
         events = [event async for event in run.events()]
         figures = run.statistics()
     waits = [later - earlier for earlier, later in zip(slow.asked_at, slow.asked_at[1:], strict=False)]
-    assert len(slow.asked_at) >= 3
-    assert min(waits) >= 30
+    assert len(slow.asked_at) >= 3 or rhythm == "thrifty"  # in which nothing has outgrown its share
+    assert min(waits, default=30) >= 30
     assert rhythm == "thrifty" or figures.summaries >= 1
     assert figures.summaries_failed == 0
-    assert any(isinstance(event, SummaryTaken) for event in events)
+    assert rhythm == "thrifty" or any(isinstance(event, SummaryTaken) for event in events)
     assert not [event for event in events if isinstance(event, SummaryRefused)]
     assert "summary_failures" not in [event.metric for event in events if isinstance(event, Alert)]
 

@@ -34,6 +34,7 @@ from repertory.summarizer.messages import EXTRACTIVE, PROVIDER
 SummarizerAnswer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
 _DENSE = 25_000  # tokens of new record after which thrifty rhythm asks for a summary early
+_LONG_TRAIL = 0.4  # of the comfort; the planner takes a summary from half of it on, and writing one takes time
 _MOST_FAILURES = 3  # of the provider's summary in a row; then it is not asked again
 _LOST_AFTER = 900.0  # seconds without an answer; a summarizer that was restarted has forgotten the request
 
@@ -81,8 +82,10 @@ class SummaryRequests:
         self._looked = len(self._live.ledger.snapshot())
 
     def drop_covered(self) -> None:
-        """Forget the summaries of which the plan has no more use."""
-        self.ready = [summary for summary in self.ready if summary.last >= self._live.plan.start]
+        """Forget the summaries of which the plan has no more use: nothing stands where they could take its place."""
+        plan = self._live.plan
+        ends = {cover.last for cover in plan.covers if not cover.summary_id}
+        self.ready = [summary for summary in self.ready if summary.last >= plan.start or summary.last in ends]
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -98,12 +101,13 @@ class SummaryRequests:
         if only_results or not policy.summaries or not self._is_due(policy, iteration, size - self._asked_at):
             return
         newest, self._asked_at = self._newest, size
+        upto = len(snapshot) if strict else live.plan.start  # else it takes the place of the trail
         live.ask_summarizer(
             Summarize(
                 run_id=live.run_id,
                 snapshot=snapshot,
                 first=0,
-                upto=len(snapshot),
+                upto=upto,
                 previous=text_of(newest.content) if newest else "",
                 previous_upto=newest.last + 1 if newest else 0,
                 tokens=policy.summary_tokens if strict else None,
@@ -122,11 +126,19 @@ class SummaryRequests:
             dense = 0 if strict else _DENSE
         if not every or (iteration % every and not 0 < dense <= new):
             return False
-        if not strict and not self._live.summary_models:
+        if not strict and not (self._live.summary_models and self._has_long_trail(policy)):
             return False
         price = self._live.summary_price(new, policy.summary_tokens)
         waits = price and any(summary.strategy != EXTRACTIVE for summary in self.ready)
         return self.planner is None or (not waits and self.planner.affords(price))
+
+    def _has_long_trail(self, policy: ContextPolicy) -> bool:
+        """Whether what stands for older stretches is about to outgrow its share, and has no summary yet."""
+        plan, newest = self._live.plan, self._newest
+        comfort = self._profile.comfort_tokens if policy.comfort_tokens is None else policy.comfort_tokens
+        most = _LONG_TRAIL * (comfort or policy.budget_tokens or self._profile.context_window)
+        new = newest is None or newest.last + 1 < plan.start
+        return new and sum(cover.tokens for cover in plan.covers) >= most
 
     def _ask_for_results(self, policy: ContextPolicy, new: Sequence[Entry], iteration: int) -> None:
         arguments = {use.id: use.input for entry in new for use in tool_uses(entry.content)}
