@@ -11,8 +11,7 @@ from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, re
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
-from repertory.agents.recovery import OpenCall, open_calls
-from repertory.agents.tool_calls import Caller
+from repertory.agents.tool_calls import Caller, OpenCall, open_calls
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (

@@ -19,8 +19,7 @@ from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.live import SAID, LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
-from repertory.agents.recovery import close_calls
-from repertory.agents.tool_calls import Caller
+from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
 from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
 from repertory.llm.messages import Text
@@ -225,10 +224,11 @@ class Runtime:
         From its first step on the end stands, also for somebody who kills the run meanwhile.
         """
         left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
+        records: list[Record] = []
         for run in (*left, live):
-            run.end = end if run is live else RunEnd("stopped")
-            run.ending = True
-        self._journal.submit([_end_record(run) for run in (*left, live)])
+            run.ending, run.end = True, end if run is live else RunEnd("stopped")
+            records.append(run.state_record(run.end.state, result=run.end.result, error=run.end.error))
+        self._journal.submit(records)
         await self._finish(live)
 
     async def _finish(self, live: LiveRun) -> None:
@@ -318,11 +318,6 @@ def _attach(live: LiveRun) -> None:
     if live.parent is not None:
         others = [child for child in live.parent.children if child.run_id != live.run_id]
         live.parent.children = [*others, live]
-
-
-def _end_record(live: LiveRun) -> RunStateChanged:
-    assert live.end is not None
-    return live.state_record(live.end.state, result=live.end.result, error=live.end.error)
 
 
 def _reserve_room(parent: LiveRun, run_id: str) -> bool:
