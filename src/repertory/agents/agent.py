@@ -197,31 +197,27 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent:
     module_name, colon, name = reference.partition(":")
     if not (module_name and colon and name):
         raise ConfigurationError(f"expected an agent as module:name, got {reference!r}")
+    words = f"module {module_name!r} cannot be imported"
     try:
         module = importlib.import_module(module_name)
+        found = getattr(module, name, None)
+        if not isinstance(found, Agent) and callable(found):
+            words = f"{reference!r} makes no agent"
+            found = found(**_accepted(found, arguments))
+    except RepertoryError:
+        raise
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise ConfigurationError(
                 f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
             ) from error
         raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
-    except RepertoryError:
-        raise
     except (Exception, SystemExit) as error:
-        words = f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
-        raise ConfigurationError(words) from error
+        raise ConfigurationError(f"{words}: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
         hint = f"; it has the agents {', '.join(agents)}" if agents else ""
         raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}")
-    found = getattr(module, name)
-    if not isinstance(found, Agent) and callable(found):
-        try:
-            found = found(**_accepted(found, arguments))
-        except RepertoryError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(f"{reference!r} makes no agent: {type(error).__name__}: {error}") from error
     if not isinstance(found, Agent):
         raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
     return found

@@ -41,9 +41,8 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_number("alerts.tokens", self.tokens, int, least=0, none=True)
-        check_number("alerts.window", self.window, int, least=1)
-        check_number("alerts.least_tool_calls", self.least_tool_calls, int, least=1)
-        check_number("alerts.least_estimate", self.least_estimate, int, least=1)
+        for name in ("window", "least_tool_calls", "least_estimate"):
+            check_number(f"alerts.{name}", getattr(self, name), int, least=1)
         for name in ("retrieval_share", "summary_failures", "billed_share"):
             check_number(f"alerts.{name}", getattr(self, name), int | float, least=0, most=1, none=True)
 

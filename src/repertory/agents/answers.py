@@ -151,13 +151,9 @@ class _Reader:
             return self._call(raw, last=last)
         if raw.get("type") == "text" and isinstance(raw.get("text"), str):
             return self._text(raw)
-        if self._stays_open(raw):
-            return None
-        raw = {name: value for name, value in raw.items() if name != "cache_control"}
-        flaw, size = _flaw(raw, self._left)
-        self._left -= size
-        block = decode_block(raw)
-        return None if flaw or is_compaction(block) or not _sayable(block) else block
+        kept = None if self._stays_open(raw) else self._further(raw)
+        block = decode_block(kept) if kept else None
+        return None if block is None or is_compaction(block) or not _sayable(block) else block
 
     def _stays_open(self, raw: Json) -> bool:
         """Whether it is a call of the server's own tools that will never have its result: no server takes it back.
@@ -176,14 +172,12 @@ class _Reader:
 
     def _further(self, raw: Json, *fields: str) -> Json | None:
         """What else a block says, if that can be kept. Cache markers are ours to set: a request may have four."""
-        if not raw.keys() - fields:
-            return None
         more = {name: value for name, value in raw.items() if name not in (*fields, "cache_control")}
-        flaw, size = _flaw(more, self._left)
-        if flaw:
+        if not more:
             return None
+        flaw, size = _flaw(more, self._left)
         self._left -= size
-        return more or None
+        return None if flaw else more
 
     def _call(self, raw: Json, *, last: bool) -> Block | None:
         came_id, came_name, came_input = raw.get("id"), raw.get("name"), raw.get("input")

@@ -305,11 +305,7 @@ class EventHub:
         self.count += 1
 
     def forget_ended(self, going: Container[str]) -> None:
-        """Let go of the oldest events, up to the first of a run that goes on; a few stay for readers who come late.
-
-        Args:
-            going: The ids of the runs that go on.
-        """
+        """Let go of the oldest events, up to one of the runs still going; a few stay for readers who come late."""
         while len(self._events) > self._keep_ended and self._events[0].run_id not in going:
             self._events.popleft()
 
@@ -354,8 +350,7 @@ class EventReader:
         self._wanted = wanted
         self._until = until
         self._events: deque[AnyEvent] = deque()
-        self._lost: Event | None = None  # the last one
-        self._lost_count = 0
+        self._missed: EventsMissed | None = None
         self._news: anyio.Event | None = None
 
     def put(self, number: int, event: AnyEvent) -> None:
@@ -363,8 +358,9 @@ class EventReader:
         end = self._until()
         if (end is None or number < end) and self._wanted(event):
             if len(self._events) == self._hub.keep:
-                self._lost = self._events.popleft()
-                self._lost_count += 1
+                lost, count = self._events.popleft(), self._missed.count if self._missed is not None else 0
+                common = {name: getattr(lost, name) for name in Event.__struct_fields__}
+                self._missed = EventsMissed(**common, count=count + 1)
             self._events.append(event)
             self.wake()
 
@@ -377,13 +373,10 @@ class EventReader:
         return self
 
     async def __anext__(self) -> AnyEvent:
-        while self._lost is None and not self._events:
+        while self._missed is None and not self._events:
             if self._hub.closed or self._until() is not None:
                 raise StopAsyncIteration
             self._news = anyio.Event()
             await self._news.wait()
-        if self._lost is None:
-            return self._events.popleft()
-        lost, count = self._lost, self._lost_count
-        self._lost, self._lost_count = None, 0
-        return EventsMissed(run_id=lost.run_id, agent=lost.agent, iteration=lost.iteration, at=lost.at, count=count)
+        missed, self._missed = self._missed, None
+        return missed if missed is not None else self._events.popleft()
