@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from msgspec import Struct
+from msgspec.structs import fields
 
 from offline_environment import offline_environment
 from pages import END_OF_BLOCK, Block, blocks_of
 from repertory.cli.app import app
+from repertory.context.policy import ContextPolicy, ResultRules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -178,3 +181,18 @@ def test_a_page_that_lies_is_found(tmp_path: Path) -> None:
         with pytest.raises(BaseException, match=r"."):
             check_command(line.split())
     check_command(["repertory", "run", "a task", "--db", "runs.db"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "heads"), [(ContextPolicy, "| field | default |"), (ResultRules, "| field | at last |")]
+)
+def test_the_page_on_context_has_every_field_of_a_policy_with_its_default(policy: type[Struct], heads: str) -> None:
+    """No field is missing, none is there that is not, and no default is another."""
+    table = (ROOT / "docs/context.md").read_text(encoding="utf-8").partition(heads)[2].partition("\n\n")[0]
+    said = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.M))
+    defaults = {field.name: field.default for field in fields(policy)}
+    if policy is ResultRules:
+        del defaults["retrieval"]  # said of the agent as a whole
+    assert said.keys() == defaults.keys()
+    written = {name: value.strip("`").replace(",", "").replace('"', "") for name, value in said.items()}
+    assert {name: value for name, value in written.items() if value not in (str(defaults[name]), "–")} == {}

@@ -68,9 +68,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Edits of the plan, with the reason and the arithmetic.
 
     Attributes:
-        kind: ``pays``, ``cold``, ``forced``, ``free`` (no prompt cache), ``once`` (shown in full only once),
-            ``strict``, ``recovery``, ``provider`` (its signed summary), ``drop-block`` (see ``docs/binding.md``),
-            ``expand`` or ``pin``.
+        kind: ``pays``, ``cold``, ``free`` (no prompt cache), ``once`` (shown in full only once), ``expired``,
+            ``comfort``, ``forced``, ``recovery`` (after a refusal), ``strict``, ``provider`` (its signed summary),
+            ``drop-block`` (see ``docs/binding.md``), ``expand`` or ``pin``.
         iteration: The iteration whose request shows it first.
         position: Length of the ledger when it was made.
         edge: Entries before this position will not be edited by the next epoch, as far as is known; a cache

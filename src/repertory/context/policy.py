@@ -197,7 +197,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_recent: Newest tool results that are spared at first when the prompt must be made to fit.
         strict_chars: Characters that strict rhythm shows of a result on arrival; 0 shows it whole.
         stubs: Whether old tool results may become stubs.
-        summaries: Whether a digest or a summary may stand for what is old. Without them single results are
+        summaries: Whether trail or a summary may stand for what is old. Without them single results are
             shortened, in thrifty rhythm only where that costs nothing.
         summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
         summarize_tokens: Tokens by which the record grows that make a summary due before the interval is over; None

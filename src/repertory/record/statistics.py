@@ -51,7 +51,7 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         tool_calls: All tool calls.
         tool_errors: Those of them whose result is an error.
         retrievals: Calls of the tools that look something up again.
-        retrievals_covered: Those of them that brought back what a summary or digest stood for: what it lacked.
+        retrievals_covered: Those of them that brought back what trail or a summary stood for: what it lacked.
         dedup_hits: Tool calls answered from an earlier, identical one.
         replied_at: When the latest model call ended, in seconds since 1970; 0.0 where none has.
     """

@@ -1,4 +1,4 @@
-"""How much of a text is names with nothing around them: the part of a digest that no model can work from."""
+"""How much of a text is names with nothing around them: the part of a view that no model can work from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""How good the estimate of a prompt's tokens is, on recorded runs that say what the provider billed.
+
+Run it with ``python benchmarks/estimates.py RUNS.jsonl.gz …``. Each prompt but the first is estimated from the real
+count of the one before and from what has come since, as the loop does it; prompts that have shrunk are left out, since
+the recorder's own compaction is not in the record.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from repertory.context.tokens import Calibration
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Text
+from repertory.replay import RecordedRun, read_recordings
+
+
+def errors(run: RecordedRun) -> list[float]:
+    """By what share of the real count each prompt's estimate was off."""
+    found: list[float] = []
+    calibration, before = Calibration(), 0
+    estimate = estimate_tokens((Text(run.system), Text(run.task)))
+    for turn in run.turns:
+        real = turn.usage.prompt_tokens if turn.usage is not None else 0
+        if real > before > 0:
+            found.append(abs(calibration.real_tokens(estimate) - real) / real)
+        if real:
+            calibration, before = calibration.observe(estimate=estimate, real=real), real
+        estimate += estimate_tokens((*turn.content, *turn.results.values(), *map(Text, turn.said)))
+    return found
+
+
+def main() -> int:
+    """Measure and print."""
+    runs = [run for name in sys.argv[1:] for run in read_recordings(Path(name)) if isinstance(run, RecordedRun)]
+    for least, what in ((0, "all runs"), (40, "runs of 40 iterations and more")):
+        off = sorted(error for run in runs if len(run.turns) >= least for error in errors(run))
+        if off:
+            middle, late = off[len(off) // 2], off[int(len(off) * 0.95)]
+            print(f"{what}: {len(off):,} prompts, off by {middle:.1%} at the median, {late:.1%} at the 95th percentile")
+        else:
+            print(f"{what}: none that says what was billed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
