@@ -37,29 +37,25 @@ def test_in_strict_rhythm_a_stub_says_which_window_it_has_left() -> None:
         assert all((event.tool, event.tool_call_id) == ("read", f"call_{event.position // 2}") for event in heard)
 
 
-def test_in_strict_rhythm_a_digest_says_what_it_stands_for() -> None:
+def test_in_strict_rhythm_a_log_says_what_it_stands_for() -> None:
     """It is about a range, so it names no tool."""
     heard = [event for event in events(long_story(40), strict(window=2, summarize_every=2)) if event.kind == "covered"]
     assert heard
     for event in heard:
-        assert re.fullmatch(r"a digest stands for iterations \d+ to \d+", event.reason)
+        assert re.fullmatch(r"a log stands for iterations \d+ to \d+", event.reason)
         assert (event.tool, event.tool_call_id) == (None, None)
 
 
-@pytest.mark.parametrize("rhythm", ["strict", "thrifty"])
-def test_a_result_whose_call_was_made_again_says_so(rhythm: Any) -> None:
-    """In thrifty rhythm with the reason for which it happens just now."""
+def test_a_result_whose_call_was_made_again_says_so() -> None:
+    """With the reason for which it happens just now."""
     story = Story()
     story.turn("something old\n" * 200, arguments={"path": "a"})
     story.turn("something new\n" * 200, arguments={"path": "a"})
     story.turn("something else\n" * 60)
-    policy = ContextPolicy(
-        rhythm=rhythm, strict_chars=0, window=5, budget_tokens=1_900 if rhythm == "thrifty" else None
-    )
-    (event,) = [event for event in events(story, policy) if event.position == 2]
+    (event,) = [event for event in events(story, ContextPolicy(budget_tokens=1_900)) if event.position == 2]
     why, _, rest = event.reason.partition("; ")
     assert why == "the same was called again since"
-    assert rest.startswith("the prompt must not exceed") == (rhythm == "thrifty")
+    assert rest.startswith("the prompt must not exceed")
 
 
 @pytest.mark.parametrize(("turns", "shown"), [(0, 1), (1, 1), (2, 2), (5, 5)])

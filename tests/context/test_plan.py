@@ -32,7 +32,7 @@ from repertory.context.plan import (
     UnpinEntry,
 )
 from repertory.errors import ContextError, JournalUnreadable
-from repertory.llm.messages import RawBlock, Text
+from repertory.llm.messages import RawBlock, Text, text_of
 
 
 def decide(*edits: Edit, **fields: Any) -> Decision:
@@ -106,11 +106,10 @@ def test_what_was_asked_for_stays_as_asked_for_under_a_summary() -> None:
     part = ExpandEntry(position=2, content=(Text("lines 3–5"),), tokens=9, was_tokens=9)
     held = apply(EMPTY, decide(PinEntry(position=2), part))
     covered = apply(held, decide(cover(0, 6, kept=(0,))))
-    shown = project(story.snapshot(), covered, profile=profile()).messages[0].content
-    assert [block.text for block in shown if isinstance(block, Text)][1:3] == [
-        "[result of read, iteration 1, as it was asked for]",
-        "lines 3–5",
-    ]
+    request = project(story.snapshot(), covered, profile=profile())
+    validate(request)
+    assert request.messages[1].content == story.entries[1].content[1:]  # its call
+    assert [text_of(block) for block in request.messages[2].content] == ["lines 3–5"]
     gone = apply(apply(covered, decide(UnpinEntry(position=2))), decide(cover(0, 8, kept=(0,))))
     assert gone.representation(story.entries[2]) == "covered"
 
@@ -210,7 +209,7 @@ def test_thinking_is_dropped_up_to_a_position_and_no_further() -> None:
 
 
 def test_a_cover_and_an_expanded_entry_make_a_legal_request() -> None:
-    """A covered entry that is expanded stands before the summary, as plain words."""
+    """A covered entry that is expanded stands before the summary: words in their role, a result behind its call."""
     story = long_story(6)
     plan = apply(EMPTY, decide(cover(0, 8, kept=(0,))))
     plan = apply(
@@ -222,6 +221,10 @@ def test_a_cover_and_an_expanded_entry_make_a_legal_request() -> None:
     )
     request = project(story.snapshot(), plan, profile=profile())
     validate(request)
-    words = str(request.messages[0])
-    assert words.index("Find out") < words.index("you said in iteration 2") < words.index("part") < words.index("'S'")
+    assert [[text_of(block) for block in message.content] for message in request.messages[:4]] == [
+        ["Find out why the tides differ."],
+        ["Let me look.", ""],
+        ["part"],
+        [""],
+    ]
     assert isinstance(plan, Plan)

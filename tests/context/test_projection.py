@@ -8,7 +8,7 @@ from context_histories import PICTURE, Story, long_story, planned, profile
 from repertory.context import EMPTY, ContextPolicy, Decision, Projector, apply, project, validate
 from repertory.context.plan import CoverRange
 from repertory.context.projector import sent_body
-from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, ToolUse, canonical_json, text_of
+from repertory.llm.messages import RedactedThinking, Text, Thinking, ToolResult, canonical_json, text_of
 from repertory.llm.model import Breakpoint, ToolSchema, encode_request
 from repertory.llm.profiles import CacheRules
 from repertory.record.records import ModelCalled
@@ -89,10 +89,10 @@ def test_breakpoints_stand_at_the_head_the_edge_and_the_end() -> None:
     assert plain.breakpoints == (Breakpoint(None), Breakpoint(24))
     plan = apply(apply(EMPTY, cover(0, 4, 7, 7)), cover(5, 8, len(snapshot), 13))
     first = project(snapshot, plan, profile=MODEL, tools=[TOOL])
-    assert [p.message for p in first.breakpoints] == [None, 0, 4, 16]
+    assert [p.message for p in first.breakpoints] == [None, 2, 8, 20]
     story.turn("more")
     second = project(story.snapshot(), plan, profile=MODEL, tools=[TOOL])
-    assert [p.message for p in second.breakpoints] == [None, 4, 18]
+    assert [p.message for p in second.breakpoints] == [None, 8, 22]
 
 
 def test_a_turn_with_many_calls_marks_the_message_before_it() -> None:
@@ -157,10 +157,11 @@ def test_a_summary_that_is_added_is_recorded_without_those_before_it() -> None:
         request = projector.project(snapshot, plan)
         calls[call] = projector.record(request, run_id="r", call=call, iteration=1, position=position, at=1.0)
         plan = apply(plan, cover(7, 14, 20, 7))
-    first, second = (calls[call].body["messages"][0]["content"] for call in (1, 2))
-    assert (calls[2].shared_messages, calls[2].shared_blocks) == (0, len(first))
-    whole = [message["content"] for message in RecordedRequest(calls, 2).whole(snapshot)["messages"]]
-    assert len(whole[0]) == len(first) + len(second)
+    assert (calls[2].shared_messages, calls[2].shared_blocks) == (3, 0)  # the task, the first stretch's call and text
+    whole = RecordedRequest(calls, 2).whole(snapshot)["messages"]
+    assert [message["role"] for message in whole[:5]] == ["user", "assistant", "user", "assistant", "user"]
+    assert "sum 6" in str(whole[2])
+    assert "sum 14" in str(whole[4])
 
 
 def test_betas_are_recorded_but_are_no_field_of_the_body() -> None:
@@ -181,8 +182,8 @@ def test_a_shorter_snapshot_starts_the_view_over() -> None:
     assert projector.project(story.snapshot(3)) == project(story.snapshot(3), profile=MODEL)
 
 
-def test_covered_calls_and_reasoning_are_kept_as_words() -> None:
-    """What is pinned of an assistant's turn under a summary is quoted; reasoning is not."""
+def test_what_is_kept_under_a_cover_stands_in_its_own_role() -> None:
+    """The agent's words are its own, a pinned result follows its call; reasoning is not shown."""
     story = Story()
     story.turn((Text("res"), PICTURE), thinking="hm")
     story.turn("two")
@@ -192,9 +193,10 @@ def test_covered_calls_and_reasoning_are_kept_as_words() -> None:
     )
     request = project(story.snapshot(), plan, profile=MODEL)
     validate(request)
-    words = str(request.messages[0])
-    assert "you called read" in words
-    assert "you said in iteration 1" in words
-    assert "hm" not in words.replace("them", "")
-    assert PICTURE in request.messages[0].content
-    assert not any(isinstance(block, ToolUse) for block in request.messages[0].content)
+    said = [(message.role, message.content) for message in request.messages[:3]]
+    thought, words, call = story.entries[1].content
+    assert said[0] == ("user", story.entries[0].content)
+    assert said[1][0] == "assistant"
+    assert said[1][1][:2] == (words, call)
+    assert said[2][1][0] == story.entries[2].content[0]
+    assert thought not in [block for message in request.messages for block in message.content]

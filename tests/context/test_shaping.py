@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
+from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.policy import ResultRules
 from repertory.context.shaping import cite, shape_result
-from repertory.context.stubs import once_stub, removal_of, stub_of
+from repertory.context.stubs import gist_of, lines_stub, removal_of, stub_of, tool_text, words_asked_for
 from repertory.llm.messages import Text
 from repertory.record.entries import Retrieved
 
@@ -156,60 +157,62 @@ def test_a_stub_of_a_result_that_was_cut_says_what_the_whole_was(
     shaped = shape_result(text, rules=made, content_id="c-77aa77aa77", tool=tool)
     entry = Story().turn(str(shaped.content), tool=tool)[1]
     entry = msgspec.structs.replace(
-        entry, content_id="c-77aa77aa77", original_length=shaped.original_length, gist=shaped.gist
+        entry,
+        content_id="c-77aa77aa77",
+        original_length=shaped.original_length,
+        gist=shaped.gist,
+        spans=shaped.spans,
     )
     for length in (400, 120):
-        head, body, *_ = stub_of(entry, msgspec.structs.replace(made, compact_length=length)).split("\n")
-        assert f"{len(text):,} characters" in head
+        body = gist_of(entry, msgspec.structs.replace(made, compact_length=length))
         assert body.startswith(said)
-    once = once_stub(entry, (), msgspec.structs.replace(made, compactor=compactor or "any"))
-    assert once.split("\n")[1].startswith(said)
-    first = stub_of(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200))
-    assert text.startswith(first.partition("\n")[2])
+        assert len(body) <= length
+        assert f"{len(text):,} characters" in stub_of(entry, made, "shortened", body).split("\n")[0]
+    asked = words_asked_for(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200), "")
+    assert text.startswith(asked)
 
 
 @pytest.mark.parametrize("rules", [{"cap_chars": 600}, {"cite_on_arrival": True}], ids=["capped", "cited"])
-def test_the_names_in_a_stub_are_the_results_own(rules: dict[str, int]) -> None:
+def test_the_words_of_a_stub_are_the_results_own(rules: dict[str, int]) -> None:
     """Not those of the note around it: the tool, its parameter, the citation."""
     text = "the depth_gauge reads nothing of note here today. " * 100
     shaped = shape_result(text, rules=ResultRules(**rules), content_id="c-77aa77aa77", tool="fetch_page")  # type: ignore[arg-type]
     entry = Story().turn(str(shaped.content), tool="fetch_page")[1]
-    entry = msgspec.structs.replace(entry, content_id="c-77aa77aa77", original_length=shaped.original_length)
-    body = stub_of(entry, ResultRules(compact_length=120)).split("\n", 1)[1]
-    assert "depth_gauge" in body
-    assert not [name for name in ("retrieve_content", "content_id", "c-77aa77aa77", "fetch_page") if name in body]
+    entry = msgspec.structs.replace(entry, original_length=shaped.original_length, spans=shaped.spans)
+    for body in (tool_text(entry), gist_of(entry, ResultRules(compact_length=120))):
+        assert "depth_gauge" in body
+        assert not [name for name in ("retrieve_content", "content_id", "c-77aa77aa77", "fetch_page") if name in body]
 
 
 def test_a_stub_says_where_the_result_came_from_in_one_line() -> None:
     """Under its head: the address first, then the facts; a retrieval names its source itself."""
     entry = Story().turn(PROSE)[1]
     entry = msgspec.structs.replace(entry, url="https://sea.example", facts={"status": 200, "kind": "tide"})
-    assert stub_of(entry, ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
-    assert once_stub(entry, (), ResultRules()).split("\n")[1] == "https://sea.example; status: 200; kind: tide"
+    assert stub_of(entry, ResultRules(), "shortened", "what is left").split("\n")[1:] == [
+        "https://sea.example; status: 200; kind: tide",
+        "what is left",
+    ]
     entry = msgspec.structs.replace(entry, retrieved=Retrieved(positions=(1, 2, 3)))
-    assert "positions" not in stub_of(entry, ResultRules())
+    assert stub_of(entry, ResultRules(), "shortened", "what is left").split("\n")[1:] == ["what is left"]
 
 
-def test_what_was_shown_once_keeps_what_the_policy_asks_for() -> None:
-    """The beginning with names; the beginning alone; what a plug-in says that the policy names."""
+def test_what_is_left_is_what_the_policy_asks_for() -> None:
+    """The beginning, or a model's words; else nothing is asked for, and the lines that tell most are left."""
     entry = Story().turn(ROWS)[1]
-    plain = once_stub(entry, ["row_key"], ResultRules(compact_length=60)).split("\n")[1:]
-    assert ROWS.startswith(plain[0])
-    assert plain[1:] == ["row_key"]
-    alone = once_stub(entry, ["row_key"], ResultRules(compact_length=60, compact_mode="first_chars")).split("\n")[1:]
-    assert alone == plain[:1]
-    named = once_stub(entry, ["row_key"], ResultRules(compactor="json")).split("\n")[1:]
-    assert named[0].startswith("list: 300 items")
-    assert named[1:] == ["row_key"]
+    assert words_asked_for(entry, ResultRules(), "") == ""
+    assert words_asked_for(entry, ResultRules(compact_mode="summary"), "a model's words") == "a model's words"
+    asked = words_asked_for(entry, ResultRules(compact_mode="first_chars", compact_length=60), "")
+    assert asked
+    assert ROWS.startswith(asked)
 
 
 def test_a_head_line_is_short() -> None:
     """It stands over every stub."""
     entry = msgspec.structs.replace(Story().turn(PROSE)[1], content_id="c-77aa77aa77", tool="read_log")
-    head = stub_of(entry, ResultRules()).split("\n")[0]
+    head = stub_of(entry, ResultRules(), "shortened", "").split("\n")[0]
     expected = 'retrieve_content(content_id="c-77aa77aa77") shows the whole]'
     assert head == f"[shortened: read_log, iteration 1, {len(PROSE):,} characters; {expected}"
-    assert stub_of(entry, ResultRules(retrieval=False)).split("\n")[0] == head.partition(";")[0] + "]"
+    assert stub_of(entry, ResultRules(retrieval=False), "shortened", "") == head.partition(";")[0] + "]"
 
 
 def test_what_is_pinned_is_never_cut() -> None:
@@ -228,25 +231,17 @@ def test_a_stub_keeps_what_is_likely_to_be_needed_again() -> None:
     story = Story()
     words = "Traceback in src/app/billing.py: KeyError: 'customer_id_42'\n" + "filler text of no use\n" * 400
     entry = story.turn(words, tool="run", errors=[0])[1]
-    stub = stub_of(entry, ResultRules())
+    lines, vocabulary = source_lines(tool_text(entry)), Vocabulary()
+    vocabulary.read(1, results=[words], said=[])
+    stub = lines_stub(entry, ResultRules(), "shortened", choose_lines(lines, 80, vocabulary), len(lines))
     for part in (
         "run, iteration 1",
         f"{len(words):,} characters",
         "context_retrieve(iteration=1)",
-        "customer_id_42",
-        "src/app/billing.py",
+        "1 of 2 lines:\n",
+        "KeyError: 'customer_id_42'",
     ):
         assert part in stub
-    assert len(stub) < 700
-
-
-def test_names_the_agent_used_are_kept_first() -> None:
-    """Of many names in a result, those that came up in the agent's own words survive."""
-    story = Story()
-    words = " ".join(f"unrelated_name_{n}" for n in range(300)) + " the_one_that_matters"
-    entry = story.turn(words)[1]
-    assert "the_one_that_matters" not in stub_of(entry, ResultRules())
-    assert "the_one_that_matters" in stub_of(entry, ResultRules(), used={"the_one_that_matters"})
 
 
 def test_a_stub_can_be_the_first_characters() -> None:
@@ -254,7 +249,8 @@ def test_a_stub_can_be_the_first_characters() -> None:
     story = Story()
     entry = story.turn(PROSE)[1]
     entry = msgspec.structs.replace(entry, content_id="c-3")
-    stub = stub_of(entry, ResultRules(compact_mode="first_chars", compact_length=100))
+    rules = ResultRules(compact_mode="first_chars", compact_length=100)
+    stub = stub_of(entry, rules, "expired", words_asked_for(entry, rules, ""))
     assert "c-3" in stub.splitlines()[0]
     assert stub.splitlines()[1].startswith("The moon pulls")
     assert "c-3" in removal_of(entry, ResultRules())
@@ -263,7 +259,7 @@ def test_a_stub_can_be_the_first_characters() -> None:
 def test_a_stub_counts_the_pictures_it_hides() -> None:
     """A picture that is no longer shown is at least mentioned."""
     entry = Story().turn((Text("a chart " * 400), PICTURE))[1]
-    assert "1 image;" in stub_of(entry, ResultRules())
+    assert "1 image;" in stub_of(entry, ResultRules(), "shortened", "")
 
 
 def test_first_chars_of_a_short_text_is_the_text() -> None:

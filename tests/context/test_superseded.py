@@ -8,11 +8,10 @@ import pytest
 from context_histories import Story, planned, profile
 
 from repertory.context import ContextPolicy, Plan, Planner
-from repertory.context.plan import CoverRange, Stub, StubResult
+from repertory.context.plan import CoverRange, StubResult
 
 OLD = "lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
 NEW = "lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150
-STRICT = ContextPolicy(rhythm="strict", window=5, strict_chars=0)
 
 
 def read_twice(**second: Any) -> Story:
@@ -24,18 +23,28 @@ def read_twice(**second: Any) -> Story:
     return story
 
 
+def short_of_room(story: Story) -> ContextPolicy:
+    """A policy whose budget is a little less than what a story has at its end."""
+    whole = (
+        Planner(policy=ContextPolicy(), profile=profile(), head_tokens=500)
+        .next(story.snapshot(), iteration=4)
+        .prompt_tokens
+    )
+    return ContextPolicy(budget_tokens=int(whole * 0.9), show_once=False)
+
+
 def last_plan(story: Story, policy: ContextPolicy, **model: Any) -> Plan:
     """The plan of the newest request."""
     *_, (_, outcome) = planned(story, policy, profile(**model))
     return outcome.plan
 
 
-def test_in_strict_rhythm_an_older_read_goes_at_once() -> None:
+def test_an_older_read_goes_when_room_is_needed() -> None:
     """Though it is within the window; it says where the newer one is, whatever the order of the arguments."""
-    plan = last_plan(read_twice(), STRICT)
+    plan = last_plan(read_twice(), short_of_room(read_twice()))
     assert [*plan.shown] == [2]
     stub = plan.shown[2]
-    assert isinstance(stub, Stub)
+    assert isinstance(stub, StubResult)
     assert stub.text == "[superseded: read, iteration 1; called again with the same arguments in iteration 3]"
 
 
@@ -46,7 +55,7 @@ def test_in_strict_rhythm_an_older_read_goes_at_once() -> None:
 )
 def test_what_is_not_the_same_supersedes_nothing(second: dict[str, Any]) -> None:
     """Negative control: only a newer answer to the same call makes an older one go."""
-    assert not last_plan(read_twice(**second), STRICT).shown
+    assert not last_plan(read_twice(**second), short_of_room(read_twice())).shown
 
 
 def test_a_pointer_to_the_first_result_does_not_supersede_it() -> None:
@@ -57,14 +66,15 @@ def test_a_pointer_to_the_first_result_does_not_supersede_it() -> None:
         **{name: getattr(pointer, name) for name in pointer.__struct_fields__ if name != "deduplicated_from"},
         deduplicated_from="call_1",
     )
-    assert not last_plan(story, STRICT).shown
+    assert not last_plan(story, short_of_room(story)).shown
 
 
 def test_an_unread_result_stays() -> None:
     """What the model has not seen yet is not taken away."""
     story = Story()
     story.turn(OLD, NEW, arguments={"path": "a"})
-    assert not last_plan(story, STRICT).shown
+    shown = last_plan(story, short_of_room(story)).shown.values()
+    assert not [stub for stub in shown if isinstance(stub, StubResult) and stub.why == "superseded"]
 
 
 @pytest.mark.parametrize("window", [3, 4, 6])
@@ -97,8 +107,7 @@ def test_without_stubs_none_is_made() -> None:
 def test_a_prompt_that_must_shrink_loses_them_first() -> None:
     """Where that is enough, nothing else is touched."""
     story = read_twice()
-    whole = Planner(policy=ContextPolicy(), profile=profile()).next(story.snapshot(), iteration=4).prompt_tokens
-    planner = Planner(policy=ContextPolicy(budget_tokens=int(whole * 0.9)), profile=profile())
+    planner = Planner(policy=short_of_room(story), profile=profile(), head_tokens=500)
     (decision,) = planner.next(story.snapshot(), iteration=4).decisions
     assert [(type(edit), edit.position) for edit in decision.edits if isinstance(edit, StubResult)] == [(StubResult, 2)]
     assert len(decision.edits) == 1

@@ -99,7 +99,7 @@ def test_a_digest_behind_the_block_keeps_the_task_in_view() -> None:
     request = shown(snapshot, msgspec.structs.replace(plan, covers=(cover, fold), thinking_from=25))
     assert request.messages[0].content == (BLOCK,)
     assert "Do it before noon." in text_of(request.messages[1].content)
-    assert "digest" in text_of(request.messages[1].content)
+    assert text_of(request.messages[3].content) == "digest"
 
 
 @pytest.mark.parametrize("last", [12, 11, 1, 7])

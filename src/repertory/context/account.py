@@ -79,9 +79,17 @@ class Account:
         self.cached = 0
         self.since_counted = 0
         self._passed = True  # whether the answer to the request that the plan counts has been seen
+        self._taken_up = (0, 0, 0, 0.0, 0)  # how far the record was counted then
 
-    def take_up(self, plan: Plan, view_before: Callable[[int], int]) -> None:
-        """Go on from the figures of a plan; ``view_before`` gives the tokens of its view in front of a position."""
+    def take_up(self, plan: Plan, view_before: Callable[[int], int], *, again: bool = False) -> None:
+        """Go on from the figures of a plan; ``view_before`` gives the tokens of its view in front of a position.
+
+        ``again`` goes back to where that was done last: what came since is shown otherwise.
+        """
+        if again:
+            self._position, self._record, self._sent, self.spent, self.requests = self._taken_up
+            self.cached = 0
+        self._taken_up = (self._position, self._record, self._sent, self.spent, self.requests)
         self.bank, self.owed, self.since_counted = plan.bank, plan.owed, 0
         self._passed = plan.counted_at < 0
         if plan.counted_at >= 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from repertory.context.cutting import cut
 from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
@@ -21,7 +23,7 @@ from repertory.context.stubs import (
     words_asked_for,
 )
 from repertory.context.tokens import Calibration, shown_tokens, text_tokens
-from repertory.context.trail import Trail, call_counts, calls_of, log_head, room_of
+from repertory.context.trail import Trail, call_counts, calls_of, digest, log_head, room_of
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Entry
@@ -56,15 +58,15 @@ class Editor:
         edits: list[CoverRange] = []
         first = live.plan.start
 
-        def stays(entry: Entry) -> bool:
-            return entry.kind == "task" or (users and live.stays(entry))
+        def stays(entry: Entry, *, pins: bool = True) -> bool:
+            return entry.kind == "task" or (users and live.stays(entry, pins=pins))
 
         while first < upto:
             last = first
             while last + 1 < upto and not (stays(snapshot[last + 1]) and not stays(snapshot[last])):
                 last += 1
             covered = snapshot[first : last + 1]
-            log = self.trail.text(first, last + 1, talk=not users)
+            log = self.trail.text(first + (snapshot[first].kind == "task"), last + 1, talk=not users)
             span = covered[0].iteration, covered[-1].iteration
             head = log_head(*span, retrieval=live.policy.retrieval)
             text = f"{head}\n{log}" if log else ""
@@ -75,7 +77,7 @@ class Editor:
                     content=(Text(text),) if text else (),
                     tokens=text_tokens(text) if text else 0,
                     was_tokens=live.before(last + 1) - live.before(first),
-                    kept=tuple(entry.position for entry in covered if stays(entry)),
+                    kept=tuple(entry.position for entry in covered if stays(entry, pins=False)),
                     strategy=TRAIL,
                     iterations=span,
                     replaced_tokens=sum(entry.tokens for entry in covered),
@@ -139,7 +141,7 @@ class Editor:
         end = max([cover.last + 1 for cover in replaced], default=live.plan.start)
         fresh = snapshot[max(end, summary.first) : upto]
         kept = [position for cover in replaced for position in cover.kept]
-        kept += [entry.position for entry in fresh if live.stays(entry)]
+        kept += [entry.position for entry in fresh if live.stays(entry, pins=False)]
         uncovered = max(0, live.before(upto) - live.covered) if upto > live.plan.start else 0
         return CoverRange(
             first=summary.first,
@@ -215,7 +217,6 @@ class Editor:
             start = summary.last + 1
         elif policy.summaries and live.turns_before(edge) > 2 * (policy.summarize_every or live.policy.window):
             # No summary has come for two intervals: the program's own stands in, so that the window stays one.
-            self.trail.write(snapshot, edge)
             edits += self.fold(live, snapshot, edge)
             start = edge
         edits += self.expire(live, snapshot, iteration, start)
@@ -257,19 +258,19 @@ class Editor:
         Raises:
             ContextOverflow: Even at its smallest it does not fit.
         """
-        keep = live.policy.keep_recent
+        keep, ahead = live.policy.keep_recent, Editor(self.trail.ahead(snapshot))
         steps: list[Callable[[], list[Edit]]] = [
             lambda: list(self.supersede(live, snapshot, live.plan.start)),
-            lambda: self._behind(live, snapshot, keep),
-            lambda: self._behind(live, snapshot, keep, condense_to=limit // 4),
+            lambda: ahead._behind(live, snapshot, keep),
+            lambda: ahead._behind(live, snapshot, keep, condense_to=limit // 4),
         ]
         if not gently:
             steps += [
-                lambda: self._behind(live, snapshot, _FEW, condense_to=limit // 4),
-                lambda: self._behind(live, snapshot, 0, condense_to=limit // 8),
-                lambda: self._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
+                lambda: ahead._behind(live, snapshot, _FEW, condense_to=limit // 4),
+                lambda: ahead._behind(live, snapshot, 0, condense_to=limit // 8),
+                lambda: ahead._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
                 lambda: [
-                    *self._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
+                    *ahead._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
                     *_cut_newest(live),
                 ],
             ]
@@ -308,10 +309,25 @@ class Editor:
             seen = [e.position for e in live.results if e.position < live.last_turn]
             upto = max(upto, live.cut_before(min([*seen[-keep:], live.last_turn] if keep else [live.last_turn])))
             self.trail.write(snapshot, upto)
-            edits += self.fold(live, snapshot, upto, users=users)
+            folds = self.fold(live, snapshot, upto, users=users)
+            if not users:
+                folds = [
+                    _bounded(fold, live, snapshot, max(_LEAST_SAVED, (condense_to or 0) // len(folds)))
+                    for fold in folds
+                ]
+            edits += folds
         elif live.policy.stubs:
             edits += self.shorten_old(live, snapshot, keep)
         return edits
+
+
+def _bounded(cover: CoverRange, live: Live, snapshot: Sequence[Entry], tokens: int) -> CoverRange:
+    """A new stretch of trail in so many tokens, if it is longer."""
+    if cover.tokens <= tokens:
+        return cover
+    covered = [entry for entry in snapshot[cover.first : cover.last + 1] if entry.position not in cover.kept]
+    text = digest(covered, tokens=tokens, retrieval=live.policy.retrieval)
+    return msgspec.structs.replace(cover, content=(Text(text),), tokens=text_tokens(text), level=1)
 
 
 def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:

@@ -50,7 +50,7 @@ def source_lines(text: str) -> list[str]:
     if len(text) > MOST_READ:
         text = text[: MOST_READ * 2 // 3] + "\n" + text[-MOST_READ // 3 :]
     lines: dict[str, str] = {}
-    for raw in text.split("\n"):
+    for raw in text.splitlines():
         whole = _GUTTER.sub("", raw).rstrip()
         for line in _pieces(whole) if len(whole) > _LONG_LINE else (whole,):
             key = line.strip()

@@ -121,9 +121,10 @@ class Live:
         """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
         return self.gists.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
 
-    def stays(self, entry: Entry) -> bool:
-        """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins."""
-        if entry.position in self.plan.pins or entry.pinned or self.rules(entry.tool).pin:
+    def stays(self, entry: Entry, *, pins: bool = True) -> bool:
+        """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins;
+        without ``pins``, which can be taken off, whether it does for good."""
+        if (pins and entry.position in self.plan.pins) or entry.pinned or self.rules(entry.tool).pin:
             return True
         if entry.kind == "user-input":
             return self.policy.keep_user_input

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -149,12 +150,14 @@ class Planner:
             ContextOverflow: It does not fit, even at its smallest.
         """
         live = self._follow(snapshot, plan)
-        live.gists = self._trail.gists = gists
+        live.gists = gists
+        if self._trail.take_gists(gists, snapshot):
+            self._count_again(live)
         calibration = calibration or Calibration()
         estimate = self._head + live.tokens
         limit = self._limit if shrink_to is None else min(shrink_to, self._limit)
         if self._thrifty:
-            self._account.grow(snapshot, live.plan, live.before, self._in_vain)
+            self._account.grow(snapshot, live.plan, live.before, partial(self._in_vain, snapshot))
         now = _Moment(live, snapshot, iteration, calibration, calibration.real_tokens(estimate), cold, summaries)
         decided = self._decide(now, limit, refused=shrink_to is not None)
         if decided is None:
@@ -184,7 +187,7 @@ class Planner:
         live = self._follow(snapshot, plan)
         if not self._thrifty:
             return decision
-        self._account.grow(snapshot, live.plan, live.before, self._in_vain)
+        self._account.grow(snapshot, live.plan, live.before, partial(self._in_vain, snapshot))
         edited = apply(plan, decision)
         if edited.epoch == plan.epoch:
             return decision  # nothing is shown otherwise
@@ -227,7 +230,8 @@ class Planner:
         live = Live(plan, self._policy, snapshot, like=before)
         goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
         if before is not None and goes_on and live.plan.epoch == before.plan.epoch:
-            self._live = live  # pins alone: the account goes on
+            self._live = live  # pins alone
+            self._count_again(live)
             return live
         if not goes_on:
             self._trail = Trail(self._policy)
@@ -236,6 +240,11 @@ class Planner:
         self._take(live, snapshot)
         self._account.bank -= self._priced_in_tokens(self.charged)
         return live
+
+    def _count_again(self, live: Live) -> None:
+        """Count what came since the plan was made as one would that sees it as it is shown now."""
+        self._account.take_up(live.plan, live.before, again=True)
+        self._account.bank -= self._priced_in_tokens(self.charged)
 
     def _take(self, live: Live, snapshot: Sequence[Entry]) -> None:
         """Take over the view of another plan."""
@@ -252,18 +261,26 @@ class Planner:
         upto = live.cut_at_turn(iteration - self._policy.window)
         return live.past_talk(upto)
 
+    def _write(self, live: Live, snapshot: Sequence[Entry], iteration: int) -> None:
+        """Write the trail of what has left the window before an iteration's request: mostly the turn or two that are
+        new. It comes before anything else that reads on, so that it does not matter how often was planned before.
+        """
+        if self._policy.summaries:
+            self._trail.write(snapshot, max(live.plan.start, live.cut_at_turn(iteration - self._policy.window)))
+
     def _foldable(self, live: Live, upto: int) -> tuple[int, int]:
         """Tokens that a fold would take out of view, and those of the trail that takes their place."""
         if upto <= live.plan.start or not self._policy.summaries:
             return 0, 0
         return live.before(upto) - live.covered - live.spoken_tokens(upto), self._trail.chars(upto) // 4 + 60
 
-    def _in_vain(self, answer: Entry) -> int:
+    def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
         """Tokens that the request before an answer could have done without."""
         live = self._live
         assert live is not None
         if self._profile.target == "binding":
             return compactable(live, answer.position)
+        self._write(live, snapshot, answer.iteration)
         old, size = self._foldable(live, self._edge(live, answer.iteration))
         return max(0, old - size) if old >= _LEAST_CLEARED else 0
 
@@ -276,6 +293,7 @@ class Planner:
             kind = "recovery" if refused else "forced"
             return self._fitted(now, limit, kind, f"the prompt must not exceed {limit:,} tokens")
         if not self._thrifty:
+            self._write(live, now.snapshot, now.iteration)
             edits = self._editor.strictly(live, now.snapshot, now.iteration, now.summaries)
             return self._decision(now, _Wish("strict", "every policy at every iteration", edits)) if edits else None
         if self._is_bound(live) and not now.cold:
@@ -294,6 +312,7 @@ class Planner:
     def _wish(self, now: _Moment, *, pressed: bool) -> _Wish | None:
         """What thrifty rhythm wants to edit now."""
         live = now.live
+        self._write(live, now.snapshot, now.iteration)
         stubs = self._shown_once(now) if self._account.since_counted == 0 else []
         fold = self._fold(now, pressed=pressed)
         if fold is not None:
@@ -312,8 +331,6 @@ class Planner:
     def _fold(self, now: _Moment, *, pressed: bool) -> _Wish | None:
         live, account, rates = now.live, self._account, self._rates
         upto = self._edge(live, now.iteration)
-        # Up to one window behind, so that each call writes the turn or two that are new.
-        self._trail.write(now.snapshot, max(live.plan.start, live.cut_at_turn(now.iteration - self._policy.window)))
         old, size = self._foldable(live, upto)
         fresh = self._head + live.tokens - account.cached
         cost = (rates.write - rates.read) * (size + max(0, live.tokens - live.before(upto) - fresh))
@@ -350,9 +367,12 @@ class Planner:
 
     def _single(self, now: _Moment) -> list[Edit]:
         """Edits of single results, where nothing is to be folded: of those that have expired, or of all old ones."""
-        if self._policy.summaries:
-            return self._editor.expire(now.live, now.snapshot, now.iteration, 0)
-        return self._editor.shorten_old(now.live, now.snapshot)
+        edits = self._editor.expire(now.live, now.snapshot, now.iteration, 0)
+        if self._policy.summaries or not self._policy.stubs:
+            return edits
+        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+        old = self._editor.shorten_old(now.live, now.snapshot)
+        return [*edits, *(edit for edit in old if isinstance(edit, StubResult) and edit.position not in taken)]
 
     def _overdue(self, now: _Moment) -> list[Edit]:
         """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
@@ -410,8 +430,7 @@ class Planner:
 
     def _fitted(self, now: _Moment, limit: int, kind: str, reason: str) -> tuple[Decision, Live] | None:
         live = now.live
-        if self._thrifty:
-            self._trail.write(now.snapshot, live.cut_at_turn(now.iteration - self._policy.window))
+        self._write(live, now.snapshot, now.iteration)
         edits = self._editor.make_fit(
             live,
             now.snapshot,

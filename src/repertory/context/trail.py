@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 
 from repertory.context.cutting import clip, first_chars
 from repertory.context.lines import Vocabulary, choose_lines, source_lines
@@ -49,7 +50,6 @@ class Trail:
 
     Attributes:
         position: Entries below have been written.
-        gists: What a model wrote of single results, by position; it stands where a policy asks for that.
     """
 
     def __init__(self, policy: ContextPolicy) -> None:
@@ -63,42 +63,75 @@ class Trail:
         self._texts: list[str] = []
         self._talk: list[bool] = []  # whether such a turn is one that stays
         self._sizes: list[int] = [0]  # characters of so many texts
-        self.gists: Mapping[int, str] = {}
+        self._gists: Mapping[int, str] = {}
+        self._gist_positions = frozenset[int]()  # the mapping may grow
+        self._covers: Sequence[CoverRange] = ()
         self.position = 0
 
     def follow(self, covers: Sequence[CoverRange], start: int, snapshot: Sequence[Entry]) -> None:
-        """Take up the trail where a plan's covers end; what has been written of entries behind them stays."""
-        self._standing = {line.strip() for cover in covers for line in text_of(cover.content).split("\n")}
-        drop = bisect_left(self._starts, start)
-        del self._starts[:drop], self._texts[:drop], self._talk[:drop]
-        self._sizes = [0]
-        for text, talk in zip(self._texts, self._talk, strict=True):
-            self._add(text, talk=talk)
-        if self.position < start:
-            self.position = start
-            first = snapshot[start].iteration if start < len(snapshot) else 0
-            while self._read < start and snapshot[self._read].iteration <= first - 2 * Vocabulary.REMEMBERED:
-                self._read += 1  # long forgotten by the time it would count
+        """Take up the trail where a plan's covers end. If they changed, what was written behind them is written again:
+        other lines stand in view now.
+        """
+        if covers != self._covers:
+            self._covers = covers
+            self._begin(start, snapshot)
+
+    def take_gists(self, gists: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
+        """Take what a model wrote of single results, by position; it stands where a policy asks for that.
+
+        Returns:
+            Whether one is new for what has been written already; then all of that is to be written again.
+        """
+        self._gists = gists
+        if len(gists) != len(self._gist_positions):
+            new, self._gist_positions = gists.keys() - self._gist_positions, frozenset(gists)
+            if self._starts and any(self._starts[0] <= at < self.position for at in new):
+                self._begin(self._starts[0], snapshot)
+                return True
+        return False
+
+    def _begin(self, start: int, snapshot: Sequence[Entry]) -> None:
+        """Begin behind the covers, knowing what is known there."""
+        if self.position > start:
+            self._vocabulary, self._read = Vocabulary(), 0
+        self._standing = {line.strip() for cover in self._covers for line in text_of(cover.content).splitlines()[1:]}
+        self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
+        self.position = start
+        first = snapshot[start].iteration if start < len(snapshot) else 0
+        while self._read < start and snapshot[self._read].iteration <= first - 2 * Vocabulary.REMEMBERED:
+            self._read += 1  # long forgotten by the time it would count
+
+    def ahead(self, snapshot: Sequence[Entry]) -> Trail:
+        """Make a copy that may be written before its time; this one goes on as if nobody had looked."""
+        self._read_on(snapshot, snapshot[-1].iteration)  # there is nothing more to read, so both may share it
+        other = copy(self)
+        other._standing = {*self._standing}
+        other._starts, other._texts = [*self._starts], [*self._texts]
+        other._talk, other._sizes = [*self._talk], [*self._sizes]
+        return other
 
     def write(self, snapshot: Sequence[Entry], upto: int) -> None:
         """Write the turns up to a position at which no call is open."""
         while self.position < upto:
             first = self.position
             last = first + 1
-            while last < upto and snapshot[last].tool_call_id is not None:
+            while last < upto and snapshot[last].role != "assistant":
                 last += 1
-            self._read_on(snapshot, snapshot[first].iteration + self._policy.window)
-            text = self._turn(snapshot[first], snapshot[first + 1 : last])
-            self._starts.append(first)
-            self._talk.append(is_talk(snapshot[first]))
-            self._texts.append(text)
-            self._add(text, talk=self._talk[-1])
+            answers = [entry for entry in snapshot[first:last] if entry.tool_call_id is not None]
+            for at in range(first, last):  # a user may have spoken before the results came in
+                if snapshot[at].tool_call_id is None:
+                    self._read_on(snapshot, snapshot[at].iteration + self._policy.window)
+                    self._add(at, self._turn(snapshot[at], answers), talk=is_talk(snapshot[at]))
             self.position = last
 
-    def _add(self, text: str, *, talk: bool) -> None:
-        """Count a turn that was written, and its lines among those that stand in view."""
+    def _add(self, start: int, text: str, *, talk: bool) -> None:
+        """Add the text of a turn. What stays word for word is no part of the trail, and its lines do not count."""
+        self._starts.append(start)
+        self._talk.append(talk)
+        self._texts.append(text)
         self._sizes.append(self._sizes[-1] + (0 if talk or not text else len(text) + 1))
-        self._standing.update(line.strip() for line in text.split("\n"))
+        if not talk:
+            self._standing.update(line.strip() for line in text.splitlines())
 
     def _read_on(self, snapshot: Sequence[Entry], iteration: int) -> None:
         """Let the vocabulary take in everything up to an iteration."""
@@ -124,7 +157,7 @@ class Trail:
 
     def lines_of(self, entry: Entry, snapshot: Sequence[Entry], room: int) -> tuple[list[str], int]:
         """Choose lines of a result that leaves view now, and say how many it has."""
-        self._read_on(snapshot, entry.iteration)
+        self._read_on(snapshot, snapshot[-1].iteration)
         lines = source_lines(tool_text(entry))
         return choose_lines(lines, room, self._vocabulary), len(lines)
 
@@ -133,7 +166,7 @@ class Trail:
     def _turn(self, entry: Entry, answers: Sequence[Entry]) -> str:
         """The text of a turn and its results; "" where there is nothing to say."""
         if entry.role != "assistant":
-            who = "the runtime" if entry.kind == "retry-context" else "the user"
+            who = "the user" if is_talk(entry) else "the runtime"
             return f"{entry.iteration}. [{who} said]\n{_indented(text_of(entry.content))}"
         results = {answer.tool_call_id: answer for answer in answers}
         rules = dict(zip(results, expiring_together([self._rules_of(answer.tool) for answer in answers]), strict=True))
@@ -160,7 +193,7 @@ class Trail:
             if value in (None, False, ""):
                 continue  # as if it had been left out, mostly
             text = value if isinstance(value, str) else canonical_json(value).decode()
-            if len(text) <= _ARGUMENT and "\n" not in text:
+            if len(text) <= _ARGUMENT and len(text.splitlines()) < 2:
                 short.append(f"{name}={text}")
                 continue
             lines = source_lines(text)
@@ -176,8 +209,9 @@ class Trail:
             return "\n→ [expired]"
         text = tool_text(entry)
         marks = [word for word in ("failed" if failed(entry) else "", pictures_in(entry)) if word]
-        asked = words_asked_for(entry, rules, self.gists.get(entry.position, ""))
-        lines = asked.split("\n") if asked else source_lines(text)
+        gist = self._gists.get(entry.position, "") if rules.compact_mode == "summary" else ""
+        asked = words_asked_for(entry, rules, gist)
+        lines = asked.splitlines() if asked else source_lines(text)
         if asked:
             chosen = lines
             marks.append("in short")
@@ -226,9 +260,12 @@ def log_head(first: int, last: int, *, retrieval: bool, level: int = 0) -> str:
 
 
 def calls_of(turns: Sequence[Entry]) -> str:
-    """A line for each call, and what was said with it; what is left of a stretch of trail when it has to be shorter."""
+    """A line for each call and for what was said; what is left of a stretch of trail when it has to be shorter."""
     lines: list[str] = []
     for entry in turns:
+        if entry.role == "user":
+            lines += [f"{entry.iteration}. [the user said] {clip(text_of(entry.content), _ARGUMENT)}"] * is_talk(entry)
+            continue
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():
                 lines.append(f"{entry.iteration}. {clip(block.text, _ARGUMENT)}")
@@ -273,8 +310,7 @@ def digest(entries: Sequence[Entry], *, tokens: int, previous: str = "", retriev
     head = log_head(*span, retrieval=retrieval)
     if len(head) + len(text) + 1 > room:
         head = log_head(*span, retrieval=retrieval, level=1)
-        turns = [entry for entry in entries if entry.role == "assistant"]
-        lines = [*previous.split("\n"), *calls_of(turns).split("\n")]
+        lines = [*previous.split("\n"), *calls_of(entries).split("\n")]
         room -= len(head) + len(_OLDER) + 2
         kept = len(lines)
         while kept and room >= len(lines[kept - 1]) + 1:
@@ -294,4 +330,4 @@ def _said(entry: Entry) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"{_INDENT}{line}" for line in text.split("\n"))
+    return "\n".join(f"{_INDENT}{line}" for line in text.splitlines())
