@@ -17,7 +17,7 @@ from repertory.cli.options import option
 from repertory.cli.reading import inspect, ledger
 from repertory.cli.replay import replay
 from repertory.cli.running import resume, run
-from repertory.cli.runs import ps
+from repertory.cli.runs import ps, welcome
 from repertory.cli.serve import serve
 from repertory.cli.stats import stats
 from repertory.cli.torture import stress, torture
@@ -115,8 +115,6 @@ def _repertory(
 ) -> None:
     """Options of every command."""
     if ctx.invoked_subcommand is None:
-        from repertory.cli.welcome import welcome
-
         welcome()
 
 
