@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import anyio
@@ -82,8 +83,8 @@ def test_inspect_json_holds_the_request_as_it_was_sent(made: Path, home: Path) -
     shown = invoke("inspect", RUN, "--json", "--db", made, home=home).json
     assert (shown["iteration"], shown["iterations"]) == (3, 3)
     assert [entry["shown"] for entry in shown["record"]] == ["verbatim", "covered", "covered", "verbatim", "shaped"]
-    texts = [block.get("text") for message in shown["request"]["messages"] for block in message["content"]]
-    assert "[summary of the beginning]" in texts
+    blocks = [block for message in shown["request"]["messages"] for block in message["content"]]
+    assert any("[summary of the beginning]" in json.dumps(block.get("content")) for block in blocks)
     assert shown["request"]["system"] == [{"type": "text", "text": "You lead.", "cache_control": {"type": "ephemeral"}}]
     assert shown["usage"]["input_tokens"] == 300
     assert [decision["iteration"] for decision in shown["decisions"]] == [2, 3]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from replay_stories import long_run
 
@@ -150,20 +151,21 @@ def test_the_chart_has_a_line_for_each_series() -> None:
 
 def test_the_chart_is_written_where_the_name_says(tmp_path: Path) -> None:
     """SVG needs nothing; anything but it and PNG is refused."""
-    write_chart(tmp_path / "a.svg", title="t", plain=[1, 2], views={"m": [1, 1]})
-    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
+    strange = made(run=msgspec.structs.replace(long_run(2), id="a\x1bb"))
+    write_chart(tmp_path / "a.svg", {"m": strange})
+    assert "Context of a b, tokens" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     with pytest.raises(ConfigurationError, match=r"expected a chart's file to end in \.svg or \.png"):
-        write_chart(tmp_path / "a.gif", title="t", plain=[1], views={})
+        write_chart(tmp_path / "a.gif", {"m": strange})
 
 
 def test_png_is_drawn(tmp_path: Path) -> None:
     """With what the extra installs, twice as large as the SVG says; control: another chart is another picture."""
     path = tmp_path / "a.png"
-    write_chart(path, title="t", plain=[1, 2], views={"m": [1, 1]})
+    write_chart(path, {"m": made()})
     first = path.read_bytes()
     assert first.startswith(b"\x89PNG")
     assert struct.unpack(">II", first[16:24]) == (2 * 860, 2 * 420)
-    write_chart(path, title="t", plain=[1, 2], views={"m": [1, 2]})
+    write_chart(path, {"m": made(view=[100, 300])})
     assert path.read_bytes() != first
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -74,11 +74,6 @@ def runs_database(db: Path | None) -> Path:
     return named_database(db) or made_data_dir() / "runs.db"
 
 
-def is_there(path: Path) -> bool:
-    """Whether a file stands there; a name that no file can have is not an error."""
-    return os.path.exists(path)
-
-
 def databases_to_read(db: Path | None) -> list[Path]:
     """The databases that a command may look into: the one that was named, else all that are kept, newest first.
 
@@ -87,7 +82,7 @@ def databases_to_read(db: Path | None) -> list[Path]:
     """
     named = named_database(db)
     if named is not None:
-        if not is_there(named):
+        if not os.path.exists(named):  # of a name that no file can have, too
             raise NothingThere(f"no database at {named}; repertory demo --db {named} makes one")
         return [named]
     kept = kept_databases()
@@ -96,13 +91,11 @@ def databases_to_read(db: Path | None) -> list[Path]:
     return kept
 
 
-@asynccontextmanager
-async def open_to_read(path: Path) -> AsyncGenerator[Journal]:
+def open_to_read(path: Path) -> AbstractAsyncContextManager[Journal]:
     """Open a database beside whoever is writing to it."""
     from repertory.record import open_journal
 
-    async with open_journal(path, readonly=True) as journal:
-        yield journal
+    return open_journal(path, readonly=True)
 
 
 def read_run(

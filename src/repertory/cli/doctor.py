@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, is_there, kept_databases, named_database, open_to_read
+from repertory.cli.databases import data_dir, kept_databases, named_database, open_to_read
 from repertory.cli.options import AS_JSON, DATABASE, MODEL, option
 from repertory.errors import RepertoryError
 
@@ -132,7 +132,7 @@ async def _database(db: Path | None, deep: bool) -> Finding:
 
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)
-    if path is None or not is_there(path):
+    if path is None or not os.path.exists(path):  # noqa: ASYNC240 - nothing else goes on
         return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
     try:
         async with open_to_read(path) as journal:

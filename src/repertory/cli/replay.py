@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import typer
 
 from repertory.cli import output
 from repertory.cli.options import AS_JSON, argument, option
+from repertory.errors import ConfigurationError, RecordingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from repertory.replay import Played, RecordedRun, Sample
 
 _LEAST, _MOST = 16, 44  # columns of a run's id: where it would get fewer, its figures stand below it
-
 
 _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
@@ -58,12 +60,8 @@ def replay(
     read. Without --agree nothing is sent anywhere: the model says what it said then, and every tool answers what it
     answered then.
     """
-    import os
-    import sys
-
     from repertory.cli.live import count_up
-    from repertory.errors import RecordingError
-    from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report
+    from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart
     from repertory.replay.chart import check_target
     from repertory.replay.choices import BINDING_PRESETS
 
@@ -91,21 +89,19 @@ def replay(
             raise typer.Exit(output.FAILED)
         return
     with count_up(len(profiles) * sum(len(run.turns) for run in runs), "requests") as count:
-        jobs = jobs or os.cpu_count() or 1
-        played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs, on_request=count)
+        played = play_all(runs, policy=policy, profiles=profiles, jobs=jobs or os.cpu_count() or 1, on_request=count)
     result = report(played, policy=policy, problems=problems, seconds=time.perf_counter() - begun)
     if as_json:
         output.print_json(result)
     elif played:
         _print_replay(result, played)
     if plot is not None and played:
-        _draw(plot, played)
+        write_chart(plot, _longest(played))
     if problems or any(figures["failed_runs"] for figures in result["total"]["models"].values()):
         raise typer.Exit(output.FAILED)
 
 
 def _model_to_ask(names: Sequence[str] | None) -> Model:
-    from repertory.errors import ConfigurationError
     from repertory.llm import open_model
 
     if names is None or len(names) != 1:
@@ -127,7 +123,6 @@ def _agree(
     import msgspec
 
     from repertory.cli.live import count_up
-    from repertory.errors import ConfigurationError
     from repertory.replay import agree, price_at_most, sample_requests
 
     with count_up(sum(len(run.turns) for run in runs), "requests played") as played:
@@ -149,9 +144,6 @@ def _agree(
 
 def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool) -> None:
     """Say what asking costs, and go on only where somebody wants that."""
-    import sys
-
-    from repertory.errors import ConfigurationError
 
     cost = f"at most {output.dollars(price)}" if model.profile.known else "what nobody knows the price of"
     what = f"{3 * len(samples)} requests to {output.one_line(model.name)} cost {cost}"
@@ -161,19 +153,6 @@ def _confirm(samples: Sequence[Sample], price: float, model: Model, *, yes: bool
         raise ConfigurationError(f"{what}; nobody is there to be asked, so say --yes")
     elif not typer.confirm(f"{what}. Ask?", err=True):
         raise typer.Exit(output.OK)
-
-
-def _draw(path: Path, played: Sequence[dict[str, Played]]) -> None:
-    from repertory.replay import write_chart
-
-    models = _longest(played)
-    first = next(iter(models.values()))
-    write_chart(
-        path,
-        title=f"Context of {output.one_line(first.run.id, 60)}, tokens",
-        plain=max((each.plain for each in models.values()), key=len),
-        views={name: each.view for name, each in models.items()},
-    )
 
 
 # --- what a person sees: runs, the sums over them, the longest run's context ------------------------------
@@ -241,17 +220,14 @@ def _print_runs(screen: Console, runs: Sequence[dict[str, Any]], names: Sequence
 
     headers, *rows = _beside(runs, names, screen.width) or _below(runs, names, screen.width)
     output.show(screen, output.table(headers, rows, width=screen.width, right="|".join(headers[1:])))
-    output.show(screen, Text(f"costs to append-only; recall and peak {_whose(headers, names)}", style="dim"), Text())
+    whose = "each model" if "COST" in headers else names[0]
+    output.show(screen, Text(f"costs to append-only; recall and peak of {whose}", style="dim"), Text())
     failed = [(run, name) for run in runs for name in names if run["models"][name]["error"]]
     for run, name in failed:
         error = output.one_line(run["models"][name]["error"])
         output.show(screen, Text(f"{output.one_line(run['id'])}, {name}: {error}", style="red"))
     if failed:
         output.show(screen, Text())
-
-
-def _whose(headers: Sequence[str], names: Sequence[str]) -> str:
-    return "of each model" if "COST" in headers else f"of {names[0]}"
 
 
 def _beside(runs: Sequence[dict[str, Any]], names: Sequence[str], width: int) -> list[list[str]] | None:
@@ -288,7 +264,7 @@ def _of(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def _width(lines: Sequence[Sequence[str]]) -> int:
+def _width(lines: Iterable[Sequence[str]]) -> int:
     """What columns take that stand behind another."""
     return sum(2 + max(map(len, column)) for column in zip(*lines, strict=True))
 
@@ -313,19 +289,15 @@ def _cut(text: str, width: int) -> str:
 
 def _print_figures(screen: Console, models: dict[str, Any], names: Sequence[str]) -> None:
     """One table, or several where not all models fit beside one another."""
-    left = list(names)
-    while left:
-        count = len(left)
-        while count > 1 and _figures_width(models, left[:count]) > screen.width:
+    rows = [[label, *(show(models[name]) for name in names)] for label, show in _LINES]
+    labels, *columns = zip(["", *names], *rows, strict=True)
+    while columns:
+        count = len(columns)
+        while count > 1 and _width(zip(*columns[:count], strict=True)) > screen.width - max(map(len, labels)):
             count -= 1
-        shown, left = left[:count], left[count:]
-        rows = [[label, *(show(models[name]) for name in shown)] for label, show in _LINES]
-        output.show(screen, output.table(["", *shown], rows, width=screen.width, right="|".join(shown)), "")
-
-
-def _figures_width(models: dict[str, Any], names: Sequence[str]) -> int:
-    rows = [[show(models[name]) for name in names] for _, show in _LINES]
-    return max(len(label) for label, _ in _LINES) + _width([names, *rows])
+        headers, *lines = zip(labels, *columns[:count], strict=True)
+        output.show(screen, output.table(headers, lines, width=screen.width, right="|".join(headers)), "")
+        del columns[:count]
 
 
 def _share(value: float | None) -> str:

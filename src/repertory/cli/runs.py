@@ -55,11 +55,6 @@ def ps(
 
     Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
     """
-    import anyio
-
-    from repertory.record.sqlite_file import is_owned
-    from repertory.service.reports import read_runs
-
     if named_database(db) is None and not kept_databases():
         if as_json:
             output.print_json({"database": None, "owned": False, "runs": []})
@@ -67,13 +62,7 @@ def ps(
             welcome()
         return
     path, *others = databases_to_read(db)
-    owned = is_owned(path)
-
-    async def read() -> list[Json]:
-        async with open_to_read(path) as journal:
-            return await read_runs(journal, live=owned)
-
-    runs = anyio.run(read)
+    runs, owned = _read_runs(path)
     shown = runs if everything else _unfinished_trees(runs)
     if as_json:
         output.print_json({"database": str(path), "owned": owned, "runs": shown})
@@ -85,6 +74,22 @@ def ps(
     hint = _hint(runs, shown, "" if named_database(db) is None else f" --db {path}")
     if hint:
         sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
+
+
+def _read_runs(path: Path) -> tuple[list[Json], bool]:
+    """The runs of a database, and whether a process may write to it."""
+    import anyio
+
+    from repertory.record.sqlite_file import is_owned
+    from repertory.service.reports import read_runs
+
+    owned = is_owned(path)
+
+    async def read() -> list[Json]:
+        async with open_to_read(path) as journal:
+            return await read_runs(journal, live=owned)
+
+    return anyio.run(read), owned
 
 
 def _unfinished_trees(runs: Sequence[Json]) -> list[Json]:
@@ -173,25 +178,14 @@ def in_tree(
 
 def welcome() -> None:
     """See what there is, and say what to do with it. Nothing is written, and nothing that is there is an error."""
-    import anyio
-
-    from repertory.record.sqlite_file import is_owned
-    from repertory.service.reports import read_runs
-
     try:
         paths = databases_to_read(None)
     except output.NothingThere:
         where = named_database(None) or data_dir()
         _print_next(f"No runs yet in {where}. Begin:", _BEGIN, _ALWAYS)
         return
-    owned = is_owned(paths[0])
-
-    async def read() -> list[Json]:
-        async with open_to_read(paths[0]) as journal:
-            return await read_runs(journal, live=owned)
-
     try:
-        roots = [run for run in anyio.run(read) if run["parent_id"] is None]
+        roots = [run for run in _read_runs(paths[0])[0] if run["parent_id"] is None]
     except RepertoryError as error:
         _print_next(f"The newest database cannot be read: {error}", _ALWAYS)
         return

@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from repertory.context.cutting import clip
 from repertory.errors import ConfigurationError
+from repertory.replay.playing import Played
 
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 60, 50
@@ -34,20 +36,22 @@ def check_target(path: Path) -> None:
         raise ConfigurationError(f'{str(path)!r} needs resvg: pip install "repertory[plot]", or write an .svg')
 
 
-def write_chart(path: Path, *, title: str, plain: Sequence[int], views: Mapping[str, Sequence[int]]) -> None:
-    """Write the chart.
+def write_chart(path: Path, models: Mapping[str, Played]) -> None:
+    """Write the chart of one run.
 
     Args:
         path: Where to; ``.svg`` or ``.png``.
-        title: What stands above it.
-        plain: Tokens of each prompt of the plain loop.
-        views: Tokens of each prompt that the model saw, by the name of the line.
+        models: What came of it, by the name of the model.
 
     Raises:
         ConfigurationError: See ``check_target``.
     """
     check_target(path)
-    text = svg(title=title, plain=plain, views=views)
+    run = next(iter(models.values())).run
+    plain = max((played.plain for played in models.values()), key=len)
+    views = {name: played.view for name, played in models.items()}
+    name = "".join(each if each.isprintable() else " " for each in clip(run.id, 60))  # XML has no control characters
+    text = svg(title=f"Context of {name}, tokens", plain=plain, views=views)
     if path.suffix == ".png":
         import resvg_py  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
