@@ -94,7 +94,7 @@ def live(
     for entry in entries:
         if entry.role != "assistant":
             continue
-        snapshot = Snapshot.view("run", entries, entry.position)
+        snapshot = Snapshot("run", entries, entry.position)
         begun = time.perf_counter()
         outcome = planner.next(snapshot, plan, iteration=entry.iteration, calibration=calibration)
         plan = outcome.plan
@@ -160,7 +160,7 @@ def main() -> int:
         kept = kept and ok
         ratio = f"{last / first:.2f} times as long at {marks[-1]:,} as at {marks[0]:,} iterations"
         print(f"  {ratio}: {'kept' if ok else 'MISSED'}")
-    snapshot = Snapshot.view("run", entries, len(entries))
+    snapshot = Snapshot("run", entries, len(entries))
     whole = timed(lambda: project(snapshot, EMPTY, profile=profile, system=SYSTEM), 3)
     print(f"projecting the whole record anew, for comparison: {whole / 1000:.1f} ms")
     text = "The moon pulls the sea, and lib/tides_7.py counts how often. " * 500

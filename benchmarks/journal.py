@@ -27,11 +27,11 @@ import anyio.lowlevel
 
 from repertory.llm import Text
 from repertory.record import Draft, Entry, Ledger, MemoryJournal, open_journal
-from repertory.record.journal import Ticket
 from repertory.record.records import EntryAppended, Record
 from repertory.record.rows import TABLES, encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import SqliteWriter
+from repertory.record.waiting import Ticket
 
 BODY = "x" * 300
 APPENDERS = 50

@@ -32,9 +32,9 @@ KINDS = ("memory", "sqlite")
 
 
 @asynccontextmanager
-async def opened(kind: str, folder: Path, name: str = "journal.db") -> AsyncIterator[Journal]:
+async def opened(kind: str, folder: Path, name: str = "journal.db", **options: Any) -> AsyncIterator[Journal]:
     """Open a journal of one kind."""
-    async with open_journal(None if kind == "memory" else folder / name) as journal:
+    async with open_journal(None if kind == "memory" else folder / name, **options) as journal:
         yield journal
 
 

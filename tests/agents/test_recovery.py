@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from repertory.agents.tool_calls import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.record.entries import Entry
-from repertory.record.journal import ToolCallRow
-from repertory.record.records import Effect, ToolIntended
+from repertory.record.records import Effect, ToolCallRow, ToolIntended
 
 
 def entry(position: int, role: str, *content: Block) -> Entry:

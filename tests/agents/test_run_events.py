@@ -12,8 +12,8 @@ import repertory as rp
 from repertory.agents.events import AnyEvent, EventsMissed, RunResumed, StateChanged
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
-from repertory.record.journal import Ticket
 from repertory.record.records import Record, RunStateChanged
+from repertory.record.waiting import Ticket
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 

@@ -18,8 +18,9 @@ from backends import RunAsync
 from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
 from repertory.llm import Text
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import text_of
 from repertory.record import Ledger, MemoryJournal
-from repertory.record.records import ToolFinished
+from repertory.record.records import ModelReplied, Record, ToolFinished
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 DONE = ToolFinished(run_id="run-1", call_id="call-1", status="ok", at=1.0)
@@ -50,6 +51,48 @@ def test_a_batch_becomes_entries_with_positions(kind: str, tmp_path: Path, run_a
             again = await Ledger.open(journal, "run-1")
             assert again.snapshot() == ledger.snapshot()
             assert again.journal is journal
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("kind", kit.KINDS)
+def test_an_answer_is_written_once(
+    kind: str, tmp_path: Path, run_async: RunAsync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that the ledger holds as a turn names its entry, and reads back whole; another one is kept whole."""
+    monkeypatch.setenv("LEDGER_SECRET", "open-sesame")
+
+    def reply(call: int, *texts: str) -> ModelReplied:
+        return ModelReplied(run_id="run-1", call=call, at=1.0, content=tuple(map(Text, texts)))
+
+    async def main() -> None:
+        seen: list[Record] = []
+        async with kit.opened(kind, tmp_path, redact=["LEDGER_SECRET"]) as journal:
+            journal.observe(seen.extend)
+            ledger = await Ledger.open(journal, "run-1")
+            for call, text in enumerate(["said", "elsewhere", "open-sesame"], 1):
+                await journal.write([kit.called(call, {})])
+                also = [reply(call, text if call != 2 else "changed")]
+                await ledger.append(kit.draft("before"), kit.draft(text, role="assistant"), also=also)
+            rows = await journal.read_model_calls("run-1")
+        written = [record for record in seen if isinstance(record, ModelReplied)]
+        assert [(each.position, len(each.content)) for each in written] == [(1, 0), (None, 1), (5, 0)]
+        read = [text_of(row.replied.content) for row in rows if row.replied is not None]
+        assert read == ["said", "changed", "[redacted: LEDGER_SECRET]"]
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("kind", kit.KINDS)
+def test_an_answer_whose_entry_is_missing_is_not_an_empty_one(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
+    """A reply that names an entry that is not there cannot be read."""
+
+    async def main() -> None:
+        async with kit.opened(kind, tmp_path) as journal:
+            reply = ModelReplied(run_id="run-1", call=1, at=1.0, position=7)
+            await journal.write([kit.called(1, {}), reply])
+            with pytest.raises(JournalUnreadable, match="model call 1 of run-1 is entry 7, which is not recorded"):
+                await journal.read_model_calls("run-1")
 
     run_async(main)
 

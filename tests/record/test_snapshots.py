@@ -18,7 +18,7 @@ def test_a_snapshot_is_sliced_like_a_list_that_ends_there(
 ) -> None:
     """Whatever follows in the shared list is never reached, from either end and in either direction."""
     entries = [kit.entry(position) for position in range(length + beyond)]
-    snapshot = Snapshot.view("r", entries, length)
+    snapshot = Snapshot("r", entries, length)
     own = entries[:length]
     assert snapshot[start:stop:step] == own[start:stop:step]
     assert list(snapshot) == own
@@ -35,7 +35,7 @@ def test_a_snapshot_is_sliced_like_a_list_that_ends_there(
 def test_a_later_append_is_not_in_an_earlier_snapshot() -> None:
     """The list grows under the snapshot, and under an iteration that is half-way."""
     entries = [kit.entry(0), kit.entry(1)]
-    snapshot = Snapshot.view("r", entries, 2)
+    snapshot = Snapshot("r", entries, 2)
     steps = iter(snapshot)
     next(steps)
     entries.append(kit.entry(2))
@@ -47,7 +47,7 @@ def test_a_later_append_is_not_in_an_earlier_snapshot() -> None:
 def test_snapshots_are_equal_when_they_say_the_same() -> None:
     """By value: the run, the length and the entries."""
     one = Snapshot("r", [kit.entry(0)])
-    assert one == Snapshot("r", [kit.entry(0)]) == Snapshot.view("r", [kit.entry(0), kit.entry(1)], 1)
+    assert one == Snapshot("r", [kit.entry(0)]) == Snapshot("r", [kit.entry(0), kit.entry(1)], 1)
     assert hash(one) == hash(Snapshot("r", [kit.entry(0)]))
     assert one != Snapshot("q", [kit.entry(0)])
     assert one != Snapshot("r", [kit.entry(0, "other")])

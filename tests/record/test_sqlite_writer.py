@@ -23,7 +23,7 @@ from repertory.record.journal import index_slice
 from repertory.record.rows import encode_records
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import GROUP, SqliteWriter
-from repertory.record.waiting import Latch, Waiter, wake_all
+from repertory.record.waiting import Ticket, Waiter, wake_all
 
 
 def new_writer(path: Path) -> SqliteWriter:
@@ -314,26 +314,26 @@ def test_the_words_are_indexed_in_slices(tmp_path: Path) -> None:
 
 
 def test_waiting_outlives_neither_its_loop_nor_its_task(run_async: RunAsync) -> None:
-    """A latch that is finished for tasks that are gone wakes the others and complains about nothing."""
-    latch = Latch()
+    """A ticket that is finished for tasks that are gone wakes the others and complains about nothing."""
+    ticket = Ticket()
 
     async def gone() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(latch.wait)
+            group.start_soon(ticket.wait)
             await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
 
     async def loop_ends() -> None:
-        latch._tasks.append(Waiter())
+        ticket._tasks.append(Waiter())
 
     async def stays() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(latch.wait)
+            group.start_soon(ticket.wait)
             await anyio.lowlevel.checkpoint()
-            thread = threading.Thread(target=lambda: wake_all(latch.finish()))
+            thread = threading.Thread(target=lambda: wake_all(ticket.finish()))
             thread.start()
         thread.join()
-        await latch.wait()
+        await ticket.wait()
 
     run_async(gone)
     run_async(loop_ends)
@@ -341,28 +341,28 @@ def test_waiting_outlives_neither_its_loop_nor_its_task(run_async: RunAsync) -> 
 
 
 def test_a_thread_and_a_task_wait_for_the_same(run_async: RunAsync) -> None:
-    """Both kinds of waiting on one latch, and the error is a new one for each."""
-    latch = Latch()
+    """Both kinds of waiting on one ticket, and the error is a new one for each."""
+    ticket = Ticket()
     errors: list[BaseException] = []
 
     def thread() -> None:
         try:
-            latch.wait_sync()
+            ticket.wait_sync()
         except ZeroDivisionError as error:
             errors.append(error)
 
     async def task() -> None:
         with pytest.raises(ZeroDivisionError) as caught:
-            await latch.wait()
+            await ticket.wait()
         errors.append(caught.value)
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(anyio.to_thread.run_sync, thread)
             group.start_soon(task)
-            while not (latch._threads and latch._tasks):
+            while not (ticket._threads and ticket._tasks):
                 await anyio.lowlevel.checkpoint()
-            wake_all(latch.finish(ZeroDivisionError))
+            wake_all(ticket.finish(ZeroDivisionError))
 
     run_async(main)
     assert len({id(error) for error in errors}) == 2

@@ -14,9 +14,8 @@ from repertory.errors import ToolRetry
 from repertory.llm.messages import Image, Json, RawBlock, Text, Thinking, ToolResult, ToolUse, canonical_json
 from repertory.record import Draft, Ledger, MemoryJournal, RunStarted
 from repertory.record.entries import Retrieved
-from repertory.record.journal import SearchHit
 from repertory.record.ledger import Snapshot
-from repertory.record.records import ContentStored
+from repertory.record.records import ContentStored, SearchHit
 from repertory.tools import ToolContext, ToolOutput, arguments_digest, context_tools, execute
 from repertory.tools.pages import PAGE, page_bounds, page_note, take_page
 

@@ -25,8 +25,9 @@ from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger, RunStatistics
-from repertory.record.journal import Journal, Ticket
+from repertory.record.journal import Journal
 from repertory.record.records import RunStarted, RunState, RunStateChanged
+from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.tools import ToolCallCache
 

@@ -25,8 +25,7 @@ from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, Run
 from repertory.llm.messages import Text
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger
-from repertory.record.journal import RunRow
-from repertory.record.records import FINAL_STATES, Record, RunStarted, RunState, RunStateChanged
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.summarizer.messages import RESULT_SUMMARIZED
 from repertory.tools import ToolContext

@@ -33,8 +33,8 @@ from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor
 from repertory.record import open_journal
-from repertory.record.journal import Durability, Journal, RunRow
-from repertory.record.records import FINAL_STATES, RunStarted, RunState
+from repertory.record.journal import Durability, Journal
+from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.summarizer import SummarizerActor
 
 T = TypeVar("T")

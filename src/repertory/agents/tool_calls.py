@@ -26,8 +26,15 @@ from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger, Snapshot
 from repertory.record.entries import Retrieved
-from repertory.record.journal import SearchHit, ToolCallRow
-from repertory.record.records import ContentStored, OutcomeStatus, Record, ToolFinished, ToolIntended
+from repertory.record.records import (
+    ContentStored,
+    OutcomeStatus,
+    Record,
+    SearchHit,
+    ToolCallRow,
+    ToolFinished,
+    ToolIntended,
+)
 from repertory.tools import EarlierCall, Tool, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
 
 Fate: TypeAlias = Literal["run", "interrupted"]

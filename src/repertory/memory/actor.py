@@ -22,8 +22,9 @@ from repertory.errors import ConfigurationError, JournalError, MemoryStoreError,
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, Transform, item_info, matches, shape_item
 from repertory.memory.scopes import MergeReport, Prefer, ScopeTree
-from repertory.record.journal import Journal, Ticket
+from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from repertory.record.entries import Draft, Entry
-from repertory.record.journal import Durability, Journal, ModelCallRow, RunRow, SearchHit, ToolCallRow
+from repertory.record.journal import Durability, Journal
 from repertory.record.ledger import Ledger, Snapshot
-from repertory.record.records import FINAL_STATES, ContentStored, EventLogged, Record, RunStarted
+from repertory.record.records import (
+    FINAL_STATES,
+    ContentStored,
+    EventLogged,
+    ModelCallRow,
+    Record,
+    RunRow,
+    RunStarted,
+    SearchHit,
+    ToolCallRow,
+)
 from repertory.record.redaction import Redactor
 from repertory.record.sqlite_journal import MemoryJournal, SqliteJournal, open_journal
 from repertory.record.statistics import RunStatistics

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
-from repertory.errors import JournalDamaged, RunNotFound
+from repertory.errors import JournalDamaged, JournalUnreadable, RunNotFound
 from repertory.llm.messages import Block, Json, ToolUse, text_of
 from repertory.record.entries import Entry
 from repertory.record.records import (
@@ -25,21 +25,26 @@ from repertory.record.records import (
     EventLogged,
     ItemWritten,
     ModelCalled,
+    ModelCallRow,
     ModelReplied,
     Record,
+    RunRow,
     RunStarted,
     RunState,
     RunStateChanged,
     ScopeOpened,
+    SearchHit,
     SummaryStored,
+    ToolCallRow,
     ToolFinished,
     ToolIntended,
 )
 from repertory.record.redaction import Redactor
 from repertory.record.requests import RecordedRequest
-from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_plain, encode_records, lenient_text
+from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_records, encode_text, lenient_text
 from repertory.record.schema import LATEST_ITERATION
 from repertory.record.statistics import RunStatistics, statistics_sql
+from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -48,70 +53,6 @@ Numbered: TypeAlias = list[tuple[int, Any]]  # records, each with its number
 Rows: TypeAlias = Iterable[Sequence[Value]]
 Durability: TypeAlias = Literal["memory", "process", "power"]
 """What an acknowledged write survives: nothing, the death of the process, or the loss of power."""
-
-
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands now.
-
-    Attributes:
-        iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
-            the iteration that it was killed in.
-    """
-
-    started: RunStarted
-    state: RunState
-    updated_at: float
-    iteration: int = 0
-    result: str | None = None
-    error: str | None = None
-
-
-class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call: its intent, and its outcome if it has one."""
-
-    intended: ToolIntended
-    finished: ToolFinished | None = None
-
-
-class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call: what was sent, and what came back if anything did."""
-
-    called: ModelCalled
-    replied: ModelReplied | None = None
-
-
-class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry that a full-text search found.
-
-    Attributes:
-        score: Higher is better; comparable only within one answer.
-        excerpt: The words around the best match.
-    """
-
-    run_id: str
-    position: int
-    score: float
-    excerpt: str
-
-
-class Ticket(Protocol):
-    """A batch on its way to the disk."""
-
-    async def wait(self) -> None:
-        """Wait until the batch is durable.
-
-        A cancelled wait does not take the batch back: it will still be written.
-
-        Raises:
-            RecordRefused: It contradicts what is kept already: a run or a position of a ledger that exists. Nothing
-                of it was written; other batches go on.
-            JournalWriteFailed: It could not be written, and neither can anything after it.
-        """
-        ...
-
-    def wait_sync(self) -> None:
-        """The same, blocking, for plain threads."""
-        ...
 
 
 _OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
@@ -124,19 +65,18 @@ class Journal:
     A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits
     for it or not: it waits until that is durable. So a restarted actor never decides again what its predecessor has
     decided. A journal that was opened to look only shows what its owner has made durable.
+
+    Attributes:
+        durability: What an acknowledged write survives.
     """
 
-    def __init__(self, redactor: Redactor | None) -> None:
+    def __init__(self, durability: Durability, redactor: Redactor | None) -> None:
+        self.durability: Durability = durability
         self._redactor = redactor
         # Replaced and never changed: the writer's thread may be going through them.
         self._observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
 
     # --- where the rows are -------------------------------------------------------------------------------
-
-    @property
-    def durability(self) -> Durability:
-        """What an acknowledged write survives."""
-        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Write what is queued, then close. Safe to call twice."""
@@ -233,18 +173,20 @@ class Journal:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def _fetch(self, what: str, sql: str, values: Sequence[object], decode: Callable[[Rows], T]) -> T:
+    async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         await self._settle()
-        return await self._query(what, sql, [encode_plain(value) for value in values], decode)
+        return await self._query(
+            what, sql, [encode_text(value) if isinstance(value, str) else value for value in values], decode
+        )
 
-    async def _read(self, kind: type[Any], rest: str, *values: object, side: bool = True) -> Numbered:
+    async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
         """Records of one kind: SELECT their columns FROM their table ``rest``; with the large field if ``side``."""
         table = TABLES[kind]
         whose = "".join(f" of {value!r:.60}" for value in values[:1] if isinstance(value, str))
         sql = f"{table.select_from(side=side)} {rest}"
         return await self._fetch(f"{table.name}{whose}", sql, values, lambda rows: [table.read(row) for row in rows])
 
-    async def _records(self, kind: type[Any], rest: str, *values: object, side: bool = True) -> list[Any]:
+    async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
         return [record for _, record in await self._read(kind, rest, *values, side=side)]
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
@@ -268,7 +210,7 @@ class Journal:
                 pairs[index] = pairs[index][0], record
         return pairs
 
-    async def _read_runs(self, where: str, *values: object) -> list[RunRow]:
+    async def _read_runs(self, where: str, *values: Value) -> list[RunRow]:
         width = len(_RUNS.columns) + 2  # with seq and checksum
 
         def decode(row: Sequence[Value]) -> RunRow:
@@ -320,9 +262,14 @@ class Journal:
         bound, values = ("", ()) if stop is None else ("AND t.position < ?", (stop,))
         return await self._read_entries(f"t.position >= ? {bound} ORDER BY t.position", run_id, start, *values)
 
-    async def _read_entries(self, which: str, run_id: str, *values: object) -> list[Entry]:
+    async def _read_entries(self, which: str, run_id: str, *values: Value) -> list[Entry]:
         found = await self._records(EntryAppended, f"WHERE t.run_id = ? AND {which}", run_id, *values)
         return [record.entry for record in found]
+
+    async def _read_positions(self, run_id: str, positions: Collection[int]) -> list[Entry]:
+        # Those alone: what is made of them can be read whatever became of other entries.
+        which = "t.position IN (SELECT value FROM json_each(?))"
+        return await self._read_entries(which, run_id, encode_json(list(positions))) if positions else []
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
@@ -358,9 +305,22 @@ class Journal:
         return await self._of_run(ToolFinished, run_id)
 
     async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
-        """Every model call of the run, in order."""
+        """Every model call of the run, in order; the content of its reply from the ledger where that holds it."""
         pairs = await self._pairs(run_id, ModelCalled, ModelReplied, attrgetter("call"))
-        return [ModelCallRow(called=called, replied=replied) for called, replied in pairs]
+        turns = [replied.position for _, replied in pairs if replied is not None and replied.position is not None]
+        contents = {entry.position: entry.content for entry in await self._read_positions(run_id, turns)}
+
+        def whole(replied: ModelReplied | None) -> ModelReplied | None:
+            if replied is None or replied.position is None:
+                return replied
+            if replied.position not in contents:
+                raise JournalUnreadable(
+                    f"the answer of model call {replied.call} of {run_id} is entry {replied.position}, which is not "
+                    "recorded"
+                )
+            return msgspec.structs.replace(replied, content=contents[replied.position])
+
+        return [ModelCallRow(called=called, replied=whole(replied)) for called, replied in pairs]
 
     async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
         """The figures of a run and of all runs below it, by run id; None means every run, in the order they began.
@@ -384,11 +344,7 @@ class Journal:
         """
         calls = await self._of_run(ModelCalled, run_id)
         request = RecordedRequest({record.call: record for record in calls if record.call <= call}, call)
-        if not request.positions:
-            return request.whole()
-        # Those alone: the request can be read whatever became of other entries.
-        which = "t.position IN (SELECT value FROM json_each(?))"
-        return request.whole(await self._read_entries(which, run_id, encode_json(list(request.positions))))
+        return request.whole(await self._read_positions(run_id, request.positions))
 
     async def read_summaries(self, run_id: str) -> list[SummaryStored]:
         """Every summary of the run, in the order they were stored."""
@@ -407,10 +363,8 @@ class Journal:
         stored = found[0]
         if not stored.body and stored.length:
             # A repeated call shows the same result under a note of its own.
-            which = (
-                "t.content_id = ? AND t.original_length = 0 AND t.deduplicated_from = '' ORDER BY t.position LIMIT 1"
-            )
-            for entry in await self._read_entries(which, stored.run_id, content_id):
+            which = "t.content_id = ? AND t.original_length = 0 AND t.deduplicated_from = '' ORDER BY t.position"
+            for entry in await self._read_entries(f"{which} LIMIT 1", stored.run_id, content_id):
                 return msgspec.structs.replace(stored, body=text_of(entry.content))
         return stored
 
@@ -448,7 +402,7 @@ class Journal:
         return await self._fetch("events", sql, (), lambda rows: next(int(row[0] or 0) for row in rows))
 
 
-def _marks(values: Sequence[object]) -> str:
+def _marks(values: Sequence[Value]) -> str:
     return ", ".join("?" * len(values))
 
 

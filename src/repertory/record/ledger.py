@@ -10,11 +10,13 @@ from typing import overload
 
 import msgspec
 
-from repertory.errors import JournalUnreadable, JournalWriteFailed, RecordRefused
+from repertory.errors import JournalUnreadable
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.messages import Block
 from repertory.record.entries import Draft, Entry
-from repertory.record.journal import Journal, Ticket
-from repertory.record.records import EntryAppended, Record
+from repertory.record.journal import Journal
+from repertory.record.records import EntryAppended, ModelReplied, Record
+from repertory.record.waiting import Ticket
 
 
 class Snapshot(Sequence[Entry]):
@@ -26,18 +28,17 @@ class Snapshot(Sequence[Entry]):
 
     __slots__ = ("_entries", "_length", "_run_id")
 
-    def __init__(self, run_id: str, entries: Iterable[Entry] = ()) -> None:
-        """Make a snapshot of entries that are at hand (in tests and tools); copies them."""
-        self._run_id = run_id
-        self._entries = list(entries)
-        self._length = len(self._entries)
+    def __init__(self, run_id: str, entries: list[Entry] | None = None, length: int | None = None) -> None:
+        """Make a snapshot of entries.
 
-    @classmethod
-    def view(cls, run_id: str, entries: list[Entry], length: int) -> Snapshot:
-        """Make a snapshot of the first ``length`` items of a list whose owner promises never to change those."""
-        snapshot = cls.__new__(cls)
-        snapshot._run_id, snapshot._entries, snapshot._length = run_id, entries, length
-        return snapshot
+        Args:
+            run_id: Their run.
+            entries: A list, the first ``length`` of which its owner promises never to change; None for none.
+            length: How many; None for all that are there now.
+        """
+        self._run_id = run_id
+        self._entries = [] if entries is None else entries
+        self._length = len(self._entries) if length is None else length
 
     @property
     def run_id(self) -> str:
@@ -117,7 +118,6 @@ class Ledger:
         self._entries = list(entries)  # append-only up to _durable; snapshots share it
         self._durable = len(self._entries)
         self._latest: Ticket | None = None  # of the batch that the next one builds on
-        self._failure: JournalWriteFailed | RecordRefused | None = None
 
     @classmethod
     async def open(cls, journal: Journal, run_id: str, *, clock: Callable[[], float] = time.time) -> Ledger:
@@ -147,7 +147,7 @@ class Ledger:
 
     def snapshot(self) -> Snapshot:
         """The ledger as it is now, in constant time. Shows what is durable, and never what comes later."""
-        return Snapshot.view(self.run_id, self._entries, self._durable)
+        return Snapshot(self.run_id, self._entries, self._durable)
 
     async def append(self, *drafts: Draft, also: Sequence[Record] = ()) -> tuple[Entry, ...]:
         """Append a batch and wait until it is durable.
@@ -168,11 +168,7 @@ class Ledger:
             JournalClosed: The journal is closed.
         """
         entries, ticket = self._submit(drafts, also)
-        try:
-            await ticket.wait()
-        except (JournalWriteFailed, RecordRefused) as error:
-            self._failure = error
-            raise
+        await ticket.wait()
         return entries
 
     def submit(self, *drafts: Draft, also: Sequence[Record] = ()) -> Ticket:
@@ -182,22 +178,18 @@ class Ledger:
     def append_sync(self, *drafts: Draft, also: Sequence[Record] = ()) -> tuple[Entry, ...]:
         """The same for OS threads: blocks until the batch is durable."""
         entries, ticket = self._submit(drafts, also)
-        try:
-            ticket.wait_sync()
-        except (JournalWriteFailed, RecordRefused) as error:
-            self._failure = error
-            raise
+        ticket.wait_sync()
         return entries
 
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
+        said = [draft.content for draft in drafts]
         drafts = self._journal.redact(drafts)  # so that the ledger is what the journal holds
         tokens = [estimate_tokens(draft.content) for draft in drafts]
         # Positions and the place in the journal's queue are given under one lock, so both orders are the same.
         with self._lock:
-            if self._failure is not None:
-                raise type(self._failure)(
-                    f"the ledger of {self.run_id} takes no more, open it again: {self._failure}"
-                ) from self._failure
+            if self._latest is not None and self._latest.failure is not None:
+                cause = self._latest.failure()
+                raise type(cause)(f"the ledger of {self.run_id} takes no more, open it again: {cause}") from cause
             start = len(self._entries)
             now = self._clock()
             entries = tuple(
@@ -211,11 +203,19 @@ class Ledger:
                 self._durable = end
 
             records: list[Record] = [EntryAppended(run_id=self.run_id, entry=entry) for entry in entries]
+            records += [_refer(record, said, start) for record in also]
             try:
                 # Positions are given already, so a batch that is refused takes with it those that are queued behind.
-                ticket = self._journal.submit([*records, *also], on_commit=advance, after=self._latest)
+                ticket = self._journal.submit(records, on_commit=advance, after=self._latest)
             except BaseException:
                 del self._entries[start:]  # never durable, so no snapshot reaches it
                 raise
             self._latest = ticket
         return entries, ticket
+
+
+def _refer(record: Record, said: Sequence[tuple[Block, ...]], start: int) -> Record:
+    """A record that names the entry that it would repeat, of those appended with it from position ``start`` on."""
+    if isinstance(record, ModelReplied) and record.content in said and record.content:
+        return msgspec.structs.replace(record, content=(), position=start + said.index(record.content))
+    return record

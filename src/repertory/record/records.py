@@ -1,4 +1,4 @@
-"""What can be written to the journal: one closed family of records.
+"""What can be written to the journal, one closed family of records, and what is read of them.
 
 Every durable fact of repertory is one of these. A batch of records is one transaction: all of it is on disk or
 none of it is. Records are append-only, except that the state of a run and the end of a call complete the row
@@ -24,7 +24,7 @@ ScopeMode: TypeAlias = Literal["root", "shared", "snapshot", "isolated"]
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
 
 
-class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     """A run exists.
 
     Attributes:
@@ -61,7 +61,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
         freeze_fields(self, "options", "results")
 
 
-class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
     """A run went into another state.
 
     Attributes:
@@ -78,14 +78,14 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="reco
     error: str | None = None
 
 
-class EntryAppended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of a run grew by one entry."""
 
     run_id: str
     entry: Entry
 
 
-class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class DecisionMade(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a run changed.
 
     Attributes:
@@ -106,7 +106,7 @@ class DecisionMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
         freeze_fields(self, "body")
 
 
-class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
     """A tool is about to run. Durable before its body starts.
 
     Attributes:
@@ -128,7 +128,7 @@ class ToolIntended(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
         freeze_fields(self, "arguments")
 
 
-class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ToolFinished(msgspec.Struct, frozen=True, kw_only=True):
     """A tool has run, or is known never to finish.
 
     Attributes:
@@ -158,7 +158,7 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     error: str = ""
 
 
-class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ModelCalled(msgspec.Struct, frozen=True, kw_only=True):
     """A request is about to be sent.
 
     The request is kept whole without writing it whole each time: it repeats the first ``shared_messages`` messages of
@@ -199,11 +199,13 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     server: str = ""
 
 
-class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     """A model call ended.
 
     Attributes:
-        content: The answer, as the ledger holds it where it is a turn of the run.
+        content: The answer; in the file () where an entry of the run holds it, from which
+            ``Journal.read_model_calls`` reads it.
+        position: Of that entry; None where there is none.
         raw: What the model answered where ``content`` says something else, as JSON that may be cut short; "" where it
             is the same.
         cost: US dollars by the profile's prices; 0.0 where they are unknown.
@@ -231,12 +233,13 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"
     raw: str = ""
     prompt_limit: int = 0
     prompt_counted: int = 0
+    position: int | None = None
 
     def __post_init__(self) -> None:
         freeze_fields(self, sequences=("content",))
 
 
-class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ContentStored(msgspec.Struct, frozen=True, kw_only=True):
     """The content store took in one whole result.
 
     Attributes:
@@ -271,7 +274,7 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
             msgspec.structs.force_setattr(self, "length", len(self.body))
 
 
-class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class SummaryStored(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of a run's entries ``first`` to ``last``, both included.
 
     Attributes:
@@ -298,7 +301,7 @@ class SummaryStored(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
         freeze_fields(self, sequences=("content",))
 
 
-class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
     """A memory scope exists.
 
     Attributes:
@@ -315,7 +318,7 @@ class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
     position: int = 0
 
 
-class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a memory item; ``deleted`` ends it.
 
     Attributes:
@@ -339,7 +342,7 @@ class ItemWritten(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
         freeze_fields(self, "metadata", sequences=("tags", "related_to"))
 
 
-class EventLogged(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=True):
+class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a person watching the run would want to know.
 
     Attributes:
@@ -371,3 +374,50 @@ Record: TypeAlias = (
     | ItemWritten
     | EventLogged
 )
+
+
+# --- what is made of them to be read ----------------------------------------------------------------------
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stands now.
+
+    Attributes:
+        iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
+            the iteration that it was killed in.
+    """
+
+    started: RunStarted
+    state: RunState
+    updated_at: float
+    iteration: int = 0
+    result: str | None = None
+    error: str | None = None
+
+
+class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call: its intent, and its outcome if it has one."""
+
+    intended: ToolIntended
+    finished: ToolFinished | None = None
+
+
+class ModelCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call: what was sent, and what came back if anything did."""
+
+    called: ModelCalled
+    replied: ModelReplied | None = None
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry that a full-text search found.
+
+    Attributes:
+        score: Higher is better; comparable only within one answer.
+        excerpt: The words around the best match.
+    """
+
+    run_id: str
+    position: int
+    score: float
+    excerpt: str

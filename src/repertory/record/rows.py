@@ -86,43 +86,32 @@ def decode_json(text: Value) -> Any:
         return json.loads(text)  # the standard library's reader takes escaped lone surrogates
 
 
-def _encode_text(text: str) -> Value:
+def encode_text(text: str) -> Value:
+    """Write text that SQLite takes; what is no UTF-8 becomes a blob, which tells it from text when read."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"a text of {len(text)} characters is longer than {MAX_TEXT}")
+    text = str(text)  # of a subclass, say an enumeration
     if text.isascii():
         return text
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")  # kept as a blob, which tells it from text when read
+        return text.encode("utf-8", "surrogatepass")
     return text
-
-
-def encode_plain(value: object) -> Value:
-    """Write one plain column."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _encode_text(str(value))
-    if isinstance(value, int):
-        if not -_INT64 <= value < _INT64:
-            raise ValueError(f"the number {value} has more than 64 bits")
-        return int(value)
-    if isinstance(value, float):
-        if math.isnan(value):
-            raise ValueError("nan is not a number that can be kept")
-        return float(value)
-    raise TypeError(f"expected text, a number or None, got {type(value).__name__}")
 
 
 def _encode_column(value: object, kind: type[Any]) -> Value:
     """Write one plain column as the kind that SQLite keeps there, so that it is read as it was written."""
+    if kind is str and isinstance(value, str):
+        return encode_text(value)
+    if kind is int and isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise ValueError(f"the number {value} has more than 64 bits")
+        return int(value)
     if kind is float and isinstance(value, int | float):
-        number = float(value)
-        return encode_plain(number) if number else 0.0  # the file knows no negative zero
-    plain = encode_plain(value)
-    if isinstance(plain, str | bytes) if kind is str else isinstance(plain, kind):
-        return plain
+        if math.isnan(value):
+            raise ValueError("nan is not a number that can be kept")
+        return float(value) or 0.0  # the file knows no negative zero
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 

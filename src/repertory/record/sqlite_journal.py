@@ -24,8 +24,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory._choices import check_choice
 from repertory.errors import JournalClosed, JournalDamaged, JournalUnreadable
-from repertory.record.journal import Durability, Journal, Rows, SearchHit, Ticket
-from repertory.record.records import EntryAppended
+from repertory.record.journal import Durability, Journal, Rows
+from repertory.record.records import EntryAppended, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
 from repertory.record.schema import migrate
@@ -42,7 +42,7 @@ from repertory.record.sqlite_file import (
     read_uri,
 )
 from repertory.record.sqlite_writer import Batch, Inserter, SqliteWriter
-from repertory.record.waiting import Latch, wake_all
+from repertory.record.waiting import Ticket, wake_all
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -138,17 +138,12 @@ class MemoryJournal(Journal):
     """
 
     def __init__(self, *, redactor: Redactor | None = None) -> None:
-        super().__init__(redactor)
+        super().__init__("memory", redactor)
         self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         migrate(self._connection, ":memory:")
         self._inserter = Inserter(self._connection)
         self._lock = threading.Lock()
         self._closed = False
-
-    @property
-    def durability(self) -> Durability:
-        """``"memory"``."""
-        return "memory"
 
     def _insert(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
@@ -183,7 +178,7 @@ class MemoryJournal(Journal):
         return self._connection
 
     async def aclose(self) -> None:
-        """Refuse further use. Safe to call twice."""
+        """Refuse further use."""
         await self._settle()
         with self._lock:
             self._closed = True
@@ -203,18 +198,12 @@ class SqliteJournal(Journal):
         close_timeout: float,
         redactor: Redactor | None = None,
     ) -> None:
-        super().__init__(redactor)
+        super().__init__(durability, redactor)
         self.path = path
-        self._durability: Durability = durability
         self._writer = writer
         self._lock = lock
         self._close_timeout = close_timeout
         self._reader = SqliteReader(path)
-
-    @property
-    def durability(self) -> Durability:
-        """What an acknowledged write survives."""
-        return self._durability
 
     def _insert(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
@@ -236,10 +225,10 @@ class SqliteJournal(Journal):
         return await self._reader.fetch(what, sql, values, decode)
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
-        """Full-text search over a run's ledger, best first."""
+        """As every journal does, also where the index in the file may not be brought up to date."""
         if self._writer is not None:
             return await super().search_entries(run_id, query, limit=limit)
-        # The index in the file lags and only its owner may bring it up to date: make one of this run, in memory.
+        # It lags and only the file's owner may bring it up to date: make one of this run, in memory.
         entries = await self.read_entries(run_id)
         aside = MemoryJournal()
         records = [EntryAppended(run_id=run_id, entry=entry) for entry in entries]
@@ -312,7 +301,7 @@ class SqliteReader:
             if self._portal is None or self._closed:
                 raise self._is_closed()
             future = self._portal.start_task_soon(self._query, what, sql, values, decode)
-        answered = Latch()
+        answered = Ticket()
         future.add_done_callback(lambda _: wake_all(answered.finish()))
         await answered.wait_done()
         return future.result()

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.record.journal import Ticket
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
 from repertory.record.sqlite_file import (
     OpenedFile,
@@ -24,10 +23,10 @@ from repertory.record.sqlite_file import (
     keep_for_ever,
     leave_behind_in_forks,
 )
-from repertory.record.waiting import Failure, Latch, Waiter, wake_all
+from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Latch)
+L = TypeVar("L", bound=Ticket)
 
 logger = logging.getLogger("repertory.journal")
 
@@ -48,7 +47,7 @@ GROUP: Final = 512  # records that one commit gathers; a larger batch is a commi
 _CHUNK: Final = 64  # most rows of one statement
 
 
-class Batch(Latch):
+class Batch(Ticket):
     """Records that are written together or not at all.
 
     Attributes:
@@ -73,7 +72,7 @@ class Batch(Latch):
 
     def builds_on_refused(self) -> bool:
         """Whether the batch before it was refused."""
-        return isinstance(self.after, Latch) and self.after.failure is not None
+        return self.after is not None and self.after.failure is not None
 
     def end(self, failure: Failure | None = None) -> list[Waiter]:
         """Have those who wait go on; ``failure`` is that of all batches, if they failed."""
@@ -143,7 +142,7 @@ class Inserter:
             self._connection.execute("RELEASE batch")
 
 
-class Job(Latch, Generic[T]):
+class Job(Ticket, Generic[T]):
     """Other work for the writer's connection: one transaction of its own."""
 
     __slots__ = ("_results", "_work")
@@ -163,7 +162,7 @@ class Job(Latch, Generic[T]):
         return self._results[0]
 
 
-_END: Final = Latch()  # stands in the queue behind everything else
+_END: Final = Ticket()  # stands in the queue behind everything else
 
 
 class SqliteWriter:
@@ -173,10 +172,10 @@ class SqliteWriter:
         self._connection = connection
         self._path = path
         self._opened = OpenedFile(path)
-        self._queue: queue.SimpleQueue[Latch] = queue.SimpleQueue()
-        self._following: Latch | None = None  # taken from the queue and not yet done
+        self._queue: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
+        self._following: Ticket | None = None  # taken from the queue and not yet done
         self._lock = threading.Lock()  # nothing may be queued behind the end
-        self._last: Latch | None = None  # what was queued last
+        self._last: Ticket | None = None  # what was queued last
         self._closed = self._forked = False
         self._failure: BaseException | None = None
         self._inserter = Inserter(connection)
@@ -192,7 +191,7 @@ class SqliteWriter:
 
     def submit(
         self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None = None
-    ) -> Latch:
+    ) -> Ticket:
         """Queue a batch; never blocks."""
         return self._put(Batch(rows, on_commit, after))
 

@@ -91,10 +91,12 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return self.retrievals_covered / self.summaries if self.summaries else 0.0
 
     def __add__(self, other: RunStatistics) -> RunStatistics:
-        mine, theirs = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
-        return RunStatistics(
-            **{name: max(mine[name], theirs[name]) if name in _LARGEST else mine[name] + theirs[name] for name in mine}
-        )
+        return self._with(**msgspec.structs.asdict(other))
+
+    def _with(self, **more: float) -> RunStatistics:
+        now = {name: getattr(self, name) for name in more}
+        together = {name: max(now[name], new) if name in _LARGEST else now[name] + new for name, new in more.items()}
+        return msgspec.structs.replace(self, **together)
 
     def count(self, record: Record) -> RunStatistics:
         """The figures with one more record of the run; most records change none."""
@@ -120,30 +122,22 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 return self
 
-    def _with(self, **more: float) -> RunStatistics:
-        return msgspec.structs.replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
-
     def _with_reply(self, reply: ModelReplied) -> RunStatistics:
         usage = reply.usage
-        paid = msgspec.structs.replace(
-            self, cost_seen=self.cost_seen + reply.cost, replied_at=max(self.replied_at, reply.at)
-        )
+        paid = self._with(cost_seen=reply.cost, replied_at=reply.at)
         if reply.purpose != "agent" or reply.error is not None:
             return paid
-        return msgspec.structs.replace(
-            paid._with(
-                iterations=1,
-                tokens_seen=usage.prompt_tokens,
-                tokens_plain=reply.plain_tokens,
-                cache_read_tokens=usage.cache_read_tokens,
-                cache_write_tokens=usage.cache_write_tokens + usage.cache_write_1h_tokens,
-                output_tokens=usage.output_tokens,
-                cost_plain=reply.plain_cost,
-            ),
-            view_tokens=usage.prompt_tokens,
-            record_tokens=reply.plain_tokens,
-            largest_prompt=max(self.largest_prompt, usage.prompt_tokens),
+        more = paid._with(
+            iterations=1,
+            tokens_seen=usage.prompt_tokens,
+            tokens_plain=reply.plain_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens + usage.cache_write_1h_tokens,
+            output_tokens=usage.output_tokens,
+            cost_plain=reply.plain_cost,
+            largest_prompt=usage.prompt_tokens,
         )
+        return msgspec.structs.replace(more, view_tokens=usage.prompt_tokens, record_tokens=reply.plain_tokens)
 
 
 _LARGEST: Final = frozenset({"largest_prompt", "replied_at"})
@@ -157,8 +151,37 @@ def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
         figures[record.run_id] = now.count(record)
 
 
-_PROMPT = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
-_OF_LOOP = "purpose = 'agent' AND error IS NULL"
+_PROMPT: Final = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
+_OF_LOOP: Final = "purpose = 'agent' AND error IS NULL"
+# Where the figures of a run come from: a table, which of its rows, and what each figure is over those.
+_SOURCES: Final = (
+    ("model_calls", "", "count(*) AS model_calls"),
+    ("model_replies", "", "sum(cost) AS cost_seen, max(at) AS replied_at"),
+    (
+        "model_replies",
+        _OF_LOOP,
+        f"""count(*) AS iterations, sum({_PROMPT}) AS tokens_seen, sum(plain_tokens) AS tokens_plain,
+            sum(cache_read_tokens) AS cache_read_tokens,
+            sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens, sum(output_tokens) AS output_tokens,
+            sum(plain_cost) AS cost_plain, max({_PROMPT}) AS largest_prompt""",
+    ),
+    # Where one max() is all that is counted, SQLite takes what stands beside it from the row that has it: the newest.
+    ("model_replies", _OF_LOOP, f"max(seq), {_PROMPT} AS view_tokens, plain_tokens AS record_tokens"),
+    ("decisions", "", "sum(covers) AS summaries"),
+    (
+        "tool_outcomes",
+        "",
+        """count(*) AS tool_calls, sum(status = 'error') AS tool_errors, sum(retrieval) AS retrievals,
+            sum(covered) AS retrievals_covered, sum(deduplicated_from IS NOT NULL) AS dedup_hits""",
+    ),
+    (
+        "events",
+        f"type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
+        f"""sum(type = '{SUMMARY_TAKEN}') AS summaries_written, sum(type = '{SUMMARY_REFUSED}') AS summaries_refused,
+            sum(type = '{SUMMARY_TAKEN}' AND coalesce(json_extract(body, '$.failure'), '') != '')
+                AS summaries_fallback""",
+    ),
+)
 
 
 def statistics_sql(where: str = "") -> str:
@@ -167,42 +190,13 @@ def statistics_sql(where: str = "") -> str:
     Args:
         where: A condition on ``run_id``, put wherever rows are read; "" means every run.
     """
-    only, also = (f"WHERE {where}", f"AND {where}") if where else ("", "")
-    return f"""
-        SELECT r.run_id, 1 AS runs, coalesce(m.iterations, 0) AS iterations, coalesce(c.model_calls, 0) AS model_calls,
-               coalesce(m.tokens_seen, 0) AS tokens_seen, coalesce(m.tokens_plain, 0) AS tokens_plain,
-               coalesce(m.cache_read_tokens, 0) AS cache_read_tokens,
-               coalesce(m.cache_write_tokens, 0) AS cache_write_tokens, coalesce(m.output_tokens, 0) AS output_tokens,
-               coalesce(m.cost_seen, 0.0) AS cost_seen, coalesce(m.cost_plain, 0.0) AS cost_plain,
-               coalesce(n.{_PROMPT.replace(" + ", " + n.")}, 0) AS view_tokens,
-               coalesce(n.plain_tokens, 0) AS record_tokens, coalesce(m.largest_prompt, 0) AS largest_prompt,
-               coalesce(d.summaries, 0) AS summaries, coalesce(e.written, 0) AS summaries_written,
-               coalesce(e.refused, 0) AS summaries_refused, coalesce(e.fallback, 0) AS summaries_fallback,
-               coalesce(t.tool_calls, 0) AS tool_calls, coalesce(t.tool_errors, 0) AS tool_errors,
-               coalesce(t.retrievals, 0) AS retrievals, coalesce(t.retrievals_covered, 0) AS retrievals_covered,
-               coalesce(t.dedup_hits, 0) AS dedup_hits, coalesce(m.replied_at, 0.0) AS replied_at
-        FROM (SELECT run_id, min(seq) AS seq FROM runs {only} GROUP BY run_id) r
-        LEFT JOIN (SELECT run_id, count(*) AS model_calls FROM model_calls {only} GROUP BY run_id) c
-            ON c.run_id = r.run_id
-        LEFT JOIN (SELECT run_id, sum({_OF_LOOP}) AS iterations, sum(iif({_OF_LOOP}, {_PROMPT}, 0)) AS tokens_seen,
-                          sum(iif({_OF_LOOP}, plain_tokens, 0)) AS tokens_plain,
-                          sum(iif({_OF_LOOP}, cache_read_tokens, 0)) AS cache_read_tokens,
-                          sum(iif({_OF_LOOP}, cache_write_tokens + cache_write_1h_tokens, 0)) AS cache_write_tokens,
-                          sum(iif({_OF_LOOP}, output_tokens, 0)) AS output_tokens, sum(cost) AS cost_seen,
-                          sum(iif({_OF_LOOP}, plain_cost, 0.0)) AS cost_plain,
-                          max(iif({_OF_LOOP}, {_PROMPT}, 0)) AS largest_prompt, max(at) AS replied_at,
-                          max(iif({_OF_LOOP}, seq, 0)) AS newest
-                   FROM model_replies {only} GROUP BY run_id) m ON m.run_id = r.run_id
-        LEFT JOIN model_replies n ON n.seq = m.newest
-        LEFT JOIN (SELECT run_id, sum(covers) AS summaries FROM decisions {only} GROUP BY run_id) d
-            ON d.run_id = r.run_id
-        LEFT JOIN (SELECT run_id, count(*) AS tool_calls, sum(status = 'error') AS tool_errors,
-                          sum(retrieval) AS retrievals, sum(covered) AS retrievals_covered,
-                          sum(deduplicated_from IS NOT NULL) AS dedup_hits
-                   FROM tool_outcomes {only} GROUP BY run_id) t ON t.run_id = r.run_id
-        LEFT JOIN (SELECT run_id, sum(type = '{SUMMARY_TAKEN}') AS written, sum(type = '{SUMMARY_REFUSED}') AS refused,
-                          sum(type = '{SUMMARY_TAKEN}' AND coalesce(json_extract(body, '$.failure'), '') != '')
-                              AS fallback
-                   FROM events WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}') {also} GROUP BY run_id) e
-            ON e.run_id = r.run_id
-        ORDER BY r.seq"""
+
+    def rows(table: str, which: str, figures: str) -> str:
+        conditions = " AND ".join(filter(None, (where, which)))
+        return f"(SELECT run_id, {figures} FROM {table} {conditions and f'WHERE {conditions}'} GROUP BY run_id)"
+
+    sources = " LEFT JOIN ".join(f"{rows(*source)} USING (run_id)" for source in _SOURCES)
+    zeros = msgspec.structs.asdict(RunStatistics(runs=0))
+    figures = ", ".join(f"coalesce({name}, {zero}) AS {name}" for name, zero in zeros.items())
+    runs = rows("runs", "", "min(seq) AS first, 1 AS runs")
+    return f"SELECT run_id, {figures} FROM {runs} LEFT JOIN {sources} ORDER BY first"

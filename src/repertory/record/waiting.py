@@ -66,8 +66,8 @@ def wake_all(waiters: Iterable[Waiter]) -> None:
         group[0].post(_wake_each, group)
 
 
-class Latch:
-    """Becomes done once; tasks of any loop and plain threads wait for it.
+class Ticket:
+    """What tasks of any loop and plain threads wait with for what another thread does: a batch on its way to the disk.
 
     Correct without a lock because ``finish`` sets ``done`` before it takes the waiters, and a waiter looks at
     ``done`` again after it has enlisted: one of the two always sees the other.
@@ -88,7 +88,7 @@ class Latch:
             failure: What every waiter raises; None for success.
 
         Returns:
-            The waiting tasks, for one ``wake_all`` over many latches.
+            The waiting tasks, for one ``wake_all`` over many tickets.
         """
         self.failure = failure
         self.done = True
@@ -97,7 +97,15 @@ class Latch:
         return self._tasks
 
     async def wait(self) -> None:
-        """Wait until done. A cancelled wait changes nothing for what is waited for."""
+        """Wait until it is done; for a batch, until it is durable.
+
+        A cancelled wait does not take the batch back: it will still be written.
+
+        Raises:
+            RecordRefused: It contradicts what is kept already: a run or a position of a ledger that exists. Nothing
+                of it was written; other batches go on.
+            JournalWriteFailed: It could not be written, and neither can anything after it.
+        """
         await self.wait_done()
         self._check()
 

@@ -13,8 +13,7 @@ from repertory._ids import new_id
 from repertory.agents import Run, Supervisor, load_agent, research_team
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
-from repertory.record.journal import RunRow
-from repertory.record.records import FINAL_STATES, RunState
+from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
 from repertory.service.views import (
     AgentView,

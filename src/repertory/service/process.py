@@ -18,7 +18,7 @@ import msgspec
 from repertory.agents import open_supervisor
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.model import Model
-from repertory.record.journal import RunRow
+from repertory.record.records import RunRow
 from repertory.service.access import Access, default_token_file, read_or_make_token
 from repertory.service.app import create_app
 from repertory.service.control import Control

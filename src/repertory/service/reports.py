@@ -13,8 +13,8 @@ from repertory.context.projector import sent_body
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
 from repertory.record.entries import Entry
-from repertory.record.journal import Journal, ModelCallRow, RunRow
-from repertory.record.records import ToolFinished
+from repertory.record.journal import Journal
+from repertory.record.records import ModelCallRow, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
 from repertory.service.views import run_view
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repertory.record.journal import Journal, RunRow
-from repertory.record.records import FINAL_STATES
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, RunRow
 from repertory.record.statistics import RunStatistics
 
 

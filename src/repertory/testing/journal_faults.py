@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from repertory.errors import JournalWriteFailed
-from repertory.record.journal import Ticket
 from repertory.record.records import Record
 from repertory.record.sqlite_journal import MemoryJournal
-from repertory.record.waiting import Latch, wake_all
+from repertory.record.waiting import Ticket, wake_all
 
 
 class FailingJournal(MemoryJournal):
@@ -44,7 +43,7 @@ class FailingJournal(MemoryJournal):
             raise _refused()
         if self._left == 0:
             self._broken = True
-            ticket = Latch()
+            ticket = Ticket()
             ticket.finish(_refused)
             return ticket
         if self._left is not None:
@@ -61,7 +60,7 @@ class SlowJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[tuple[Latch, Callable[[], Ticket]]] | None = None
+        self._held: list[tuple[Ticket, Callable[[], Ticket]]] | None = None
 
     @property
     def waiting(self) -> int:
@@ -78,7 +77,7 @@ class SlowJournal(MemoryJournal):
         held, self._held = self._held or [], None
         for ticket, submit in held:
             written = submit()
-            wake_all(ticket.finish(written.failure if isinstance(written, Latch) else None))
+            wake_all(ticket.finish(written.failure))
 
     def submit(
         self,
@@ -90,7 +89,7 @@ class SlowJournal(MemoryJournal):
         """Keep a batch, or queue it."""
         if self._held is None:
             return super().submit(records, on_commit=on_commit, after=after)
-        ticket = Latch()
+        ticket = Ticket()
         self._held.append((ticket, partial(super().submit, records, on_commit=on_commit, after=after)))
         return ticket
 

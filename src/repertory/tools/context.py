@@ -9,8 +9,7 @@ import msgspec
 
 from repertory.errors import ConfigurationError
 from repertory.record.entries import Entry
-from repertory.record.journal import SearchHit
-from repertory.record.records import ContentStored, Record
+from repertory.record.records import ContentStored, Record, SearchHit
 from repertory.tools.threads import current_time
 
 if TYPE_CHECKING:
