@@ -40,10 +40,11 @@ from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of, to
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import cost_of
 from repertory.record import Entry
-from repertory.replay import Meaning, Meter, RecordedRun, Turn, needs_of, profile_named, read_recordings
+from repertory.replay import Meaning, RecordedRun, Turn, profile_named, read_recordings
 from repertory.replay.billing import Biller, plain_requests
-from repertory.replay.meaning import OLD
+from repertory.replay.meaning import OLD, Meter
 from repertory.replay.model import output_tokens, times_of
+from repertory.replay.needs import needs_of
 
 COMFORT = 100_000  # tokens, as of the known models; what ``r=0.05`` stands for has none of its own
 MEASURES = ("facts", "lines", "own_lines")
@@ -97,6 +98,7 @@ class Variant(msgspec.Struct, frozen=True):
     instead: tuple[tuple[Any, str, Any], ...] = ()
 
 
+OF_OBJECTS = {"bank"}  # set by an object's own methods; everything else is a name of a module or a class
 WHOLE = Variant("the engine as it is")
 VARIANTS = (
     WHOLE,
@@ -126,6 +128,8 @@ def taken_away(variant: Variant) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in variant.instead:
             own = vars(owner).get(name)
+            if own is None and name not in OF_OBJECTS:
+                raise AttributeError(f"{owner.__name__} has no {name}")
             stack.callback(delattr, owner, name) if own is None else stack.callback(setattr, owner, name, own)
             setattr(owner, name, value)
         yield
