@@ -128,24 +128,24 @@ async def play(
     async def say(text: str) -> None:
         await handle[0].send(text)
 
+    tasks = anyio.create_task_group()
+    model = ReplayModel(run, profile=profile, say=say, judge=judge, tasks=tasks)
+    agent = Agent(
+        "replay",
+        instructions=run.system,
+        tools=replay_tools(run),
+        model=model,
+        context=policy,
+        limits=Limits(iterations=len(run.turns) + 1),
+        max_tokens=min(8_192, profile.max_output),
+    )
     async with open_journal(None) as journal:
-        async with anyio.create_task_group() as tasks:
-            model = ReplayModel(run, profile=profile, say=say, judge=judge, tasks=tasks)
-            agent = Agent(
-                "replay",
-                instructions=run.system,
-                tools=replay_tools(run),
-                model=model,
-                context=policy,
-                limits=Limits(iterations=len(run.turns) + 1),
-                max_tokens=min(8_192, profile.max_output),
-            )
-            async with open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
-                handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
-                try:
-                    await handle[0].wait_result()
-                except RunFailed as failed:
-                    error = failed
+        async with tasks, open_supervisor(journal=journal, clock=lambda: model.now) as supervisor:
+            handle.append(await supervisor.spawn(agent, run.task, run_id=_RUN_ID))
+            try:
+                await handle[0].wait_result()
+            except RunFailed as failed:
+                error = failed
         decisions = [decode_decision(made.body) for made in await journal.read_decisions(_RUN_ID)]
         events = [from_record(record) for _, record in await journal.read_events(_RUN_ID)]
     for turns, usage in model.beside:
