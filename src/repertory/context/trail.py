@@ -21,9 +21,9 @@ from repertory.context.stubs import failed, pictures_in, tool_text, words_asked_
 from repertory.llm.messages import Text, ToolUse, canonical_json, text_of
 from repertory.record.entries import Entry
 
-SHARE = 0.2
-"""Of a long result's characters, what the trail keeps. At a fifth, recorded runs keep 9 of 10 facts in view at about
-half of the cost of append-only; at a tenth, 8 of 10 (`docs/context.md`)."""
+SHARE = 1 / 6
+"""Of a long result's characters, what the trail keeps. Recorded runs keep 9 of 10 facts in view with it; with a fifth
+two in a hundred more, at a cost of two in a hundred more (`docs/context.md` has the table)."""
 _SHORT = 300  # characters of a result that stands whole
 _MOST = 9_600  # characters of one result; 5% of the cap on arrival
 _SAID = 1_000  # characters of what the agent said in one turn that stand word for word

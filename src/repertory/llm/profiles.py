@@ -61,8 +61,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         chars_per_token: First guess for the token estimate; usage figures calibrate it later.
         as_of: ISO date on which these figures held.
         compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
-        comfort_tokens: The longest prompt in which the model still attends well to all of it; 0 where nobody has said,
-            which leaves the window as the only bound.
+        comfort_tokens: The longest prompt in which the model still attends well to all of it; None for half of the
+            window, at most 100,000; 0 leaves the window as the only bound. ``comfort`` says which it is.
         summary_model: A small model of the same provider, to write summaries with; "" where none is known.
         known: False where the profile is a guess about a model that nobody has described; it then costs $0.
     """
@@ -76,17 +76,18 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     chars_per_token: float = 4.0
     as_of: str = ""
     compacts: bool = False
-    comfort_tokens: int = 0
+    comfort_tokens: int | None = None
     summary_model: str = ""
     known: bool = True
 
-
-def _comfort(window: int) -> int:
-    # Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context Rot,
-    # July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167). The
-    # provider says the same of its own (platform.claude.com/docs, Context windows), and its context editing begins by
-    # default to clear tool results at 100,000 tokens, half of the window that its models then had.
-    return min(100_000, window // 2)
+    @property
+    def comfort(self) -> int:
+        """The longest prompt in which the model still attends well to all of it; 0 for no bound but the window."""
+        # Models attend less well to a long prompt long before their window ends: all 18 that Chroma measured (Context
+        # Rot, July 2025), and 10 of 12 fall below half of what they can by 32,000 tokens (NoLiMa, arXiv 2502.05167).
+        # The provider says the same of its own (platform.claude.com/docs, Context windows), and its context editing
+        # begins by default to clear tool results at 100,000 tokens, half of the window that its models then had.
+        return min(100_000, self.context_window // 2) if self.comfort_tokens is None else self.comfort_tokens
 
 
 NO_CACHE = CacheRules(breakpoints=0, minimum_tokens=0, lookback_blocks=0, ttl=0.0)
@@ -99,7 +100,6 @@ OFFLINE = ModelProfile(
     # shows what its shape would cost; there is no prompt cache, so a read or a write costs what input costs.
     prices=(Prices(input=1.0, output=5.0, cache_read=1.0, cache_write=1.0, cache_write_1h=1.0),),
     cache=NO_CACHE,
-    comfort_tokens=_comfort(200_000),
     as_of="2026-11-21",
 )
 
@@ -136,7 +136,6 @@ def _claude(
         chars_per_token=chars_per_token,
         as_of="2026-11-22",
         compacts=compacts,
-        comfort_tokens=_comfort(window),
         summary_model="claude-haiku-5-5",  # the smallest of the provider's models overview, 2026-10-07
     )
 
@@ -202,7 +201,6 @@ _LOCAL = ModelProfile(
     prices=(FREE_OF_CHARGE,),
     cache=NO_CACHE,
     chars_per_token=3.5,
-    comfort_tokens=_comfort(32_768),
     known=False,
 )
 
@@ -221,8 +219,7 @@ def profile_for(name: str) -> ModelProfile:
       refuse edits of the past while append-only is legal everywhere.
     - Anything else is taken for a local server: no prompt cache, and 32,768 tokens. Some local servers cut a
       longer prompt at its head without a word, which is worse than shortening a little early; where the
-      server was started with a larger window, say so with ``msgspec.structs.replace``, and give ``comfort_tokens``
-      with it.
+      server was started with a larger window, say so with ``msgspec.structs.replace``.
 
     Args:
         name: The model's name as requests carry it.
