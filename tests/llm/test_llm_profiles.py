@@ -79,10 +79,11 @@ def test_a_new_claude_model_has_the_providers_cache_and_no_known_cost(name: str)
     ("name", "tokens"), [("claude-opus-5-5", 100_000), ("claude-haiku-4-5", 100_000), ("qwen3", 16_384)]
 )
 def test_comfort_ends_long_before_a_large_window_does(name: str, tokens: int) -> None:
-    """A hundred thousand tokens, or half of what a smaller window holds; nothing where nobody says."""
-    assert profile_for(name).comfort_tokens == tokens
+    """A hundred thousand tokens, or half of what a smaller window holds; no bound where somebody says so."""
+    assert profile_for(name).comfort == tokens
     bare = ModelProfile(name="x", context_window=8_000, max_output=1_000, prices=(FREE_OF_CHARGE,))
-    assert bare.comfort_tokens == 0
+    assert bare.comfort == 4_000
+    assert msgspec.structs.replace(bare, comfort_tokens=0).comfort == 0
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Account:
     Attributes:
         bank: By how much it is cheaper than if nothing had been edited.
         owed: What it has spent since the last fold on reading what a fold would have cleared.
-        spent: What the unedited prompts would have cost.
+        spent: What the run would have cost unedited, its answers included.
         requests: How many there were.
         since_counted: How many of them were made after the one that the plan counts.
         cached: Tokens of the view that the last request left in the cache, head included.
@@ -109,7 +109,7 @@ class Account:
         for entry in snapshot[self._position :]:
             if entry.role == "assistant" and entry.position:
                 base = self.head + self._record
-                self.spent += self._price(base, self._sent)
+                self.spent += self._price(base, self._sent) + self.rates.output * entry.tokens
                 if not self._passed:
                     self._passed = entry.position >= plan.counted_at
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -242,6 +243,7 @@ class Editor:
         calibration: Calibration,
         limit: int,
         bound: str,
+        edge: int,
         gently: bool = False,
     ) -> list[Edit]:
         """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
@@ -253,26 +255,28 @@ class Editor:
             calibration: Makes tokens of estimates.
             limit: Tokens that the prompt may have.
             bound: What sets that limit, for the error.
+            edge: Where the window begins.
             gently: Whether the window and what users said stay in any case; then nothing is raised.
 
         Raises:
             ContextOverflow: Even at its smallest it does not fit.
         """
-        keep, ahead = live.policy.keep_recent, Editor(self.trail.ahead(snapshot))
+        # What is written of the trail here may not be used: it must not stand in the way of what is written later.
+        behind = partial(Editor(self.trail.ahead(snapshot))._behind, live, snapshot)
+        recent, few = self._before_newest(live, live.policy.keep_recent), self._before_newest(live, _FEW)
         steps: list[Callable[[], list[Edit]]] = [
             lambda: list(self.supersede(live, snapshot, live.plan.start)),
-            lambda: ahead._behind(live, snapshot, keep),
-            lambda: ahead._behind(live, snapshot, keep, condense_to=limit // 4),
+            lambda: behind(edge),
+            lambda: behind(edge, condense_to=limit // 4),
+            lambda: behind(edge, condense_to=limit // 4, over=limit // 10),
         ]
         if not gently:
             steps += [
-                lambda: ahead._behind(live, snapshot, _FEW, condense_to=limit // 4),
-                lambda: ahead._behind(live, snapshot, 0, condense_to=limit // 8),
-                lambda: ahead._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
-                lambda: [
-                    *ahead._behind(live, snapshot, 0, condense_to=limit // 16, users=False),
-                    *_cut_newest(live),
-                ],
+                lambda: behind(recent, condense_to=limit // 4),
+                lambda: behind(few, condense_to=limit // 4),
+                lambda: behind(live.last_turn, condense_to=limit // 8),
+                lambda: behind(live.last_turn, condense_to=limit // 16, users=False),
+                lambda: [*behind(live.last_turn, condense_to=limit // 16, users=False), *_cut_newest(live)],
             ]
         fitting: list[Edit] | None = None
         smallest, least, best = calibration.real_tokens(head + live.tokens), live, list[Edit]()
@@ -297,27 +301,40 @@ class Editor:
             )
         return fitting
 
+    @staticmethod
+    def _before_newest(live: Live, keep: int) -> int:
+        """Where the newest results begin that the model has seen."""
+        seen = [entry.position for entry in live.results if entry.position < live.last_turn]
+        return min([*seen[-keep:], live.last_turn]) if keep else live.last_turn
+
     def _behind(
-        self, live: Live, snapshot: Sequence[Entry], keep: int, *, condense_to: int | None = None, users: bool = True
+        self,
+        live: Live,
+        snapshot: Sequence[Entry],
+        edge: int,
+        *,
+        condense_to: int | None = None,
+        over: int | None = None,
+        users: bool = True,
     ) -> list[Edit]:
-        """Fold everything in front of the newest results that the model has seen; shorten the trail as well."""
+        """Fold everything in front of an edge; shorten the trail, and seen results of more than so many tokens, too."""
         edits: list[Edit] = []
         if condense_to is not None:
             edits += self.condense(live, snapshot, condense_to)
         upto = live.plan.start
         if live.policy.summaries:
-            seen = [e.position for e in live.results if e.position < live.last_turn]
-            upto = max(upto, live.cut_before(min([*seen[-keep:], live.last_turn] if keep else [live.last_turn])))
+            upto = max(upto, live.cut_before(edge))
             self.trail.write(snapshot, upto)
             folds = self.fold(live, snapshot, upto, users=users)
             if not users:
-                folds = [
-                    _bounded(fold, live, snapshot, max(_LEAST_SAVED, (condense_to or 0) // len(folds)))
-                    for fold in folds
-                ]
+                most = max(_LEAST_SAVED, (condense_to or 0) // max(1, len(folds)))
+                folds = [_bounded(fold, live, snapshot, most) for fold in folds]
             edits += folds
-        elif live.policy.stubs:
-            edits += self.shorten_old(live, snapshot, keep)
+        for entry in live.results if live.policy.stubs else ():
+            seen = upto <= entry.position < live.last_turn
+            if seen and (entry.position < edge or (over is not None and entry.tokens > over)):
+                rules = live.rules(entry.tool)
+                edits += worthwhile([self.shorten(live, snapshot, entry, "shortened", rules)])
         return edits
 
 

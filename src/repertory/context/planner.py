@@ -409,8 +409,10 @@ class Planner:
         return [HoldBack(position=hold)] if gain > 0 and before >= self._profile.cache.minimum_tokens else []
 
     def _gain(self, whole: int, stub: int) -> float:
-        """What showing a result once saves within a window, in tokens at the input price: it is paid as input instead of
-        written, the stub is written behind it, and every call of the window reads less."""
+        """What showing a result once saves within a window, in tokens at the input price.
+
+        It is paid as input instead of written, its stub is written behind it, and every call of the window reads less.
+        """
         rates = self._rates
         return (rates.write - 1.0) * whole - rates.write * stub + rates.read * self._policy.window * (whole - stub)
 
@@ -450,6 +452,7 @@ class Planner:
             calibration=now.calibration,
             limit=limit,
             bound=self._bound if limit == self._limit else "the server refused a longer one",
+            edge=live.cut_at_turn(now.iteration - self._policy.window),
             gently=kind == "comfort",
         )
         return self._decision(now, _Wish(kind, reason, edits)) if edits else None
