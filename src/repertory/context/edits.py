@@ -60,7 +60,9 @@ class Editor:
         first = live.plan.start
 
         def stays(entry: Entry, *, pins: bool = True) -> bool:
-            return entry.kind == "task" or (users and live.stays(entry, pins=pins))
+            if users:
+                return live.stays(entry, pins=pins)
+            return entry.kind == "task" or live.is_pinned(entry, pins=pins)
 
         while first < upto:
             last = first

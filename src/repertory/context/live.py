@@ -105,7 +105,7 @@ class Live:
         self._newest[call] = entry.position
 
     def _compactable(self, entry: Entry) -> bool:
-        if entry.position in self.plan.pins or entry.pinned or self.rules(entry.tool).pin:
+        if self.is_pinned(entry):
             return False
         shown = self.plan.shown.get(entry.position)
         return shown is None or isinstance(shown, ExpandEntry)
@@ -121,10 +121,13 @@ class Live:
         """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
         return self.gists.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
 
+    def is_pinned(self, entry: Entry, *, pins: bool = True) -> bool:
+        """Whether a caller (``pins``), its tool or its policy pins an entry. A caller's pins can be taken off."""
+        return (pins and entry.position in self.plan.pins) or entry.pinned or self.rules(entry.tool).pin
+
     def stays(self, entry: Entry, *, pins: bool = True) -> bool:
-        """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins;
-        without ``pins``, which can be taken off, whether it does for good."""
-        if (pins and entry.position in self.plan.pins) or entry.pinned or self.rules(entry.tool).pin:
+        """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins."""
+        if entry.kind == "task" or self.is_pinned(entry, pins=pins):
             return True
         if entry.kind == "user-input":
             return self.policy.keep_user_input
