@@ -10,6 +10,7 @@ import pytest
 from context_histories import PICTURE, Story, profile
 
 from repertory.context import project, validate
+from repertory.context.validation import Validator
 from repertory.errors import InvalidRequest
 from repertory.llm.messages import Block, Message, RawBlock, Text, Thinking, ToolResult, ToolUse
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
@@ -104,6 +105,31 @@ def test_each_rule_refuses_what_breaks_it(broken: Callable[[ModelRequest], Model
     with pytest.raises(InvalidRequest) as caught:
         validate(broken(legal()), profile())
     assert words in str(caught.value)
+    validator = Validator(profile())
+    for request in (legal(), broken(legal()), broken(legal()), legal()):
+        if request == legal():
+            validator.validate(request)  # whatever was refused before
+        else:
+            with pytest.raises(InvalidRequest) as again:
+                validator.validate(request)
+            assert str(again.value) == str(caught.value)
+
+
+def test_what_is_new_is_checked_against_what_passed_before() -> None:
+    """A request that goes on is refused for what only its whole shows: an id used before, a result of no call."""
+    first = legal()
+    validator = Validator(profile())
+    validator.validate(first)
+    call = next(block for block in first.messages[1].content if isinstance(block, ToolUse))
+    for new in ((agent(call), user(ToolResult(call.id, "x"))), (agent(Text("x")), user(ToolResult(call.id, "x")))):
+        longer = msgspec.structs.replace(first, messages=(*first.messages, *new))
+        with pytest.raises(InvalidRequest) as caught:
+            validator.validate(longer)
+        with pytest.raises(InvalidRequest) as whole:
+            validate(longer, profile())
+        assert str(caught.value) == str(whole.value)
+        validator.validate(first)
+    validator.validate(msgspec.structs.replace(first, messages=(HI, agent(call), user(ToolResult(call.id, "x")))))
 
 
 @pytest.mark.parametrize(("broken", "words"), BOTH, ids=lambda value: value if isinstance(value, str) else "")

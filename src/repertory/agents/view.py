@@ -19,10 +19,11 @@ from repertory.agents.plan_edits import PlanEdits
 from repertory.agents.policies import layered_policy, system_text
 from repertory.agents.prompt_limits import PromptLimits
 from repertory.agents.summary_requests import SummaryRequests
-from repertory.context import Decision, Planner, Projector, apply, decode_decision, validate
+from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.context.binding import swap_in
 from repertory.context.requests import priced
 from repertory.context.tokens import Calibration
+from repertory.context.validation import Validator
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
@@ -78,6 +79,7 @@ class ContextView:
             Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens
         )
         self._projector = self._new_projector(options=agent.options)
+        self._validator = Validator(profile)
         self._limits = PromptLimits(live.model, max_tokens=self._max_tokens)
         self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
         self.expand, self.pin = self._edits.expand, self._edits.pin
@@ -177,7 +179,7 @@ class ContextView:
                 self._swap_in(self._planner, snapshot, iteration)
             estimate = self._plan(self._planner, snapshot, iteration)
         request = self._projector.project(snapshot, live.plan)
-        validate(request, self._profile)
+        self._validator.validate(request)
         return Shown(request, len(snapshot), estimate, perf_counter() - begun)
 
     def _plan(self, planner: Planner, snapshot: Snapshot, iteration: int) -> int:

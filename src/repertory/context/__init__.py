@@ -13,8 +13,7 @@ from repertory.context.listing import ViewEntry, list_view
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy
-from repertory.context.projection import project
-from repertory.context.projector import Projector
+from repertory.context.projector import Projector, project
 from repertory.context.validation import validate
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from repertory.errors import ContextError
-from repertory.llm.messages import Block
+from repertory.llm.messages import Block, equal_items
 from repertory.record.entries import Entry
 
 Representation: TypeAlias = Literal["verbatim", "shaped", "stub", "covered", "removed", "expanded"]
@@ -174,10 +174,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How many of the first covers, with what is kept of what they cover, are shown as in another plan."""
         if self.pins != other.pins or self._below(self.start) != other._below(other.start):
             return 0
-        pairs = zip(self.covers, other.covers, strict=False)
-        return next(
-            (at for at, (one, two) in enumerate(pairs) if one is not two), min(len(self.covers), len(other.covers))
-        )
+        return equal_items(self.covers, other.covers)
 
     def _below(self, position: int) -> dict[int, Shown]:
         return {at: shown for at, shown in self.shown.items() if at < position}

@@ -1,91 +1,148 @@
-"""The incremental projector: the same requests as ``project``, at a cost that follows what changed."""
+"""Projection: from a snapshot and a plan to the request, and to its record. Deterministic, byte-stable.
+
+What stands for a stretch is shown as one call of ``context_trail`` with its result: text that came out of tools stays
+in the frame of a result. What was kept of the stretch stands before it, each in its own role: what users said as
+theirs, what the agent answered as its own, a pinned result behind its call. Then the entries that nothing covers
+follow, neighbours of one role as one message, each as the plan shows it.
+
+A provider's signed summary stands first, at the head of the assistant's turn that came after it: the thinking there
+stays valid only if nothing comes between. What is kept of its entries is said again behind a later message of the
+user's, the last one there was when the summary was swapped in, so that nothing that was sent before is changed.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from repertory.context.plan import EMPTY, Plan
-from repertory.context.projection import View
-from repertory.llm.messages import Block, Json, Message, canonical_json, encode_block
+from repertory.context.plan import EMPTY, CoverRange, Plan
+from repertory.context.projection import instead, remaining, restated, sendable, verbatim, words_of
+from repertory.llm.messages import (
+    Block,
+    Json,
+    Message,
+    Role,
+    Text,
+    ToolResult,
+    ToolUse,
+    canonical_json,
+    encode_message,
+    equal_items,
+    text_of,
+    tool_uses,
+)
 from repertory.llm.model import Breakpoint, ModelRequest, ToolSchema, encode_request
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import ModelProfile, canonical_name
 from repertory.record.entries import Entry
 from repertory.record.records import ModelCalled
 from repertory.record.requests import EntryBlocks
 
+FRAME = "context_trail"
+"""The name of the call whose result stands for a stretch. No tool has it: the runtime calls it."""
 BREAKPOINTS = "prompt_cache"  # sorts after "messages": what changes at every call stays behind the hashed prefix
+_RESTATED = "[Still in force, word for word, from before the summary:]"
+
+
+class Around(TypedDict, total=False):
+    """What is the same in all requests of a run, around the messages; see ``ModelRequest``."""
+
+    system: Sequence[Block]
+    tools: Sequence[ToolSchema]
+    max_tokens: int
+    options: Json
+    betas: Sequence[str]
+
+
+class _Open(NamedTuple):
+    """How far a view has come: so many messages are done, and one is open."""
+
+    done: int = 0
+    role: Role | None = None
+    results: tuple[Block, ...] = ()
+    others: tuple[Block, ...] = ()
+
+
+def project(
+    snapshot: Sequence[Entry], plan: Plan = EMPTY, *, profile: ModelProfile, **around: Unpack[Around]
+) -> ModelRequest:
+    """Make the request that a plan shows of a snapshot: what a ``Projector`` makes that is begun afresh.
+
+    The same arguments always give the same bytes. A tool call whose result is missing at the end of the
+    snapshot is the caller's to complete first; ``validate`` refuses such a request.
+
+    Args:
+        snapshot: The ledger, from position 0.
+        plan: How its entries are shown.
+        profile: The model's; its name goes into the request, its cache rules say where breakpoints stand.
+        around: The rest of the request; at most 8,192 tokens are to be written where it does not say otherwise.
+    """
+    return Projector(profile=profile, **around).project(snapshot, plan)
 
 
 class Projector:
     """Projects one run, call after call. Not for several tasks at once; one per run.
 
-    As long as the plan is the same object, only the entries that are new since the last call are looked at.
-    A changed plan rebuilds the view, which costs what the view is long, never what the record is.
+    As long as the plan is the same object, only the entries that are new since the last call are looked at. A changed
+    plan shows anew what it shows otherwise and what follows that, which costs what the view is long, never what the
+    record is.
     """
 
-    def __init__(
-        self,
-        *,
-        profile: ModelProfile,
-        system: Sequence[Block] = (),
-        tools: Sequence[ToolSchema] = (),
-        max_tokens: int = 8192,
-        options: Json | None = None,
-        betas: Sequence[str] = (),
-    ) -> None:
-        self._profile = profile
-        self._head = bool(system or tools)
-        self._frame = ModelRequest(
+    def __init__(self, *, profile: ModelProfile, **around: Unpack[Around]) -> None:
+        """Begin a run; the arguments are those of ``project``."""
+        system, tools = tuple(around.get("system", ())), tuple(around.get("tools", ()))
+        self._request = ModelRequest(
             model=profile.name,
             messages=(),
-            system=tuple(system),
-            tools=tuple(tools),
-            max_tokens=max_tokens,
-            options=options or {},
-            betas=tuple(betas),
+            system=system,
+            tools=tools,
+            max_tokens=around.get("max_tokens", 8192),
+            options=around.get("options") or {},
+            betas=tuple(around.get("betas", ())),
         )
-        self._view: View | None = None
+        self._cache = profile.cache
+        self._head = bool(system or tools)
+        # Only the provider signs reasoning, and it takes back only what it signed.
+        self._signed = canonical_name(profile.name).startswith("claude")
+        self._plan: Plan | None = None
+        self._position = 0  # entries below are in the view
+        self._done: list[Message] = []  # messages that no later entry can change
+        self._last: list[int] = []  # for each of them, and for the open one, the last position in it
+        self._role: Role | None = None
+        self._results: list[Block] = []  # results come first in a user message, whatever arrived in between
+        self._others: list[Block] = []
+        self._ends: list[_Open] = []  # behind each cover
+        self._restated: tuple[Block, ...] = ()  # what a provider's summary covers and stays in view verbatim
+        self._restated_at = -1
+        self._verbatim: dict[int, tuple[Block, ...]] = {}  # of entries that nothing covers
+        self._known = 0  # entries below have their blocks in ``_blocks``
         self._blocks = EntryBlocks()
-        self._known = 0  # entries whose blocks are in there
-        self._recorder = _Recorder(self._frame, self._blocks)
+        self._recorder = _Recorder(self._request, self._blocks)
 
     def project(self, snapshot: Sequence[Entry], plan: Plan = EMPTY) -> ModelRequest:
-        """Make the request that the plan shows of the snapshot; equal to ``project``'s, byte for byte.
+        """Make the request that the plan shows of the snapshot.
 
         Args:
-            snapshot: The ledger; not shorter than at the last call with the same plan.
+            snapshot: The ledger.
             plan: How its entries are shown.
         """
-        view = self._view
-        if view is None or view.plan is not plan or view.position > len(snapshot):
-            earlier, view = view, View(plan, profile=self._profile)
-            view.add_covered(snapshot, like=earlier)
-            self._view = view
-        if view.position < len(snapshot):
-            view.add(snapshot, view.position)
+        if plan is not self._plan or self._position > len(snapshot):
+            self._begin(snapshot, plan)
+        for entry in snapshot[self._position :]:
+            self._add(entry.role, self._shown(entry, plan), entry.position)
+            if entry.position == self._restated_at:
+                self._others.extend(self._restated)
+        self._position = len(snapshot)
         if self._known < len(snapshot):
             self._blocks.add(snapshot[self._known :])
             self._known = len(snapshot)
-        messages = view.messages()
-        points = view.breakpoints(messages, self._profile, head=self._head)
-        return msgspec.structs.replace(self._frame, messages=messages, breakpoints=points)
+        messages = tuple(self._done) if self._role is None else (*self._done, self._open())
+        return msgspec.structs.replace(self._request, messages=messages, breakpoints=self._breakpoints(messages, plan))
 
-    def record(
-        self,
-        request: ModelRequest,
-        *,
-        run_id: str,
-        call: int,
-        iteration: int,
-        position: int,
-        at: float,
-        prompt_estimate: int = 0,
-        expected_tokens: int = 0,
-        server: str = "",
-    ) -> ModelCalled:
+    def record(self, request: ModelRequest, *, call: int, **fields: Any) -> ModelCalled:
         """Write a request that is about to be sent as a record, without repeating what the last one said.
 
         The record's body names the blocks that the ledger holds. It has no cache markers in it; where they stood is
@@ -93,122 +150,170 @@ class Projector:
 
         Args:
             request: One of this projector's requests.
-            run_id: The run.
             call: Number of the model call within the run, from 1; the next record refers to it.
-            iteration: The iteration.
-            position: Length of the ledger that the request was projected from.
-            at: Seconds since 1970.
-            prompt_estimate: Tokens that the prompt is estimated to have, by its characters.
-            expected_tokens: The same, corrected by what earlier prompts were billed for.
-            server: The address of the model's server; "" where it has none.
+            fields: The other fields of the record, such as ``run_id``.
         """
-        shared, digest, body = self._recorder.record(request, call)
-        return ModelCalled(
-            run_id=run_id,
-            call=call,
-            iteration=iteration,
-            model=request.model,
-            position=position,
-            digest=digest,
-            body=body,
-            at=at,
-            base_call=shared.base_call,
-            shared_messages=shared.messages,
-            shared_blocks=shared.blocks,
-            prompt_estimate=prompt_estimate,
-            expected_tokens=expected_tokens,
-            server=server,
-        )
+        return ModelCalled(call=call, model=request.model, **self._recorder.record(request, call), **fields)
+
+    # --- the messages -------------------------------------------------------------------------------------
+
+    def _begin(self, snapshot: Sequence[Entry], plan: Plan) -> None:
+        """Begin with what stands for stretches, and what is kept of them; as before as far as that is the same."""
+        before, self._plan = self._plan, plan
+        covers = plan.covers
+        same = 0
+        if before is not None and not any(c.restated_at >= 0 for c in (*covers[:1], *before.covers[:1])):
+            same = plan.covers_shared(before)
+        done, self._role, results, others = self._ends[same - 1] if same else _Open()
+        del self._ends[same:], self._done[done:], self._last[done:]
+        self._results, self._others = list(results), list(others)
+        if self._role is not None:
+            self._last.append(covers[same - 1].last)
+        self._restated, self._restated_at = (), -1
+        for cover in covers[same:]:
+            self._add_cover(snapshot, plan, cover)
+            self._ends.append(_Open(len(self._done), self._role, tuple(self._results), tuple(self._others)))
+        if before is None or plan.start != before.start or self._position > len(snapshot):
+            self._verbatim = {at: self._verbatim[at] for at in range(plan.start, len(snapshot)) if at in self._verbatim}
+        self._position = plan.start
+
+    def _add_cover(self, snapshot: Sequence[Entry], plan: Plan, cover: CoverRange) -> None:
+        if cover.restated_at >= 0:
+            # Nothing may come between the provider's block and what follows, so what stays is said again later.
+            self._add("assistant", sendable(cover.content), cover.last)
+            kept = [block for position in plan.kept(cover) for block in restated(snapshot[position])]
+            self._restated = sendable([Text(_RESTATED), *kept]) if kept else ()
+            self._restated_at = cover.restated_at
+            if cover.restated_at < plan.start:  # covered since, so it is said right behind
+                self._add("user", self._restated, cover.last)
+            return
+        for position in plan.kept(cover):
+            entry = snapshot[position]
+            shown = self._shown(entry, plan)
+            if entry.tool_call_id is None:
+                self._add(entry.role, words_of(shown), position)
+                continue
+            # A result stands behind its call, which is in one of the turns before it.
+            turns = (snapshot[at] for at in range(position - 1, -1, -1))
+            call = next(use for turn in turns for use in tool_uses(turn.content) if use.id == entry.tool_call_id)
+            self._add("assistant", sendable([call]), position)
+            self._add("user", shown, position)
+        if cover.content:
+            call_id = f"trail-{cover.first}-{cover.last}"
+            span = "–".join(map(str, dict.fromkeys(max(1, at) for at in cover.iterations)))
+            self._add("assistant", [ToolUse(call_id, FRAME, {"iterations": span})], cover.last)
+            self._add("user", sendable([ToolResult(call_id, text_of(cover.content))]), cover.last)
+
+    def _shown(self, entry: Entry, plan: Plan) -> Sequence[Block]:
+        """The blocks of an entry as the plan shows it; made once as long as it is shown as it stands."""
+        edit = plan.shown.get(entry.position)
+        blocks = None if edit is None else instead(entry, edit)
+        if blocks is None:
+            blocks = self._verbatim.get(entry.position)
+        if blocks is None:
+            blocks = self._verbatim[entry.position] = verbatim(entry, signed=self._signed)
+        if entry.role == "assistant" and (plan.removed_calls or entry.position < plan.thinking_from):
+            return remaining(blocks, plan.removed_calls, thinking=entry.position >= plan.thinking_from)
+        return blocks
+
+    def _add(self, role: Role, blocks: Sequence[Block], position: int) -> None:
+        if not blocks:
+            return
+        if role != self._role:
+            if self._role is not None:
+                self._done.append(self._open())
+                self._results, self._others = [], []
+            self._role = role
+            self._last.append(position)
+        self._last[-1] = position
+        for block in blocks:
+            (self._results if isinstance(block, ToolResult) else self._others).append(block)
+
+    def _open(self) -> Message:
+        assert self._role is not None
+        if len(self._results) > 1 and self._done:
+            # Results are in the ledger in the order in which they came in; shown, in the order of their calls.
+            asked = {use.id: place for place, use in enumerate(tool_uses(self._done[-1].content))}
+            self._results.sort(key=lambda block: asked.get(getattr(block, "tool_use_id", ""), len(asked)))
+        return Message(self._role, (*self._results, *self._others))
+
+    # --- the prompt cache ---------------------------------------------------------------------------------
+
+    def _breakpoints(self, messages: Sequence[Message], plan: Plan) -> tuple[Breakpoint, ...]:
+        """Where cache entries are written, the most valuable first while there is room for them.
+
+        The last message that is not held back, so that the next request finds this one. The plan's edge, so that
+        the next edit behind it finds what stands before. The static head, which other runs share. On the first
+        request after an edit the edge before it, which is where the cache still holds the prefix; later, where a
+        request adds more blocks than a lookup goes back, the message on which the request before it ended.
+        """
+        room, last = self._cache.breakpoints, len(messages) - 1
+        if not room or last < 0:
+            return ()
+        decided_now = self._position == plan.decided_at
+        if plan.held and decided_now:
+            last = self._message_before(plan.held, plan)
+        wanted: list[int | None] = [last]
+        if plan.edges:
+            wanted.append(self._message_before(plan.edges[-1], plan))
+        if self._head:
+            wanted.append(None)
+        if decided_now and len(plan.edges) > 1:
+            wanted.append(self._message_before(plan.edges[-2], plan))
+        # The message on which the request before this one ended, where that is further back than a lookup goes.
+        ended = last - 2
+        if decided_now and plan.held_before:
+            ended = self._message_before(plan.held_before, plan)
+        if sum([len(message.content) for message in messages[ended + 1 :]]) >= self._cache.lookback_blocks - 1:
+            wanted.append(ended)
+        places = list(dict.fromkeys(place for place in wanted if place is None or place >= 0))[:room]
+        return tuple(Breakpoint(place) for place in sorted(places, key=lambda p: -1 if p is None else p))
+
+    def _message_before(self, edge: int, plan: Plan) -> int:
+        """Index of the last message that ends before a position; -1 for none."""
+        index = bisect_left(self._last, edge) - 1
+        return 0 if index < 0 and plan.covers else index
 
 
 class _Recorder:
-    """Keeps the last recorded request, and a running hash after each of its blocks: an edit goes back to the last block
-    that it left alone, in the record as in the hash."""
+    """Keeps the last recorded request, and the hash in front of each of its messages: what an edit left alone is
+    neither recorded nor hashed again."""
 
     def __init__(self, frame: ModelRequest, blocks: EntryBlocks) -> None:
         self._blocks = blocks
-        outer: Json = {**encode_request(frame), "messages": [], BREAKPOINTS: []}
-        if frame.betas:
-            outer["betas"] = list(frame.betas)
+        outer: Json = {**encode_request(frame), **({"betas": list(frame.betas)} if frame.betas else {})}
         self._outer: Json = {name: value for name, value in outer.items() if name not in ("messages", BREAKPOINTS)}
         before: Json = {name: value for name, value in self._outer.items() if name < "messages"}
+        self._after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
         opening = canonical_json(before)[:-1] + (b"," if before else b"") + b'"messages":['
-        self._opening = blake2b(opening, digest_size=16)
+        self._hashes = [blake2b(opening, digest_size=16)]
         self._base: int | None = None
         self._messages: tuple[Message, ...] = ()
-        self._hashes: list[list[blake2b]] = []  # of each message: after its opening and so many of its blocks
 
-    def record(self, request: ModelRequest, call: int) -> tuple[_Shared, str, Json]:
-        messages = request.messages
-        shared, blocks = _shared(self._messages, messages)
+    def record(self, request: ModelRequest, call: int) -> dict[str, Any]:
+        """The digest of a request, its body without what the last one said, and how much of that it repeats."""
+        messages, points = request.messages, [{"message": at.message, "ttl": at.ttl} for at in request.breakpoints]
+        shared, blocks = equal_items(self._messages, messages), 0
+        if shared < min(len(self._messages), len(messages)) and self._messages[shared].role == messages[shared].role:
+            blocks = equal_items(self._messages[shared].content, messages[shared].content)
         del self._hashes[shared + 1 :]
-        if not blocks:
-            del self._hashes[shared:]
-        else:
-            del self._hashes[shared][blocks + 1 :]
-            self._hash_blocks(messages[shared], blocks)
-        for at in range(len(self._hashes), len(messages)):
-            opened = self._closed(messages, at)
-            opened.update(b',{"content":[' if at else b'{"content":[')
-            self._hashes.append([opened])
-            self._hash_blocks(messages[at], 0)
-        points = [_encode_point(point) for point in request.breakpoints]
-        after: Json = {name: value for name, value in self._outer.items() if name > "messages"}
-        whole = self._closed(messages, len(messages))
-        whole.update(b"]," + canonical_json({**after, BREAKPOINTS: points})[1:])
         tail: list[Json] = []
         for message in messages[shared:]:
+            found = self._hashes[-1].copy()
+            found.update((b"," if len(self._hashes) > 1 else b"") + canonical_json(encode_message(message)))
+            self._hashes.append(found)
             content = message.content if tail else message.content[blocks:]
             tail.append({"role": message.role, "content": self._blocks.encode(content)})
-        body = {**self._outer, "messages": tail, BREAKPOINTS: points}
-        found = _Shared(self._base if shared or blocks else None, shared, blocks)
-        self._base, self._messages = call, messages
-        return found, whole.hexdigest(), body
-
-    def _hash_blocks(self, message: Message, known: int) -> None:
-        hashes = self._hashes[-1]
-        for block in message.content[known:]:
-            found = hashes[-1].copy()
-            found.update((b"," if len(hashes) > 1 else b"") + canonical_json(encode_block(block)))
-            hashes.append(found)
-
-    def _closed(self, messages: Sequence[Message], count: int) -> blake2b:
-        """The hash after so many messages."""
-        if not count:
-            return self._opening.copy()
-        found = self._hashes[count - 1][-1].copy()
-        found.update(b'],"role":"' + messages[count - 1].role.encode() + b'"}')
-        return found
-
-
-class _Shared(msgspec.Struct, frozen=True):
-    """What a request has in common with one before it; see ``ModelCalled``."""
-
-    base_call: int | None
-    messages: int
-    blocks: int
-
-
-def _shared(old: tuple[Message, ...], new: tuple[Message, ...]) -> tuple[int, int]:
-    """How many leading messages are equal, and of the next one how many leading blocks."""
-    count = _equal(old, new)
-    if count < min(len(old), len(new)) and old[count].role == new[count].role:
-        return count, _equal(old[count].content, new[count].content)
-    return count, 0
-
-
-def _equal(old: Sequence[object], new: Sequence[object]) -> int:
-    """How many leading values are equal; identical objects cost nothing to compare."""
-    count = 0
-    for one, other in zip(old, new, strict=False):
-        if one is not other and one != other:
-            break
-        count += 1
-    return count
-
-
-def _encode_point(point: Breakpoint) -> Json:
-    return {"message": point.message, "ttl": point.ttl}
+        whole = self._hashes[-1].copy()
+        whole.update(b"]," + canonical_json({**self._after, BREAKPOINTS: points})[1:])
+        base, self._base, self._messages = self._base, call, messages
+        return {
+            "digest": whole.hexdigest(),
+            "body": {**self._outer, "messages": tail, BREAKPOINTS: points},
+            "base_call": base if shared or blocks else None,
+            "shared_messages": shared,
+            "shared_blocks": blocks,
+        }
 
 
 def sent_body(recorded: Json) -> Json:

@@ -1,4 +1,8 @@
-"""What the Messages API would refuse, checked before anything is sent. A violation is a bug of ours."""
+"""What the Messages API would refuse, checked before anything is sent. A violation is a bug of ours.
+
+Every rule about messages looks at one message and the one before it, so of a request that goes on where the last one
+ended only what is new is looked at.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from repertory.llm.messages import (
     Thinking,
     ToolResult,
     ToolUse,
+    equal_items,
 )
 from repertory.llm.model import ModelRequest, ToolSchema
 from repertory.llm.profiles import ModelProfile
@@ -25,8 +30,10 @@ from repertory.llm.profiles import ModelProfile
 MOST_BREAKPOINTS = 4
 _MOST_TOOLS = 10_000
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
-_OTHER = {"user": "assistant", "assistant": "user"}
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_THINKING = frozenset[type[Block]]({Thinking, RedactedThinking})
+_ROLES: dict[type[Block], str] = {ToolUse: "assistant", ToolResult: "user", Image: "user"}
+_ROLES |= dict.fromkeys(_THINKING, "assistant")
 
 
 def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None:
@@ -40,22 +47,47 @@ def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None
         InvalidRequest: It would be refused; the message names the rule and the place, such as
             ``messages[4].content[1]``.
     """
-    _check_sizes(request, profile)
-    _check_tools(request.tools)
-    for index, block in enumerate(request.system):
-        if not isinstance(block, Text | RawBlock):
-            _refuse(f"system[{index}]", f"must be text, got {type(block).__name__}")
-        _check_text(block, f"system[{index}]")
-    _check_roles(request.messages)
-    for index, message in enumerate(request.messages):
-        for at, block in enumerate(message.content):
-            _check_block(block, message.role, f"messages[{index}].content[{at}]")
-            if is_compaction(block) and (index or at):
-                _refuse(f"messages[{index}].content[{at}]", "a compaction block must be the first of all")
-        if message.role == "assistant" and isinstance(message.content[-1], Thinking | RedactedThinking):
-            _refuse(f"messages[{index}]", "an assistant's turn must not end with thinking")
-    _check_pairs(request.messages)
-    _check_breakpoints(request, profile)
+    Validator(profile).validate(request)
+
+
+class Validator:
+    """Checks the requests of one run as ``validate`` does; of each only what the last one did not hold."""
+
+    def __init__(self, profile: ModelProfile | None = None) -> None:
+        self._profile = profile
+        self._passed: ModelRequest | None = None  # the last request that broke no rule
+        self._calls: dict[str, tuple[int, int]] = {}  # where each call stands in it, by its id, in order
+
+    def validate(self, request: ModelRequest) -> None:
+        """Check a request; see ``validate``."""
+        passed, self._passed = self._passed, None
+        messages, calls = request.messages, self._calls
+        _check_sizes(request, self._profile)
+        if passed is None or request.system is not passed.system or request.tools is not passed.tools:
+            _check_tools(request.tools)
+            for at, block in enumerate(request.system):
+                if not isinstance(block, Text | RawBlock):
+                    _refuse(f"system[{at}]", f"must be text, got {type(block).__name__}")
+                _check_text(block, f"system[{at}]")
+        same = 0 if passed is None else equal_items(passed.messages, messages)
+        while calls and calls[next(reversed(calls))][0] >= same:
+            calls.popitem()
+        for index in range(same, len(messages)):
+            expected = _role_expected(messages, index)
+            if messages[index].role != expected:
+                _refuse(f"messages[{index}].role", f"roles alternate and begin with user; expected {expected}")
+            _check_message(messages[index], index, calls)
+        last = len(messages) - 1
+        if not messages:
+            _refuse("messages", "there must be at least one")
+        if messages[-1].role == "assistant":
+            # A turn that the server paused is sent back as it is; another would be a prefill, which new models refuse.
+            if not any(map(is_server_tool, messages[-1].content)):
+                _refuse(f"messages[{last}].role", "the last message must be the user's")
+            for call, at in _asked_in(last, calls).items():
+                _refuse(f"messages[{last}].content[{at}]", f"call {call!r} has no result")
+        _check_breakpoints(request, self._profile)
+        self._passed = request
 
 
 def _refuse(place: str, rule: str) -> NoReturn:
@@ -87,53 +119,68 @@ def _check_tools(tools: tuple[ToolSchema, ...]) -> None:
         seen.add(tool.name)
 
 
-def _check_roles(messages: tuple[Message, ...]) -> None:
-    if not messages:
-        _refuse("messages", "there must be at least one")
-    # A provider's summary stands first, at the head of the turn that followed it.
-    summarized = bool(messages[0].content) and is_compaction(messages[0].content[0])
-    first = messages[0].role if summarized else "user"
-    for index, message in enumerate(messages):
-        expected = first if index % 2 == 0 else _OTHER[first]
-        if message.role != expected:
-            _refuse(f"messages[{index}].role", f"roles alternate and begin with {first}; expected {expected}")
-        if not message.content:
-            _refuse(f"messages[{index}].content", "must not be empty")
-    last = messages[-1]
-    # A turn that the server paused is sent back as it is; any other would be a prefill, which new models refuse.
-    if last.role == "assistant" and not any(map(is_server_tool, last.content)):
-        _refuse(f"messages[{len(messages) - 1}].role", "the last message must be the user's")
+def _role_expected(messages: tuple[Message, ...], index: int) -> str:
+    message = messages[index]
+    if not index:
+        # A provider's summary stands first, at the head of the turn that followed it.
+        return message.role if message.content and is_compaction(message.content[0]) else "user"
+    return "user" if messages[index - 1].role == "assistant" else "assistant"
 
 
-def _check_block(block: Block, role: str, place: str) -> None:
-    match block:
-        case Text():
-            _check_text(block, place)
-        case Thinking() | RedactedThinking() | ToolUse() if role != "assistant":
-            _refuse(place, f"{type(block).__name__} belongs to the assistant")
-        case ToolUse():
+def _check_message(message: Message, index: int, calls: dict[str, tuple[int, int]]) -> None:
+    """Look at the blocks of a message.
+
+    Every call is answered in the next message, once, results first; every result answers a call.
+
+    Args:
+        message: The message.
+        index: Its place in the request.
+        calls: Where the calls before it stand; its own are added.
+    """
+    if not message.content:
+        _refuse(f"messages[{index}].content", "must not be empty")
+    asked = _asked_in(index - 1, calls)
+    results = 0  # so far
+    for at, block in enumerate(message.content):
+        if isinstance(block, Text) and block.text and not block.text[0].isspace():
+            continue  # most blocks
+        place = f"messages[{index}].content[{at}]"
+        if _ROLES.get(type(block), message.role) != message.role:
+            _refuse(place, f"{type(block).__name__} belongs to the {_ROLES[type(block)]}")
+        if isinstance(block, ToolUse):
             if not CALL_ID.fullmatch(block.id):
                 _refuse(f"{place}.id", f"{block.id!r} must be of a-z, A-Z, 0-9, _ and -")
             if not TOOL_NAME.fullmatch(block.name):
                 _refuse(f"{place}.name", f"{block.name!r} must be 1 to 128 of a-z, A-Z, 0-9, _ and -")
-        case ToolResult():
-            if role != "user":
-                _refuse(place, "ToolResult belongs to the user")
-            if not isinstance(block.content, str):
-                for at, part in enumerate(block.content):
-                    _check_text(part, f"{place}.content[{at}]")
-                    # An API rule: pictures cannot stand in a result that reports an error.
-                    if block.is_error and not isinstance(part, Text):
-                        _refuse(f"{place}.content[{at}]", "an error's content must be text")
-        case Image() if role != "user":
-            _refuse(place, "Image belongs to the user")
-        case RawBlock():
-            if not isinstance(block.raw.get("type"), str):
+            if block.id in calls:
+                _refuse(f"{place}.id", f"{block.id!r} was used before")
+            calls[block.id] = index, at
+        elif isinstance(block, ToolResult):
+            if results < at:
+                _refuse(place, "results must come first in their message")
+            results += 1
+            if asked.pop(block.tool_use_id, None) is None:
+                again = calls.get(block.tool_use_id, (-1, 0))[0] == index - 1
+                which = "which the message before did not ask for" if not again else "which there is already"
+                _refuse(place, f"{'a second ' * again}result of {block.tool_use_id!r}, {which}")
+            for number, part in enumerate(block.content if isinstance(block.content, tuple) else ()):
+                _check_text(part, f"{place}.content[{number}]")
+                if block.is_error and not isinstance(part, Text):
+                    _refuse(f"{place}.content[{number}]", "an error's content must be text")
+        elif isinstance(block, RawBlock):
+            kind = block.raw.get("type")
+            if not isinstance(kind, str):
                 _refuse(place, "has no type")
-            if role == "assistant" and block.raw["type"] in KNOWN_TYPES:
-                _refuse(place, f"a block of type {block.raw['type']!r} lacks a field")
-        case _:
-            pass
+            if message.role == "assistant" and kind in KNOWN_TYPES:
+                _refuse(place, f"a block of type {kind!r} lacks a field")
+            if kind == "compaction" and (index or at):
+                _refuse(place, "a compaction block must be the first of all")
+        else:
+            _check_text(block, place)
+    for call, at in asked.items():
+        _refuse(f"messages[{index - 1}].content[{at}]", f"call {call!r} has no result in the next message")
+    if message.role == "assistant" and type(message.content[-1]) in _THINKING:
+        _refuse(f"messages[{index}]", "an assistant's turn must not end with thinking")
 
 
 def _check_text(block: Block, place: str) -> None:
@@ -141,44 +188,15 @@ def _check_text(block: Block, place: str) -> None:
         _refuse(place, "text must not be blank")
 
 
-def _check_pairs(messages: tuple[Message, ...]) -> None:
-    """Every call is answered in the next message, once, results first; every result answers a call."""
-    seen: set[str] = set()
-    asked: dict[str, str] = {}
-    for index, message in enumerate(messages):
-        if message.role == "user":
-            _check_answers(message, asked, index)
-            asked = {}
-            continue
-        for at, block in enumerate(message.content):
-            if isinstance(block, ToolUse):
-                place = f"messages[{index}].content[{at}]"
-                if block.id in seen:
-                    _refuse(f"{place}.id", f"{block.id!r} was used before")
-                seen.add(block.id)
-                asked[block.id] = place
-    for call, place in asked.items():
-        _refuse(place, f"call {call!r} has no result")
-
-
-def _check_answers(message: Message, asked: dict[str, str], index: int) -> None:
-    answered: set[str] = set()
-    others = False
-    for at, block in enumerate(message.content):
-        place = f"messages[{index}].content[{at}]"
-        if not isinstance(block, ToolResult):
-            others = True
-            continue
-        if others:
-            _refuse(place, "results must come first in their message")
-        if block.tool_use_id not in asked:
-            _refuse(place, f"result of {block.tool_use_id!r}, which the message before did not ask for")
-        if block.tool_use_id in answered:
-            _refuse(place, f"a second result of {block.tool_use_id!r}")
-        answered.add(block.tool_use_id)
-    for call, place in asked.items():
-        if call not in answered:
-            _refuse(place, f"call {call!r} has no result in the next message")
+def _asked_in(index: int, calls: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """The calls of the last message that has any, if that is the one with this index, and their places in it."""
+    found: dict[str, int] = {}
+    for call in reversed(calls):
+        message, at = calls[call]
+        if message != index:
+            break
+        found[call] = at
+    return found
 
 
 def _check_breakpoints(request: ModelRequest, profile: ModelProfile | None) -> None:
@@ -195,12 +213,8 @@ def _check_breakpoints(request: ModelRequest, profile: ModelProfile | None) -> N
             _refuse(f"breakpoints[{index}]", "there is no static head to mark")
         if place >= len(request.messages):
             _refuse(f"breakpoints[{index}]", f"message {place} does not exist")
-        if place >= 0 and not any(_markable(block) for block in request.messages[place].content):
+        if place >= 0 and _THINKING.issuperset(map(type, request.messages[place].content)):
             _refuse(f"breakpoints[{index}]", f"message {place} has no block that can carry a marker")
         if point.ttl == "1h" and short:
             _refuse(f"breakpoints[{index}]", "a 1-hour marker must not follow a 5-minute one")
         before, short = place, short or point.ttl == "5m"
-
-
-def _markable(block: Block) -> bool:
-    return not isinstance(block, Thinking | RedactedThinking)

@@ -210,6 +210,14 @@ def tool_uses(content: Sequence[Block]) -> tuple[ToolUse, ...]:
     return tuple(block for block in content if isinstance(block, ToolUse))
 
 
+def equal_items(old: tuple[Any, ...], new: tuple[Any, ...]) -> int:
+    """How many leading items of two tuples are equal; identical ones cost next to nothing to compare."""
+    count = min(len(old), len(new))
+    if old[:count] == new[:count]:
+        return count
+    return next(at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one is not other and one != other)
+
+
 _json = msgspec.json.Encoder(order="sorted")
 
 
