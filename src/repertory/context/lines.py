@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
 
 from repertory.context.cutting import clip, safe_cut
 
@@ -38,12 +37,8 @@ _TROUBLE = re.compile(
 
 def names_in(line: str) -> set[str]:
     """The names in a line: paths, identifiers, numbers of three digits or more."""
-    return {name for name in set(_NAME.findall(line)) if _is_name(name)}
-
-
-@lru_cache(1 << 16)  # words come again and again: looking one up takes a fifth of the time
-def _is_name(word: str) -> bool:
-    return len(word) > 2 and (word.isdigit() or _MADE.search(word) is not None)
+    words = set(_NAME.findall(line))  # they come again and again
+    return {name for name in words if len(name) > 2 and (name.isdigit() or _MADE.search(name))}
 
 
 def tells_trouble(line: str) -> bool:

@@ -187,6 +187,18 @@ def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
     ]
 
 
+@lru_cache(1_000)  # they are asked for several times an iteration
+def _rules_of(
+    named: ResultPolicy | None, of_all: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
+) -> ResultRules:
+    said = {name: value for name, value in _fields(merge_policies(named, of_all)) if value is not None}
+    if cap_chars and not {"cap_tokens", "cap_chars"} & said.keys():
+        said["cap_chars"] = cap_chars
+    if not expiration:
+        said["expiration_mode"] = "none"
+    return ResultRules(**said, retrieval=retrieval)
+
+
 class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How the view of an agent is kept small. ``context=None`` on an agent means a plain loop instead.
 
@@ -260,13 +272,8 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def rules(self, tool: str | None) -> ResultRules:
         """What holds for one tool's results, all layers merged."""
-        policy = self.said_of(tool)
-        said = {name: value for name, value in _fields(policy) if value is not None}
-        if self.rhythm == "strict" and self.strict_chars and not {"cap_tokens", "cap_chars"} & said.keys():
-            said["cap_chars"] = self.strict_chars
-        if not self.expiration:
-            said["expiration_mode"] = "none"
-        return ResultRules(**said, retrieval=self.retrieval)
+        cap_chars = self.strict_chars if self.rhythm == "strict" else 0
+        return _rules_of(self.tools.get(tool or ""), self.results, cap_chars, self.expiration, self.retrieval)
 
     @property
     def expires(self) -> bool:

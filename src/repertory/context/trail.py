@@ -66,6 +66,7 @@ class Trail:
         self._gists: Mapping[int, str] = {}
         self._gist_positions = frozenset[int]()  # the mapping may grow
         self._covers: Sequence[CoverRange] = ()
+        self._cover_lines: dict[int, tuple[CoverRange, set[str]]] = {}
         self.position = 0
 
     def follow(self, covers: Sequence[CoverRange], start: int, snapshot: Sequence[Entry]) -> None:
@@ -94,7 +95,13 @@ class Trail:
         """Begin behind the covers, knowing what is known there."""
         if self.position > start:
             self._vocabulary, self._read = Vocabulary(), 0
-        self._standing = {line.strip() for cover in self._covers for line in text_of(cover.content).splitlines()[1:]}
+        known = self._cover_lines  # by identity: most covers stay what they were, and their texts are long
+        self._cover_lines = {
+            id(cover): known.get(id(cover))
+            or (cover, {line.strip() for line in text_of(cover.content).splitlines()[1:]})
+            for cover in self._covers
+        }
+        self._standing = set[str]().union(*(lines for _, lines in self._cover_lines.values()))
         self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
         self.position = start
         first = snapshot[start].iteration if start < len(snapshot) else 0

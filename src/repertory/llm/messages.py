@@ -194,15 +194,18 @@ def encode_message(message: Message) -> Json:
 
 def text_of(content: Block | str | Sequence[Block]) -> str:
     """The words in a block, a content list or a tool result, joined by newlines; no thinking, no images."""
+    if isinstance(content, ToolResult):
+        content = content.content
     if isinstance(content, str):
         return content
     if isinstance(content, Text):
         return content.text
-    if isinstance(content, ToolResult):
-        return text_of(content.content)
-    if isinstance(content, Sequence):
-        return "\n".join(part for part in (text_of(block) for block in content) if part)
-    return ""
+    parts: list[str] = []
+    for block in content if isinstance(content, tuple | list) else ():
+        part = block.text if isinstance(block, Text) else text_of(block) if isinstance(block, ToolResult) else ""
+        if part:
+            parts.append(part)
+    return "\n".join(parts)
 
 
 def tool_uses(content: Sequence[Block]) -> tuple[ToolUse, ...]:

@@ -68,13 +68,14 @@ def encode_json(value: Any) -> str:
 
 
 def _check_finite(value: Any) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{value} is not a JSON number")
-    elif isinstance(value, dict | list | tuple):
-        inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
-        for each in inner:
-            _check_finite(each)
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, float):
+            if not math.isfinite(each):
+                raise ValueError(f"{each} is not a JSON number")
+        elif isinstance(each, dict | list | tuple):
+            todo.extend(cast(Iterable[Any], each.values() if isinstance(each, dict) else each))
 
 
 def decode_json(text: Value) -> Any:
