@@ -240,7 +240,8 @@ class Caller:
             spans = entry.spans or ((0, len(text_of(entry.content))),)
             same["spans"] = tuple((start + shift, end + shift) for start, end in spans)
         same |= {"content": (ToolResult(use.id, told),), "iteration": iteration, "tool_call_id": use.id}
-        await self._keep(Draft(**{**same, "deduplicated_from": earlier.call_id}), "ok")
+        same["deduplicated_from"] = earlier.call_id
+        await self._keep(Draft(**same), "ok")
         return True
 
     async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
