@@ -32,7 +32,6 @@ from repertory.context.account import Account
 from repertory.context.edits import Editor
 from repertory.context.lines import Vocabulary, choose_lines
 from repertory.context.plan import CoverRange, Plan, RemoveResult, StubResult
-from repertory.context.projection import View
 from repertory.context.shaping import shape_result
 from repertory.context.tokens import Calibration
 from repertory.llm.estimate import estimate_tokens
@@ -46,7 +45,6 @@ from repertory.replay.meaning import OLD, Meter
 from repertory.replay.model import output_tokens, times_of
 from repertory.replay.needs import needs_of
 
-COMFORT = 100_000  # tokens, as of the known models; what ``r=0.05`` stands for has none of its own
 MEASURES = ("facts", "lines", "own_lines")
 COLUMNS = ("", "cost", "worst run", "facts", "lines", "own lines", "facts left", "lines left", "own lines left", "peak")
 
@@ -78,16 +76,12 @@ def repeating(found: Sequence[str], room: int, vocabulary: Vocabulary, **_: obje
     return choose_lines(found, room, vocabulary)
 
 
-def _newest_edge_alone(points: Callable[..., Any]) -> Callable[..., Any]:
-    def breakpoints(view: View, *args: Any, **options: Any) -> Any:
-        whole = view.plan
-        view.plan = msgspec.structs.replace(whole, edges=whole.edges[-1:])
-        try:
-            return points(view, *args, **options)
-        finally:
-            view.plan = whole
+_BREAKPOINTS = Projector._breakpoints
 
-    return breakpoints
+
+def newest_edge_alone(projector: Projector, messages: Any, plan: Plan) -> Any:
+    """Set breakpoints as if the edge had always been where it is."""
+    return _BREAKPOINTS(projector, messages, msgspec.structs.replace(plan, edges=plan.edges[-1:]))
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -106,9 +100,10 @@ VARIANTS = (
     Variant("nothing shown once", {"show_once": False}),
     Variant("files shown once like other results", {}, ((planning, "_FILE", 0),)),
     Variant("folds before they are owed", {"patience": 0.0}),
+    Variant("no fold ahead of the savings", {}, ((planning, "_SOON", 0.0),)),
     Variant("folds before they are earned", {}, ((Account, "bank", property(lambda _: 1e12, lambda *_: None)),)),
     Variant("a tenth of long results", {}, ((trail, "SHARE", 0.1),)),
-    Variant("three tenths of long results", {}, ((trail, "SHARE", 0.3),)),
+    Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
     Variant("lines with the agent's names count no more", {}, ((Vocabulary, "is_used", lambda *_: False),)),
@@ -118,7 +113,7 @@ VARIANTS = (
     Variant("standing lines said again", {}, ((trail, "choose_lines", repeating),)),
     Variant("nothing superseded", {}, ((Editor, "supersede", lambda *_: []),)),
     Variant("no comfort: only the window bounds the view", {"comfort_tokens": 0}),
-    Variant("no breakpoint at the old edge", {}, ((View, "breakpoints", _newest_edge_alone(View.breakpoints)),)),
+    Variant("no breakpoint at the old edge", {}, ((Projector, "_breakpoints", newest_edge_alone),)),
 )
 
 
@@ -151,7 +146,7 @@ def play(
     run: RecordedRun, *, model: str, variant: Variant, look: Callable[[Plan, ModelRequest], None] | None = None
 ) -> Played:
     """Take a run through planner and projector; ``look`` is called with each plan and its request."""
-    profile, policy = profile_named(model), ContextPolicy(**{"comfort_tokens": COMFORT, **variant.policy})
+    profile, policy = profile_named(model), ContextPolicy(**variant.policy)
     system = (Text(run.system),) if run.system else ()
     with taken_away(variant):
         planner = Planner(policy=policy, profile=profile, head_tokens=estimate_tokens(system) + 200)
