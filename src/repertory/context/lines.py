@@ -23,9 +23,10 @@ _GUTTER = re.compile(r"^[ \t]*\d+[ \t]*[→|:\t]")
 # A path part is at most 255 characters long, as file systems have it, and none begins inside a row of dots or dashes:
 # without both, 3,000 dots in a row take seconds.
 _NAME = re.compile(
+    r"(?=[~./\w\-@])(?:"  # said first, it spares two fifths of the time: most characters begin no name
     r"[A-Za-z_]\w*(?:[./:\-]\w+)*"
     r"|(?<![~./\-@])(?:[~./]{0,255}+(?:[\w.\-@]{1,255}+/)+|[~./]{0,255}\./)[\w.\-@]*"
-    r"|\d{3,}"
+    r"|\d{3,})"
 )
 _MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
 _PER_LINE = 5  # characters that a line costs beside its own: its indent and its end
