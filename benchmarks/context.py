@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, project
-from repertory.context.shaping import cite, shape_result
+from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, ResultPolicy, project
+from repertory.context.shaping import shape_result
 from repertory.context.tokens import Calibration
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
@@ -164,7 +164,10 @@ def main() -> int:
     whole = timed(lambda: project(snapshot, EMPTY, profile=profile, system=SYSTEM), 3)
     print(f"projecting the whole record anew, for comparison: {whole / 1000:.1f} ms")
     text = "The moon pulls the sea, and lib/tides_7.py counts how often. " * 500
-    print(f"a citation of {len(text):,} characters: {timed(lambda: cite(text, content_id='c-1')):.0f} µs")
+    cited = ResultPolicy(cite_on_arrival=True)
+    rules = ContextPolicy(results=cited).rules(None)
+    took = timed(lambda: shape_result(text, rules=rules, content_id="c-1"))
+    print(f"a citation of {len(text):,} characters: {took:.0f} µs")
     return 0 if kept else 1
 
 

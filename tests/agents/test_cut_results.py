@@ -43,7 +43,9 @@ async def test_a_stub_says_what_the_whole_was_and_where_it_came_from(durability:
             again = rp.Agent("clerk", tools=[list_reports], context=STRICT)
             await (await supervisor.resume(run.id, agent=again)).wait_result()
     first = text_of(model.requests[-1].messages[2].content)
-    assert first.startswith("[previously viewed: list_reports, iteration 1] 300 entries: 300 .txt reports/1990/")
+    head, _, words = first.partition("] ")
+    assert head.startswith("[previously viewed: list_reports, iteration 1; retrieve_content(")
+    assert words.startswith("300 entries: 300 .txt reports/1990/")
     last = text_of(model.requests[-1].messages[-1].content)
     assert "; https://harbour.example/1994; status: 200" in last, last[-300:]
 

@@ -35,7 +35,7 @@ async def test_a_listener_hears_what_becomes_of_each_message_in_order() -> None:
     added, compacted, expanded = of_first
     assert compacted.tokens_saved > 400
     assert compacted.turn == 4
-    assert compacted.reason == "older than the window of 2 iterations"
+    assert compacted.reason == "older than the window, or than the newest results"
     assert {(event.tool, event.tool_call_id) for event in of_first} == {("read_log", entries[2].tool_call_id)}
     assert heard[0].tool is None
     assert expanded.tokens_saved == -compacted.tokens_saved

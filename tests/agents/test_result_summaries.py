@@ -15,7 +15,7 @@ from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import OFFLINE, Prices
-from repertory.testing import FunctionModel
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 FREE = msgspec.structs.replace(
     OFFLINE, prices=(Prices(input=0, output=0, cache_read=0, cache_write=0, cache_write_1h=0),)
@@ -69,7 +69,7 @@ async def test_a_compacted_result_shows_the_summary_that_a_model_wrote_for_the_g
 async def test_whatever_goes_wrong_a_stub_is_shown_and_the_run_does_not_notice(answer: object) -> None:
     """No answer, no JSON, another field, nothing in it, too long."""
     shown, small, _ = await shown_after(answer)
-    assert shown.startswith("[previously viewed: read_log, iteration 1] ")
+    assert shown.startswith("[previously viewed: read_log, iteration 1; retrieve_content(")
     assert "day 1" in shown
     assert "Ships called" not in shown
     assert len(small.requests) >= 2  # it was given a second chance
@@ -216,18 +216,24 @@ async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
 @pytest.mark.parametrize(
     ("policy", "asked_in"),
     [
-        (msgspec.structs.replace(STRICT, summarize_tokens=800), [2, 4, 6]),
-        (rp.ContextPolicy(summarize_tokens=800), []),  # nothing has outgrown its share
-        (msgspec.structs.replace(STRICT, summarize_tokens=0, summarize_every=3), [3, 6]),
+        (rp.ContextPolicy(window=1, comfort_tokens=2_000, summarize_every=100), [4, 6]),
+        (rp.ContextPolicy(summarize_every=2), []),  # nothing has outgrown its share
+        (msgspec.structs.replace(STRICT, summarize_every=3), [3, 6]),
         (STRICT, []),
     ],
 )
 async def test_dense_work_is_summarized_more_often(policy: rp.ContextPolicy, asked_in: list[int]) -> None:
-    """A summary is due when the record has grown by so much, and after so many iterations in any case."""
-    reader = Reader(6, stop_at=99)
-    small = FunctionModel(lambda request: "GOAL: to read_log.", profile=FREE)
-    async with rp.open_supervisor(model=reader.model, summaries=small) as supervisor:
-        run = await supervisor.spawn(clerk(policy), "Read.")
+    """A summary is due when the record has grown by 25,000 tokens, and after so many iterations in any case."""
+
+    @rp.tool(effect="pure")
+    def read_year(year: int) -> str:
+        """Read the log of a whole year: 60,000 characters."""
+        return log_of(year) * 28
+
+    model = ScriptedModel([*(call("read_year", year=year) for year in range(1, 7)), "Done."])
+    small = FunctionModel(lambda request: "GOAL: to read_year.", profile=FREE)
+    async with rp.open_supervisor(model=model, summaries=small) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[read_year], context=policy), "Read.")
         await run.wait_result()
         await trio.testing.wait_all_tasks_blocked()
         calls = await supervisor.journal.read_model_calls(run.id)
@@ -249,27 +255,3 @@ async def test_a_summary_waits_until_savings_pay_for_it(days: int, asked: bool) 
         figures = run.statistics()
     assert bool(small.requests) == asked
     assert figures.cost_seen <= figures.cost_plain
-
-
-async def test_a_resumed_run_does_not_take_its_whole_record_for_new(tmp_path: Path) -> None:
-    """What has a summary is not dense work; the next one is due when as much has come again."""
-    small = FunctionModel(lambda request: "GOAL: to read_log.", profile=FREE)
-    policy = msgspec.structs.replace(STRICT, summarize_tokens=2_500, summarize_every=1_000)
-    path = tmp_path / "runs.db"
-    reader = Reader(6, stop_at=6)
-    async with rp.open_supervisor(
-        path, model=reader.model, summaries=small, drain_timeout=0.01, durability="process"
-    ) as supervisor:
-        run = await supervisor.spawn(clerk(policy), "Read.")
-        await reader.arrived.wait()
-        while not await supervisor.journal.read_summaries(run.id):
-            await trio.lowlevel.checkpoint()
-    before = len(small.requests)
-    assert before > 0
-    async with rp.open_supervisor(
-        path, model=Reader(1, stop_at=99, first=9).model, summaries=small, durability="process"
-    ) as supervisor:
-        resumed = await supervisor.resume(run.id, agent=clerk(policy))
-        await resumed.wait_result()
-        await trio.testing.wait_all_tasks_blocked()
-    assert len(small.requests) == before

@@ -10,7 +10,7 @@ import msgspec
 from context_histories import PICTURE, Story, profile
 
 from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner, ResultPolicy, apply
-from repertory.context.requests import expand, pin
+from repertory.context.decisions import expand, pin
 from repertory.context.tokens import Calibration
 from repertory.errors import ContextError, ContextOverflow
 from repertory.llm.messages import Block, Text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS, compact, on_compactor_failure
+from repertory.context.compactors import COMPACTORS, compact, on_compactor_failure, said_of
 
 
 def js(value: object) -> str:
@@ -50,7 +50,7 @@ CSV = "id,city,price\n1,Kiel,3\n2,Brest,4\n3,Genua,5\n"
     ("name", "text", "expected"),
     [
         ("search", SEARCH, ["9 search results", "Tides 0 https://sea.example/0", "more"]),
-        ("schema", SCHEMA, ["customer: 12 fields (field_0", "field_4, …)", "key id", "relations order, region"]),
+        ("schema", SCHEMA, ["customer: 12 fields; key id; relations order, region", "\n- field_0\n", "\n- field_11"]),
         ("rows", ROWS, ["40 rows; columns id, city, meta", "city=Town 0"]),
         ("rows", js([{"name": "buoy", "url": None}, {"name": "pier", "url": "/p"}]), ["2 rows; columns name, url"]),
         ("rows", CSV, ["table of 3 rows", "id,city,price", "2,Brest,4"]),
@@ -72,6 +72,22 @@ def test_each_kind_is_recognized_and_said_briefly(name: str, text: str, expected
     assert len(said) <= 500
     for part in expected:
         assert part in said
+
+
+def test_a_schema_keeps_what_its_fields_are() -> None:
+    """Types and descriptions stay, whichever way a schema is written; of several schemas those of the first fields."""
+    listed = {
+        "name": "ship",
+        "columns": [{"name": "imo", "data_type": "int", "comment": "her number"}, {"name": "flag"}],
+    }
+    keyed = {"title": "ship", "properties": {"imo": {"type": "integer", "description": "her number"}, "flag": "text"}}
+    assert compact(js(listed), 400) == "ship: 2 fields\n- imo int: her number\n- flag"
+    assert compact(js(keyed), 400) == "ship: 2 fields\n- imo integer: her number\n- flag text"
+    many = {"name": "log", "fields": [{"name": f"column_{n}", "type": "text"} for n in range(9)]}
+    both = compact(js([many, many]), 4_000)
+    assert both.count("log: 9 fields") == 2
+    assert both.count("- column_4 text") == 2
+    assert "column_5" not in both
 
 
 def test_a_snippet_of_a_search_result_is_short() -> None:
@@ -101,6 +117,14 @@ def test_a_compactor_that_is_named_but_does_not_match_says_nothing(name: str, by
         data = msgspec.json.decode(text) if text[0] in "{[" else None
         if not COMPACTORS[name].matches(text, data):
             assert compact(text, 300, **{by: name}) == compact(text, 300)
+
+
+def test_what_is_asked_for_is_what_the_policy_names() -> None:
+    """Not a built-in one that only fits, nor one that happens to be called like the tool."""
+    assert said_of(ROWS, 300, asked_for=True) is None
+    assert said_of(ROWS, 300, tool="rows", asked_for=True) is None
+    assert (said_of(ROWS, 300, name="rows", asked_for=True) or "").startswith("40 rows")
+    assert said_of("The sea is calm.", 300, name="rows", asked_for=True) is None
 
 
 @pytest.fixture
@@ -134,6 +158,8 @@ def test_an_application_adds_its_own() -> None:
     assert len(compact('{"tide": 3}', 40)) <= 40
     register_compactor(Tide())
     assert next(iter(COMPACTORS)) == "tide"
+    assert said_of('{"tide": 3}', 40, asked_for=True) is None
+    assert said_of('{"tide": 3}', 40, tool="tide", asked_for=True) == compact('{"tide": 3}', 40)
 
 
 class Broken:

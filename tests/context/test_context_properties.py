@@ -28,9 +28,9 @@ from repertory.context import (
     replay,
     validate,
 )
+from repertory.context.decisions import expand, pin
 from repertory.context.plan import CoverRange, DropThinking, HoldBack, RemoveResult, StubResult
 from repertory.context.policy import Rhythm
-from repertory.context.requests import expand
 from repertory.context.shaping import shape_result
 from repertory.errors import ContextError, ContextOverflow, InvalidRequest
 from repertory.llm.messages import Text, ToolResult, canonical_json, encode_message, text_of
@@ -371,8 +371,6 @@ def test_shaping_never_grows_nor_splits(text: str, cap: int, chars: int) -> None
         return
     assert shaped.content_id == "c-1"
     assert shaped.original_length == len(text)
-    assert shaped.citation is not None
-    assert shaped.citation.length == len(text)
     limit = min(limit for limit in (cap * 4, chars) if limit)
     head = shaped.content.split("[…", maxsplit=1)[0].rstrip("\n")
     assert text.startswith(head)
@@ -381,8 +379,6 @@ def test_shaping_never_grows_nor_splits(text: str, cap: int, chars: int) -> None
 
 def test_a_pin_by_the_caller_survives_everything() -> None:
     """An entry pinned while the run goes on stays verbatim under stubs, summaries and force."""
-    from repertory.context.requests import pin
-
     story = long_story(40)
     plan = apply(EMPTY, pin(story.snapshot(4), 2, iteration=2))
     words = text_of(story.entries[2].content)

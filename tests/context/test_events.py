@@ -9,7 +9,7 @@ import pytest
 from context_histories import Story, long_story, planned, profile
 
 from repertory.context import ContextPolicy, MessageEvent, ResultPolicy
-from repertory.context.events import events_of
+from repertory.context.lifecycle import events_of
 
 
 def events(story: Story, policy: ContextPolicy, **model: Any) -> list[MessageEvent]:
@@ -18,7 +18,7 @@ def events(story: Story, policy: ContextPolicy, **model: Any) -> list[MessageEve
         event
         for snapshot, outcome in planned(story, policy, profile(**model))
         for decision in outcome.decisions
-        for event in events_of(decision, snapshot, policy)
+        for event in events_of(decision, snapshot)
     ]
 
 
@@ -27,14 +27,13 @@ def strict(**options: Any) -> ContextPolicy:
     return ContextPolicy(rhythm="strict", strict_chars=0, **options)
 
 
-def test_in_strict_rhythm_a_stub_says_which_window_it_has_left() -> None:
-    """The window as its importance makes it, not the sentence about all policies."""
-    for importance, words in ((1.0, "window of 2 iterations"), (0.5, "window of 1 iteration"), (1.5, "3 iterations")):
-        heard = events(long_story(6), strict(window=2, results=ResultPolicy(importance=importance)))
-        assert heard
-        assert all(event.reason.startswith("older than the ") and event.reason.endswith(words) for event in heard)
-        assert {event.kind for event in heard} == {"compacted"}
-        assert all((event.tool, event.tool_call_id) == ("read", f"call_{event.position // 2}") for event in heard)
+def test_in_strict_rhythm_a_stub_says_why_just_this_one() -> None:
+    """Not the sentence about all policies."""
+    heard = events(long_story(6), strict(window=2))
+    assert heard
+    assert {event.reason for event in heard} == {"older than the window, or than the newest results"}
+    assert {event.kind for event in heard} == {"compacted"}
+    assert all((event.tool, event.tool_call_id) == ("read", f"call_{event.position // 2}") for event in heard)
 
 
 def test_in_strict_rhythm_a_log_says_what_it_stands_for() -> None:
@@ -73,11 +72,3 @@ def test_a_result_is_shown_in_as_many_requests_as_its_policy_says(turns: int, sh
     (expired, _) = [event for event in events(long_story(12), policy) if event.position == 2]
     assert (expired.kind, expired.turn) == ("expired", 2 + shown)
     assert expired.reason == f"expired after {shown} iteration{'s' * (shown > 1)}"
-
-
-def test_without_a_record_the_events_have_the_decisions_reason() -> None:
-    """Nothing is guessed."""
-    story = long_story(6)
-    for _, outcome in planned(story, strict(window=2), profile()):
-        for decision in outcome.decisions:
-            assert {event.reason for event in events_of(decision)} == {decision.reason}

@@ -20,10 +20,9 @@ from repertory.context import (
     project,
     validate,
 )
+from repertory.context.decisions import arithmetic_of, pin
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, RemoveResult, StubResult
-from repertory.context.pricing import Prospect, price_of
-from repertory.context.requests import pin
 from repertory.context.tokens import Calibration, measure
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
@@ -115,17 +114,18 @@ def test_the_decision_carries_the_arithmetic_that_the_bill_confirms() -> None:
 def test_the_price_of_an_edit_follows_the_published_formula() -> None:
     """Extra cost (w-r) x rewritten - r x cleared now, r x cleared saved at each later call; cliffs included."""
     model = profile(read=0.1)
-    price = price_of(model, Prospect(before=50_000, after=30_000, new=1_000, untouched=10_000))
-    assert price.rewritten == 20_000
+    plain = Calibration()
+    price = arithmetic_of(model, plain, before=50_000, after=30_000, new=1_000, untouched=10_000)
+    assert price.rewritten_tokens == 20_000
     assert price.saving_per_call == pytest.approx(20_000 * 0.3e-6)
     assert price.cost_now == pytest.approx((19_000 * (3.75 - 0.3) - 20_000 * 0.3) / 1e6)
-    cold = price_of(model, Prospect(before=50_000, after=30_000, new=1_000, untouched=10_000, cold=True))
+    cold = arithmetic_of(model, plain, before=50_000, after=30_000, new=1_000, untouched=10_000, cold=True)
     assert cold.cost_now == pytest.approx(-20_000 * 3.75e-6)
-    none = price_of(profile(cache=False), Prospect(before=50_000, after=30_000, new=1_000, untouched=0))
+    none = arithmetic_of(profile(cache=False), plain, before=50_000, after=30_000, new=1_000, untouched=0)
     assert none.cost_now == none.saving_per_call * -1 == pytest.approx(-20_000 * 3e-6)
     above = Prices(input=15.0, output=75.0, cache_read=1.5, cache_write=18.75, cache_write_1h=30.0, above=40_000)
     cliff = msgspec.structs.replace(model, prices=(*model.prices, above))
-    assert price_of(cliff, Prospect(before=50_000, after=30_000, new=0, untouched=0)).cost_now < price.cost_now
+    assert arithmetic_of(cliff, plain, before=50_000, after=30_000, untouched=0).cost_now < price.cost_now
 
 
 def test_without_a_prompt_cache_old_results_go_at_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.policy import ResultRules, merge_policies, most_aggressive
+from repertory.context.policy import ResultRules, expiring_together, merge_policies
 from repertory.errors import ConfigurationError
 
 
@@ -92,11 +92,31 @@ def test_layers_may_say_what_one_layer_may_not() -> None:
 
 
 def test_results_of_one_turn_expire_under_the_most_aggressive_setting() -> None:
-    """The earliest, the most thorough, the shortest; nothing where nothing expires."""
+    """The earliest, the most thorough, the shortest, for all of them; nothing where nothing expires."""
     gentle = ResultRules(expiration_mode="compact", expiration_turns=5, compact_length=400)
     harsh = ResultRules(expiration_mode="remove", expiration_turns=9, compact_length=100)
-    never = ResultRules()
-    both = most_aggressive([never, gentle, harsh])
-    assert (both.expiration_mode, both.expiration_turns, both.compact_length) == ("remove", 5, 100)
-    assert most_aggressive([gentle]).expiration_mode == "compact"
-    assert most_aggressive([never, never]) == never
+    never = ResultRules(importance=2.0)
+    for rules in expiring_together([never, gentle, harsh]):
+        assert (rules.expiration_mode, rules.expiration_turns, rules.compact_length) == ("remove", 5, 100)
+    assert [rules.expiration_mode for rules in expiring_together([gentle, never])] == ["compact", "compact"]
+    assert expiring_together([gentle, never])[1].importance == 2.0
+    assert expiring_together([never, never]) == [never, never]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "newest"), [("small", 7_500, 4), ("medium", 12_500, 6), ("large", 20_000, 10)]
+)
+def test_the_documents_budgets_go_by_their_names(name: str, tokens: int, newest: int) -> None:
+    """30,000, 50,000 and 80,000 bytes at four a token, in strict rhythm."""
+    policy = ContextPolicy.preset(name)
+    assert (policy.rhythm, policy.budget_tokens, policy.keep_recent) == ("strict", tokens, newest)
+    with pytest.raises(ConfigurationError, match="no context preset 'huge'; expected one of small, medium, large"):
+        ContextPolicy.preset("huge")
+
+
+def test_a_summary_is_as_long_as_its_stretch_deserves_unless_somebody_bounds_it() -> None:
+    """In strict rhythm by the documents' 500 tokens."""
+    assert ContextPolicy().summary_bound is None
+    assert ContextPolicy(rhythm="strict").summary_bound == 500
+    assert ContextPolicy(rhythm="strict", summary_tokens=900).summary_bound == 900
+    assert ContextPolicy(summary_tokens=900).summary_bound == 900

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from context_histories import long_story, profile
 
-from repertory.context import EMPTY, ContextPolicy, MessageEvent, ResultPolicy, apply, plan_next, project
-from repertory.context.events import added, events_of
-from repertory.context.requests import expand, pin
+from repertory.context import EMPTY, ContextPolicy, ResultPolicy, apply, plan_next, project
+from repertory.context.decisions import expand, pin
+from repertory.context.lifecycle import added, events_of
 from repertory.errors import ContextError
 from repertory.llm.messages import text_of
 from repertory.llm.profiles import ModelProfile
@@ -68,31 +68,15 @@ def test_every_edit_becomes_an_event() -> None:
     for _ in range(4):
         story.turn("words\n" * 300)
     outcome = plan_next(story.snapshot(), policy=policy, profile=NO_CACHE, iteration=14)
-    events = [e for d in outcome.decisions for e in events_of(d, story.snapshot(), policy)]
+    events = [e for d in outcome.decisions for e in events_of(d, story.snapshot())]
     assert {event.kind for event in events} >= {"covered"}
     assert all(event.turn == 14 and event.reason and event.saving_per_call > 0 for event in events)
     bare = ContextPolicy(tools=policy.tools, summaries=False, keep_recent=2)
     outcome = plan_next(story.snapshot(), policy=bare, profile=NO_CACHE, iteration=14)
-    kinds = [e.kind for d in outcome.decisions for e in events_of(d, story.snapshot(), bare)]
+    kinds = [e.kind for d in outcome.decisions for e in events_of(d, story.snapshot())]
     assert kinds[:2] == ["expired", "removed"]
     assert "compacted" in kinds
     shown = expand(story.snapshot(), outcome.plan, 2, iteration=15)
-    (event,) = events_of(shown)
+    (event,) = events_of(shown, story.snapshot())
     assert (event.kind, event.position, event.tokens_saved < 0) == ("expanded", 2, True)
-    assert events_of(pin(story.snapshot(), 2, iteration=3)) == []
-
-
-def test_a_listener_that_fails_cannot_break_the_run() -> None:
-    """Its error is handed to the caller to log, and later events still reach it."""
-    from repertory.context.events import notify
-
-    heard: list[int] = []
-
-    def listener(event: MessageEvent) -> None:
-        heard.append(event.position)
-        if event.position == 1:
-            raise RuntimeError("listener bug")
-
-    failed = notify(listener, added(long_story(2).entries))
-    assert heard == [0, 1, 2, 3, 4]
-    assert [(event.position, str(error)) for event, error in failed] == [(1, "listener bug")]
+    assert events_of(pin(story.snapshot(), 2, iteration=3), story.snapshot()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import msgspec
@@ -13,8 +14,16 @@ from hypothesis import strategies as st
 from repertory.context.cutting import Cut, cut, first_chars, kind_of_text, safe_cut
 from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.policy import ResultRules
-from repertory.context.shaping import cite, shape_result
-from repertory.context.stubs import gist_of, lines_stub, removal_of, stub_of, tool_text, words_asked_for
+from repertory.context.shaping import (
+    lines_stub,
+    removal_of,
+    shape_result,
+    stub_of,
+    superseded_stub,
+    tool_text,
+    viewed_stub,
+    words_asked_for,
+)
 from repertory.llm.messages import Text
 from repertory.record.entries import Retrieved
 
@@ -35,8 +44,6 @@ def test_a_medium_result_is_shown_whole_and_stored() -> None:
     """The model reads it whole once; the store has it for later."""
     shaped = shape_result(PROSE, rules=ResultRules(), content_id="c-1", tool="fetch", url="https://sea.example")
     assert (shaped.content, shaped.content_id, shaped.original_length) == (PROSE, "c-1", 0)
-    assert shaped.citation is not None
-    assert (shaped.citation.length, shaped.citation.url) == (len(PROSE), "https://sea.example")
 
 
 @pytest.mark.parametrize("text", [CODE, ROWS, LOG, TABLE, PROSE], ids=["code", "json", "log", "table", "prose"])
@@ -79,7 +86,11 @@ def test_the_missing_lines_are_named_exactly() -> None:
     found = cut(LOG, 1_000)
     assert found is not None
     lines = LOG.splitlines(keepends=True)
-    assert "".join(lines[found.first_line - 1 : found.last_line]) == LOG[len(found.head) : len(LOG) - len(found.tail)]
+    named = re.search(r"characters left out, lines (\d+)–(\d+) of 301 ", found.gap)
+    assert named is not None
+    missing = "".join(lines[int(named[1]) - 1 : int(named[2])])
+    assert missing == LOG[len(found.head) : len(LOG) - len(found.tail)]
+    assert len(missing) == found.omitted
 
 
 @given(st.text(alphabet="ae\u0301\u0308👩\u200d👧\ufe0f🏽x ", min_size=1, max_size=60), st.integers(0, 60))
@@ -164,55 +175,71 @@ def test_a_stub_of_a_result_that_was_cut_says_what_the_whole_was(
         spans=shaped.spans,
     )
     for length in (400, 120):
-        body = gist_of(entry, msgspec.structs.replace(made, compact_length=length))
-        assert body.startswith(said)
-        assert len(body) <= length
-        assert f"{len(text):,} characters" in stub_of(entry, made, "shortened", body).split("\n")[0]
-    asked = words_asked_for(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200), "")
-    assert text.startswith(asked)
+        line = viewed_stub(entry, msgspec.structs.replace(made, compact_length=length))
+        head, _, words = line.partition("] ")
+        assert head.startswith(f'[previously viewed: {tool}, iteration 1; retrieve_content(content_id="c-77aa77aa77")')
+        assert words.startswith(said)
+        assert "\n" not in line
+    assert f"{len(text):,} characters" in stub_of(entry, made, "shortened", "").split("\n")[0]
+    first = words_asked_for(entry, msgspec.structs.replace(made, compact_mode="first_chars", compact_length=200), "")
+    assert text.startswith(first)
+    assert len(first) > 100
 
 
 @pytest.mark.parametrize("rules", [{"cap_chars": 600}, {"cite_on_arrival": True}], ids=["capped", "cited"])
-def test_the_words_of_a_stub_are_the_results_own(rules: dict[str, int]) -> None:
+def test_the_words_of_a_cut_result_are_its_tools_own(rules: dict[str, int]) -> None:
     """Not those of the note around it: the tool, its parameter, the citation."""
     text = "the depth_gauge reads nothing of note here today. " * 100
     shaped = shape_result(text, rules=ResultRules(**rules), content_id="c-77aa77aa77", tool="fetch_page")  # type: ignore[arg-type]
     entry = Story().turn(str(shaped.content), tool="fetch_page")[1]
     entry = msgspec.structs.replace(entry, original_length=shaped.original_length, spans=shaped.spans)
-    for body in (tool_text(entry), gist_of(entry, ResultRules(compact_length=120))):
-        assert "depth_gauge" in body
-        assert not [name for name in ("retrieve_content", "content_id", "c-77aa77aa77", "fetch_page") if name in body]
+    own = tool_text(entry)
+    assert all(part in text for part in own.split("\n"))
+    assert "depth_gauge" in own
 
 
 def test_a_stub_says_where_the_result_came_from_in_one_line() -> None:
     """Under its head: the address first, then the facts; a retrieval names its source itself."""
     entry = Story().turn(PROSE)[1]
     entry = msgspec.structs.replace(entry, url="https://sea.example", facts={"status": 200, "kind": "tide"})
-    assert stub_of(entry, ResultRules(), "shortened", "what is left").split("\n")[1:] == [
-        "https://sea.example; status: 200; kind: tide",
-        "what is left",
-    ]
+    stub = stub_of(entry, ResultRules(), "shown once", "Calm.")
+    assert stub.split("\n")[1:] == ["https://sea.example; status: 200; kind: tide", "Calm."]
     entry = msgspec.structs.replace(entry, retrieved=Retrieved(positions=(1, 2, 3)))
-    assert stub_of(entry, ResultRules(), "shortened", "what is left").split("\n")[1:] == ["what is left"]
+    assert stub_of(entry, ResultRules(), "shortened", "Calm.").split("\n")[1:] == ["Calm."]
 
 
-def test_what_is_left_is_what_the_policy_asks_for() -> None:
-    """The beginning, or a model's words; else nothing is asked for, and the lines that tell most are left."""
-    entry = Story().turn(ROWS)[1]
+def test_what_remains_is_what_the_application_asks_for() -> None:
+    """The plug-in that it names where that fits, else what a model wrote; or the beginning; else nothing is asked."""
+    entry = Story().turn(ROWS, tool="rows")[1]
+    named = ResultRules(compactor="json", compact_length=60, compact_mode="summary")
+    assert words_asked_for(entry, named, "Written by a model.").startswith("list: 300 items")
+    misnamed = msgspec.structs.replace(named, compactor="log")
+    assert words_asked_for(entry, misnamed, "Written by a model.") == "Written by a model."
+    assert words_asked_for(entry, misnamed, "") == ""
+    assert ROWS.startswith(words_asked_for(entry, ResultRules(compact_length=60, compact_mode="first_chars"), ""))
     assert words_asked_for(entry, ResultRules(), "") == ""
-    assert words_asked_for(entry, ResultRules(compact_mode="summary"), "a model's words") == "a model's words"
-    asked = words_asked_for(entry, ResultRules(compact_mode="first_chars", compact_length=60), "")
-    assert asked
-    assert ROWS.startswith(asked)
 
 
 def test_a_head_line_is_short() -> None:
-    """It stands over every stub."""
+    """It stands over every stub, and names the way to the whole where the agent has a tool for it."""
     entry = msgspec.structs.replace(Story().turn(PROSE)[1], content_id="c-77aa77aa77", tool="read_log")
     head = stub_of(entry, ResultRules(), "shortened", "").split("\n")[0]
     expected = 'retrieve_content(content_id="c-77aa77aa77") shows the whole]'
     assert head == f"[shortened: read_log, iteration 1, {len(PROSE):,} characters; {expected}"
-    assert stub_of(entry, ResultRules(retrieval=False), "shortened", "") == head.partition(";")[0] + "]"
+    bare = stub_of(entry, ResultRules(retrieval=False), "shortened", "")
+    assert bare == head.partition(";")[0] + "]"
+    entry = msgspec.structs.replace(entry, content_id=None)
+    assert "; context_retrieve(iteration=1) shows the whole]" in stub_of(entry, ResultRules(), "cut", "")
+    assert removal_of(entry, ResultRules(retrieval=False)) == "[expired: read_log, iteration 1]"
+    told = superseded_stub(entry, msgspec.structs.replace(entry, iteration=9))
+    assert told == "[superseded: read_log, iteration 1; called again with the same arguments in iteration 9]"
+
+
+def test_a_stub_of_lines_says_how_many_they_are() -> None:
+    """Not where it has them all."""
+    entry = Story().turn(LOG)[1]
+    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], 9).endswith("\n2 of 9 lines:\nb\nd")
+    assert lines_stub(entry, ResultRules(), "shown once", ["b", "d"], 2).endswith("]\nb\nd")
 
 
 def test_what_is_pinned_is_never_cut() -> None:
@@ -223,7 +250,8 @@ def test_what_is_pinned_is_never_cut() -> None:
 
 def test_a_citation_of_a_short_text_holds_all_of_it() -> None:
     """Nothing is announced as missing that is there."""
-    assert cite("short", content_id="c-1").location == "this is all of it"
+    shaped = shape_result("short " * 5, rules=ResultRules(cite_over=5, cite_on_arrival=True), content_id="c-1")
+    assert "[this is all of it; retrieve_content" in str(shaped.content)
 
 
 def test_a_stub_keeps_what_is_likely_to_be_needed_again() -> None:

@@ -18,7 +18,7 @@ from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, Sum
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
 from repertory.context import EMPTY, MessageEvent, Plan
-from repertory.context.events import added, notify
+from repertory.context.lifecycle import added
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
 from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
@@ -211,9 +211,12 @@ class LiveRun:
             return
         named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
         for listener in self.listeners:
-            for event, error in notify(listener, named):
-                self.listener_errors += 1
-                log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
+            for event in named:
+                try:
+                    listener(event)
+                except Exception as error:  # noqa: BLE001 - an application's callback can never break the run
+                    self.listener_errors += 1
+                    log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
 
     def tell_added(self) -> None:
         """Tell the listeners of the entries that have come since."""

@@ -9,9 +9,9 @@ import msgspec
 from repertory.agents.events import ContextEdited, to_record
 from repertory.agents.live import LiveRun
 from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
-from repertory.context.events import events_of, retrieved
+from repertory.context.decisions import expand, pin
+from repertory.context.lifecycle import events_of, retrieved
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
-from repertory.context.requests import expand, pin
 from repertory.errors import ContextError
 from repertory.record import Entry, Snapshot
 from repertory.record.records import DecisionMade, Record
@@ -91,7 +91,7 @@ class PlanEdits:
         )
         self._records.append(to_record(event))
         live.show(event)
-        live.tell(events_of(decision, live.ledger.snapshot(), self._policy))
+        live.tell(events_of(decision, live.ledger.snapshot()))
 
     def records(self) -> list[Record]:
         """What was taken since the last time, for the journal."""

@@ -16,6 +16,7 @@ from repertory.actors import ActorRef
 from repertory.agents.events import SummaryRefused, SummaryTaken
 from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Planner
+from repertory.context.shaping import words_of_plug_in
 from repertory.context.tokens import text_tokens
 from repertory.llm.messages import Message, text_of, tool_uses
 from repertory.llm.model import ModelRequest
@@ -30,6 +31,7 @@ from repertory.summarizer import (
     SummaryReady,
 )
 from repertory.summarizer.messages import EXTRACTIVE, PROVIDER
+from repertory.summarizer.stretches import deserved_tokens
 
 SummarizerAnswer: TypeAlias = SummaryReady | SummaryFailed | ResultSummarized | ResultNotSummarized
 
@@ -98,7 +100,7 @@ class SummaryRequests:
         self._ask_for_results(policy, snapshot[self._looked :], iteration)
         self._looked = len(snapshot)
         strict = policy.rhythm == "strict"
-        if only_results or not policy.summaries or not self._is_due(policy, iteration, size - self._asked_at):
+        if only_results or not policy.summaries or not self._is_due(policy, iteration, size):
             return
         newest, self._asked_at = self._newest, size
         upto = len(snapshot) if strict else live.plan.start  # else it takes the place of the trail
@@ -110,7 +112,7 @@ class SummaryRequests:
                 upto=upto,
                 previous=text_of(newest.content) if newest else "",
                 previous_upto=newest.last + 1 if newest else 0,
-                tokens=policy.summary_tokens if strict else None,
+                tokens=policy.summary_bound,
                 retrieval=policy.retrieval,
                 fallback=strict,  # else what stands in view already says more than the program could
                 iteration=iteration,
@@ -118,19 +120,18 @@ class SummaryRequests:
             )
         )
 
-    def _is_due(self, policy: ContextPolicy, iteration: int, new: int) -> bool:
+    def _is_due(self, policy: ContextPolicy, iteration: int, size: int) -> bool:
         """Whether it is time for a summary, by the interval or by so many new tokens, somebody writes it, and it can be
         paid: not as long as an earlier one waits to be shown, or as the savings so far are too small."""
-        strict, every, dense = policy.rhythm == "strict", policy.summarize_every, policy.summarize_tokens
-        if dense is None:
-            dense = 0 if strict else _DENSE
-        if not every or (iteration % every and not 0 < dense <= new):
+        strict, every, new = policy.rhythm == "strict", policy.summarize_every, size - self._asked_at
+        if not every or (iteration % every and (strict or new < _DENSE)):
             return False
         if not strict and not (self._live.summary_models and self._has_long_trail(policy)):
             return False
-        price = self._live.summary_price(new, policy.summary_tokens)
+        written = policy.summary_bound or deserved_tokens(size - self._head)
+        price = self._live.summary_price(new, written)
         waits = price and any(summary.strategy != EXTRACTIVE for summary in self.ready)
-        return self.planner is None or (not waits and self.planner.affords(price))
+        return self.planner is None or (not waits and self.planner.affords(price, written=written))
 
     def _has_long_trail(self, policy: ContextPolicy) -> bool:
         """Whether what stands for older stretches is about to outgrow its share, and has no summary yet."""
@@ -147,8 +148,8 @@ class SummaryRequests:
             if entry.tool is None or rules.compact_mode != "summary" or entry.retrieved is not None:
                 continue
             text = text_of(entry.content)
-            if (entry.original_length or len(text)) <= 2 * rules.compact_length:
-                continue  # hardly longer than its summary
+            if (entry.original_length or len(text)) <= 2 * rules.compact_length or words_of_plug_in(entry, rules):
+                continue  # hardly longer than its summary, or a plug-in for it says what it was
             self._live.ask_summarizer(
                 SummarizeResult(
                     run_id=self._live.run_id,

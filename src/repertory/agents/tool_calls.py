@@ -21,7 +21,7 @@ from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStart
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
-from repertory.context.shaping import Shaped, how_to_get, shape_result
+from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger, Snapshot
@@ -402,7 +402,7 @@ class Caller:
         if not whole or (entry.iteration < recent and entry.position not in plan.pins):
             return ""
         size = f"{length:,} of {entry.original_length:,}" if entry.original_length else f"{length:,}"
-        cited = how_to_get(entry.content_id, retrieval=self._policy.retrieval) if entry.content_id else ""
+        cited = whole_of(entry, self._policy.rules(entry.tool)) if entry.content_id else ""
         return (
             f"[already called in iteration {earlier.iteration} with the same arguments; that result ({size} "
             f"characters, call {earlier.call_id}) stands above, unchanged{cited}]"

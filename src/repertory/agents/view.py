@@ -21,7 +21,7 @@ from repertory.agents.prompt_limits import PromptLimits
 from repertory.agents.summary_requests import SummaryRequests
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.context.binding import swap_in
-from repertory.context.requests import priced
+from repertory.context.decisions import priced
 from repertory.context.tokens import Calibration
 from repertory.context.validation import Validator
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from repertory.context.compactors import Compactor, register_compactor
 from repertory.context.decisions import Arithmetic, Decision, apply, decode_decision, encode_decision, replay
-from repertory.context.events import LifecycleKind, MessageEvent
-from repertory.context.listing import ViewEntry, list_view
+from repertory.context.lifecycle import LifecycleKind, MessageEvent, ViewEntry, list_view
 from repertory.context.plan import EMPTY, Plan
 from repertory.context.planner import Outcome, Planner, plan_next
 from repertory.context.policy import ContextPolicy, ResultPolicy

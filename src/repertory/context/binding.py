@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from repertory.context.account import Account
-from repertory.context.decisions import Arithmetic, Decision, apply
+from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, Plan
 from repertory.context.policy import ContextPolicy
-from repertory.context.pricing import Prospect, price_of
 from repertory.context.tokens import Calibration, measure
 from repertory.context.trail import is_talk
 from repertory.llm.profiles import ModelProfile
@@ -148,32 +147,19 @@ def swap_in(
     before, after = measure(snapshot, plan), measure(snapshot, apply(plan, bare))
     if after >= before:
         return None
-    new = sum(entry.tokens for entry in snapshot[upto:])
-    price = price_of(
-        profile,
-        Prospect(
-            before=calibration.real_tokens(head_tokens + before),
-            after=calibration.real_tokens(head_tokens + after),
-            new=round(new * calibration.factor),
-            untouched=round(head_tokens * calibration.factor),
-            cold=cold,
-        ),
-    )
-    return Decision(
-        kind="provider",
+    return msgspec.structs.replace(
+        bare,
         reason="the provider's summary is ready",
-        iteration=iteration,
-        position=len(snapshot),
-        edits=(cover,),
         edge=upto,
-        arithmetic=Arithmetic(
-            cleared_tokens=before - after,
-            rewritten_tokens=price.rewritten,
-            cost_now=price.cost_now,
-            saving_per_call=price.saving_per_call,
-            expected_calls=float(iteration),
-            prompt_before=calibration.real_tokens(head_tokens + before),
-            prompt_after=calibration.real_tokens(head_tokens + after),
+        arithmetic=arithmetic_of(
+            profile,
+            calibration,
+            before=head_tokens + before,
+            after=head_tokens + after,
+            untouched=head_tokens,
+            new=sum(entry.tokens for entry in snapshot[upto:]),
+            cold=cold,
+            calls=iteration,
         ),
     )
 

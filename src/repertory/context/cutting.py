@@ -10,6 +10,9 @@ import msgspec
 
 TextKind: TypeAlias = Literal["json", "code", "table", "log", "prose"]
 
+LOOKED_AT = 4_000
+"""Characters of a text that decide what kind it is: some hundred lines, so that a long result costs no more."""
+
 # What to cut at, the best first; a cut may give up to a third of its room for a better boundary.
 _BOUNDARIES: dict[TextKind, tuple[str, ...]] = {
     "json": ("},\n", "},", "],", "\n", ",", " "),
@@ -25,22 +28,21 @@ _CODE = re.compile(
 _LOG = re.compile(
     r"(?m)^\W{0,3}(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b)"
 )
-_SAMPLE = 4_000
+_JSON = re.compile(r'\s*[\[{]\s*(?:["{\[\]}\d-]|true|false|null|$)')
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
 def kind_of_text(text: str) -> TextKind:
-    """Guess what a text is from its first few thousand characters."""
-    sample = text[:_SAMPLE]
-    start = sample.lstrip()[:1]
-    if start in "{[" and start and re.match(r'\s*[\[{]\s*(?:["{\[\]}\d-]|true|false|null|$)', sample):
+    """Guess what a text is from its beginning."""
+    sample = text[:LOOKED_AT]
+    if _JSON.match(sample):
         return "json"
     lines = [line for line in sample.split("\n") if line.strip()][:40]
     if len(lines) >= 3:
         if 2 * len(_LOG.findall("\n".join(lines))) >= len(lines):
             return "log"
         for mark in ("|", "\t", ","):
-            counts = {line.count(mark) for line in lines[: len(lines) - (len(sample) == _SAMPLE)]}
+            counts = {line.count(mark) for line in lines[: len(lines) - (len(sample) == LOOKED_AT)]}
             if len(counts) == 1 and counts.pop() >= (2 if mark == "|" else 1):
                 return "table"
     if 5 * len(_CODE.findall("\n".join(lines))) >= len(lines) and len(lines) >= 2:
@@ -61,17 +63,15 @@ def safe_cut(text: str, at: int) -> int:
     return at
 
 
-def first_chars(text: str, limit: int, kind: TextKind | None = None) -> str:
-    """At most ``limit`` characters from the beginning, ended where it reads well."""
-    if len(text) <= limit:
-        return text
-    return text[: _boundary_before(text, limit, kind or kind_of_text(text))]
-
-
 def clip(text: str, limit: int) -> str:
     """One line of at most ``limit`` characters."""
     text = " ".join(text[: limit * 4].split())
     return text if len(text) <= limit else text[: safe_cut(text, limit - 1)].rstrip() + "…"
+
+
+def first_chars(text: str, limit: int) -> str:
+    """At most ``limit`` characters from the beginning, ended where it reads well."""
+    return text if len(text) <= limit else text[: _end_before(text, limit, kind_of_text(text))]
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -80,71 +80,50 @@ class Cut(msgspec.Struct, frozen=True):
     Attributes:
         head: Its beginning.
         tail: Its end; "" where only the beginning fits.
-        first_line: The first line that is not shown whole, counted from 1.
-        last_line: The last such line.
-        lines: How many lines the whole has.
         omitted: How many characters are not shown.
+        gap: The line that stands between them and says what is missing.
     """
 
     head: str
     tail: str
-    first_line: int
-    last_line: int
-    lines: int
     omitted: int
+    gap: str
 
     @property
     def text(self) -> str:
-        """Head and tail with a mark between them."""
-        where = f"lines {self.first_line}–{self.last_line} of {self.lines}" if self.lines > 1 else ""
-        gap = f"[… {self.omitted:,} characters left out{', ' + where if where else ''} …]"
+        """Head and tail with the gap between them."""
         head = self.head if self.head.endswith("\n") or not self.head else self.head + "\n"
-        return f"{head}{gap}\n{self.tail}" if self.tail else f"{head}{gap}"
+        return f"{head}{self.gap}\n{self.tail}" if self.tail else f"{head}{self.gap}"
 
 
-def cut(text: str, limit: int, *, kind: TextKind | None = None) -> Cut | None:
-    """Take the middle out of a text.
-
-    Args:
-        text: The whole.
-        limit: Characters of it to keep, about two thirds of them from the beginning.
-        kind: What it is; None guesses.
+def cut(text: str, limit: int) -> Cut | None:
+    """Take the middle out of a text, so that about ``limit`` characters remain, two thirds of them of its beginning.
 
     Returns:
         Head and tail with what is missing between them; None where the text is short enough.
     """
     if len(text) <= limit:
         return None
-    kind = kind or kind_of_text(text)
-    tail_room = limit // 3 if limit >= 120 else 0
-    head_end = _boundary_before(text, limit - tail_room, kind)
-    tail_start = _boundary_after(text, len(text) - tail_room, kind) if tail_room else len(text)
-    lines = text.count("\n") + 1
-    before = text.count("\n", 0, head_end)
-    after = text.count("\n", 0, tail_start)
-    return Cut(
-        head=text[:head_end],
-        tail=text[tail_start:],
-        first_line=before + 1,
-        last_line=max(before + 1, after + (0 if tail_start and text[tail_start - 1 : tail_start] == "\n" else 1)),
-        lines=lines,
-        omitted=tail_start - head_end,
-    )
+    kind, room = kind_of_text(text), limit // 3 if limit >= 120 else 0  # a shorter tail would be a scrap
+    end = _end_before(text, limit - room, kind)
+    start = _start_after(text, len(text) - room, kind) if room else len(text)
+    first, lines = text.count("\n", 0, end) + 1, text.count("\n") + 1
+    last = max(first, text.count("\n", 0, start) + (not text.endswith("\n", 0, start)))
+    where = f", lines {first}–{last} of {lines}" if lines > 1 else ""
+    return Cut(text[:end], text[start:], start - end, f"[… {start - end:,} characters left out{where} …]")
 
 
-def _boundary_before(text: str, at: int, kind: TextKind) -> int:
-    least = at - at // 3
+def _end_before(text: str, at: int, kind: TextKind) -> int:
     for mark in _BOUNDARIES[kind]:
-        found = text.rfind(mark, least, at)
-        if found >= 0 and found + len(mark) <= at:
+        found = text.rfind(mark, at - at // 3, at)
+        if found >= 0:
             return found + len(mark)
     return safe_cut(text, at)
 
 
-def _boundary_after(text: str, at: int, kind: TextKind) -> int:
-    most = at + (len(text) - at) // 3
+def _start_after(text: str, at: int, kind: TextKind) -> int:
     for mark in _BOUNDARIES[kind]:
-        found = text.find(mark, at, most)
+        found = text.find(mark, at, at + (len(text) - at) // 3)
         if found >= 0:
             return found + len(mark)
     return safe_cut(text, at)

@@ -1,8 +1,8 @@
-"""Decisions: edits of the plan with their reason and arithmetic, as they are made, applied and journalled."""
+"""Decisions: edits of the plan with their reason and arithmetic, as they are asked for, applied and journalled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,8 +20,11 @@ from repertory.context.plan import (
     StubResult,
     UnpinEntry,
 )
-from repertory.errors import JournalUnreadable
-from repertory.llm.messages import Json, decode_block, encode_block
+from repertory.context.tokens import Calibration, measure, shown_tokens, text_tokens
+from repertory.errors import ContextError, JournalUnreadable
+from repertory.llm.messages import Block, Json, Text, decode_block, encode_block, text_of
+from repertory.llm.profiles import ModelProfile, Prices, prices_at
+from repertory.record.entries import Entry
 
 _EDITS: dict[str, type[Any]] = {
     "stub": StubResult,
@@ -133,6 +136,147 @@ def replay(bodies: Iterable[Json]) -> Plan:
     for body in bodies:
         plan = apply(plan, decode_decision(body))
     return plan
+
+
+# --- what an edit costs -----------------------------------------------------------------------------------
+
+
+def arithmetic_of(
+    profile: ModelProfile,
+    calibration: Calibration,
+    *,
+    before: int,
+    after: int,
+    untouched: int,
+    new: int = 0,
+    cold: bool = False,
+    calls: int = 0,
+) -> Arithmetic:
+    """Work out what an edit costs at the next call and saves at every call after it.
+
+    A prefix is read from the cache at a fraction of the input price, and written to it at a premium. Whatever stands
+    behind an edit is another prefix, so it is written again once; from then on every call reads less.
+
+    Args:
+        profile: The model's.
+        calibration: Makes tokens of the estimates.
+        before: Estimate of the next prompt without the edit.
+        after: Estimate of it with the edit.
+        untouched: Of it, what stands before the edit and can still be read from the cache.
+        new: Of the prompt, what no earlier request held, and must be written to the cache in any case.
+        cold: Whether nothing can be read from the cache any more.
+        calls: How many calls are counted on.
+    """
+    prompt, edited = calibration.real_tokens(before), calibration.real_tokens(after)
+    old, changed = _input_prices(profile, prompt), _input_prices(profile, edited)
+    cached = 0 if cold else max(0, prompt - round(new * calibration.factor))
+    untouched = 0 if cold else min(round(untouched * calibration.factor), cached, edited)
+    without = cached * old.cache_read + (prompt - cached) * old.cache_write
+    with_it = untouched * changed.cache_read + (edited - untouched) * changed.cache_write
+    return Arithmetic(
+        cleared_tokens=before - after,
+        rewritten_tokens=max(0, min(cached, edited) - untouched),
+        cost_now=(with_it - without) / 1e6,
+        saving_per_call=(prompt * old.cache_read - edited * changed.cache_read) / 1e6,
+        expected_calls=float(calls),
+        prompt_before=prompt,
+        prompt_after=edited,
+    )
+
+
+def _input_prices(profile: ModelProfile, prompt_tokens: int) -> Prices:
+    prices = prices_at(profile, prompt_tokens)
+    if profile.cache.breakpoints:
+        return prices
+    return msgspec.structs.replace(prices, cache_read=prices.input, cache_write=prices.input)
+
+
+# --- what a caller asks for -------------------------------------------------------------------------------
+
+
+def expand(
+    snapshot: Sequence[Entry],
+    plan: Plan,
+    position: int,
+    *,
+    iteration: int,
+    whole: str | None = None,
+    items: tuple[int, int] | None = None,
+    reason: str = "asked for",
+) -> Decision:
+    """Show an entry again that was shortened, removed or covered; whole, or some of its lines.
+
+    Args:
+        snapshot: The ledger.
+        plan: How it is shown.
+        position: The entry.
+        iteration: The iteration whose request shows it first.
+        whole: The whole out of the content store; None for the entry as it stands in the ledger.
+        items: The first and last line to show, counted from 1; None for all.
+        reason: Why, for the record.
+
+    Raises:
+        ContextError: There is no such entry, it is in view already, or it has no such lines.
+    """
+    entry = _entry(snapshot, position)
+    how = plan.representation(entry)
+    if how in ("verbatim", "expanded") or (how == "shaped" and whole is None):
+        raise ContextError(f"entry {position} is in view already; there is nothing to expand")
+    content: tuple[Block, ...] | None = None
+    if whole is not None or items is not None:
+        text = text_of(entry.content) if whole is None else whole
+        content = (Text(text if items is None else _lines(text, items, position)),)
+    was = 0 if how == "covered" else shown_tokens(entry, plan)
+    tokens = entry.tokens if content is None else text_tokens(text_of(content))
+    edit = ExpandEntry(position=position, tokens=tokens, was_tokens=was, content=content)
+    return Decision(kind="expand", reason=reason, iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def pin(snapshot: Sequence[Entry], position: int, *, iteration: int, on: bool = True) -> Decision:
+    """Keep an entry in view verbatim from now on, or (``on=False``) no longer.
+
+    Raises:
+        ContextError: There is no such entry.
+    """
+    _entry(snapshot, position)
+    edit = PinEntry(position=position) if on else UnpinEntry(position=position)
+    return Decision(kind="pin", reason="asked for", iteration=iteration, position=len(snapshot), edits=(edit,))
+
+
+def priced(
+    decision: Decision,
+    snapshot: Sequence[Entry],
+    plan: Plan,
+    *,
+    profile: ModelProfile,
+    head_tokens: int,
+    calibration: Calibration,
+) -> Decision:
+    """Write into a decision that somebody asked for what it costs; ``plan`` is how the ledger is shown without it."""
+    asked = (edit for edit in decision.edits if isinstance(edit, ExpandEntry | PinEntry | UnpinEntry))
+    first = min((edit.position for edit in asked), default=len(snapshot))
+    arithmetic = arithmetic_of(
+        profile,
+        calibration,
+        before=head_tokens + measure(snapshot, plan),
+        after=head_tokens + measure(snapshot, apply(plan, decision)),
+        untouched=head_tokens + (measure(snapshot[:first], plan) if first >= plan.start else 0),
+    )
+    return msgspec.structs.replace(decision, arithmetic=arithmetic)
+
+
+def _entry(snapshot: Sequence[Entry], position: int) -> Entry:
+    if not 0 <= position < len(snapshot):
+        raise ContextError(f"there is no entry {position}; the record has {len(snapshot)} entries, from 0")
+    return snapshot[position]
+
+
+def _lines(text: str, items: tuple[int, int], position: int) -> str:
+    lines, (first, last) = text.splitlines(keepends=True), items
+    if not 1 <= first <= last or first > len(lines):
+        raise ContextError(f"entry {position} has lines 1–{len(lines)}; lines {first}–{last} cannot be shown")
+    shown = "".join(lines[first - 1 : last])
+    return f"[lines {first}–{min(last, len(lines))} of {len(lines)}]\n{shown}"
 
 
 # --- the journal's form -----------------------------------------------------------------------------------

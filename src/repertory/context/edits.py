@@ -12,7 +12,7 @@ from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
 from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, RemoveResult, StubResult
 from repertory.context.policy import ResultRules
-from repertory.context.stubs import (
+from repertory.context.shaping import (
     Why,
     lines_stub,
     removal_of,
@@ -173,12 +173,12 @@ class Editor:
             text = lines_stub(entry, rules, why, lines, of)
         return _stubbed(entry, text, why)
 
-    def shorten_old(self, live: Live, snapshot: Sequence[Entry], keep: int | None = None) -> list[Edit]:
+    def shorten_old(self, live: Live, snapshot: Sequence[Entry], keep: int | None = None) -> list[StubResult]:
         """Shorten all results that the model has seen but the newest ``keep``; None for what the policy says."""
         seen = [entry for entry in live.results if entry.position < live.last_turn]
         old = seen[: max(0, len(seen) - (live.policy.keep_recent if keep is None else keep))]
         stubs = (self.shorten(live, snapshot, entry, "shortened", live.rules(entry.tool)) for entry in old)
-        return list(worthwhile(stubs))
+        return worthwhile(stubs)
 
     def supersede(self, live: Live, snapshot: Sequence[Entry], first: int) -> list[StubResult]:
         """Shorten the results from a position on that a newer one holds in full: what they gave stands there."""
@@ -190,9 +190,11 @@ class Editor:
                 edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer]), "superseded"))
         return worthwhile(edits)
 
-    def expire(self, live: Live, snapshot: Sequence[Entry], iteration: int, first: int) -> list[Edit]:
+    def expire(
+        self, live: Live, snapshot: Sequence[Entry], iteration: int, first: int
+    ) -> list[StubResult | RemoveResult]:
         """Remove or shorten the results from a position on whose time is up."""
-        edits: list[Edit] = []
+        edits: list[StubResult | RemoveResult] = []
         for entry, rules in live.expired(iteration):
             if entry.position < first:
                 continue
@@ -224,6 +226,8 @@ class Editor:
             start = edge
         edits += self.expire(live, snapshot, iteration, start)
         taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
+        edits += (edit for edit in self.supersede(live, snapshot, start) if edit.position not in taken)
+        taken.update(edit.position for edit in edits if isinstance(edit, StubResult))
         recent = {entry.position for entry in live.results[-policy.keep_recent :]} if policy.keep_recent else set[int]()
         for entry in live.results if policy.stubs else ():
             rules = live.rules(entry.tool)

@@ -26,13 +26,12 @@ import msgspec
 from repertory.context.account import Account, cliffs_of, rates_of
 from repertory.context.binding import Compaction, compactable, compaction_call, wanted_compaction
 from repertory.context.cutting import kind_of_text
-from repertory.context.decisions import Arithmetic, Decision, apply
+from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor, best_summary, drop_thinking
 from repertory.context.live import Live
 from repertory.context.plan import EMPTY, CoverRange, Edit, HoldBack, Plan, RemoveResult, StubResult
 from repertory.context.policy import ContextPolicy
-from repertory.context.pricing import Prospect, price_of
-from repertory.context.stubs import tool_text
+from repertory.context.shaping import tool_text
 from repertory.context.tokens import Calibration
 from repertory.context.trail import Trail, room_of
 from repertory.errors import ContextOverflow
@@ -203,15 +202,15 @@ class Planner:
         self.charged = 0.0
         return self._on_account(decision, live, after, iteration=iteration, untouched=untouched, cold=cold)
 
-    def affords(self, dollars: float) -> bool:
-        """Whether what was saved so far pays for a summary of this price, and for swapping it in.
+    def affords(self, dollars: float, *, written: int = 0) -> bool:
+        """Whether what was saved so far pays for a summary of this price, and for swapping its tokens in.
 
         Always so where nothing is weighed: in strict rhythm, where prices are not known, before the first call.
         """
         live, tokens = self._live, self._priced_in_tokens(dollars)
         if not self._thrifty or live is None or not tokens:
             return True
-        rewritten = self._policy.summary_tokens + live.restated(live.last_turn)
+        rewritten = written + live.restated(live.last_turn)
         return tokens + (self._rates.write - self._rates.read) * rewritten <= self._account.bank
 
     def charge(self, dollars: float) -> None:
@@ -374,14 +373,14 @@ class Planner:
 
     def _single(self, now: _Moment) -> list[Edit]:
         """Edits of single results, where nothing is to be folded: of those that have expired, or of all old ones."""
-        edits = self._editor.expire(now.live, now.snapshot, now.iteration, 0)
+        edits: list[Edit] = [*self._editor.expire(now.live, now.snapshot, now.iteration, 0)]
         if self._policy.summaries or not self._policy.stubs:
             return edits
         taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
         old = self._editor.shorten_old(now.live, now.snapshot)
-        return [*edits, *(edit for edit in old if isinstance(edit, StubResult) and edit.position not in taken)]
+        return [*edits, *(edit for edit in old if edit.position not in taken)]
 
-    def _overdue(self, now: _Moment) -> list[Edit]:
+    def _overdue(self, now: _Moment) -> Sequence[Edit]:
         """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
         late = now.iteration - self._policy.window
         return self._editor.expire(now.live, now.snapshot, late, 0) if self._policy.expires else []
@@ -472,23 +471,15 @@ class Planner:
         cached = self._account.cached if self._thrifty else self._head + live.before(live.last_turn)
         untouched = min(self._untouched(live, plan, first, cached), cached)
         before = self._head + live.tokens
-        real, factor = now.calibration.real_tokens, now.calibration.factor
-        prospect = Prospect(
-            before=now.size,
-            after=real(self._head + after.tokens),
-            new=round((before - cached) * factor),
-            untouched=round(untouched * factor),
+        arithmetic = arithmetic_of(
+            self._profile,
+            now.calibration,
+            before=before,
+            after=self._head + after.tokens,
+            untouched=untouched,
+            new=before - cached,
             cold=now.cold,
-        )
-        price = price_of(self._profile, prospect)
-        arithmetic = Arithmetic(
-            cleared_tokens=live.tokens - after.tokens,
-            rewritten_tokens=price.rewritten,
-            cost_now=price.cost_now,
-            saving_per_call=price.saving_per_call,
-            expected_calls=float(now.iteration),
-            prompt_before=prospect.before,
-            prompt_after=prospect.after,
+            calls=now.iteration,
         )
         done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
         if self._thrifty:

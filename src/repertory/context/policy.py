@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
-from msgspec.structs import FieldInfo
 
 from repertory._choices import choices
 from repertory._frozen import freeze_fields
@@ -17,17 +17,22 @@ Rhythm: TypeAlias = Literal["thrifty", "strict"]
 ExpirationMode: TypeAlias = Literal["none", "remove", "compact"]
 CompactMode: TypeAlias = Literal["stub", "first_chars", "summary"]
 
-MOST_TOKENS = 10_000_000
-_PRESETS = {"small": (30_000, 4), "medium": (50_000, 6), "large": (80_000, 10)}  # bytes, newest results
+# Bounds tell a slip of the pen from a wish: ten times the largest window there is, more iterations than a run can have.
+_Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+_Short: TypeAlias = Annotated[int, msgspec.Meta(ge=20, le=10_000_000)]
+
+# Strict rhythm has the numbers of the documents that asked for it, in bytes, newest results and tokens.
+_PRESETS = {"small": (30_000, 4), "medium": (50_000, 6), "large": (80_000, 10)}
+_STRICT_SUMMARY = 500
 
 
-def _fields(struct: msgspec.Struct) -> list[tuple[str, Any]]:
-    return [(name, getattr(struct, name)) for name in struct.__struct_fields__]
+def _said(layer: ResultPolicy) -> dict[str, Any]:
+    every = ((name, getattr(layer, name)) for name in layer.__struct_fields__)
+    return {name: value for name, value in every if value is not None}
 
 
-@lru_cache
-def _declared(kind: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
-    return msgspec.structs.fields(kind)
+_declared = lru_cache(msgspec.structs.fields)
 
 
 def _check_types(struct: msgspec.Struct) -> None:
@@ -41,20 +46,6 @@ def _check_types(struct: msgspec.Struct) -> None:
             literal = next((each for each in (field.type, *get_args(field.type)) if get_origin(each) is Literal), None)
             why = f"; expected {choices(literal)}" if literal else f": {str(error)[:1].lower()}{str(error)[1:]}"
             raise ConfigurationError(f"{where} is {value!r}{why}") from None
-
-
-def _check_range(struct: msgspec.Struct, least: float, most: float, *names: str) -> None:
-    for name in names:
-        value = getattr(struct, name)
-        if value is not None and not least <= value <= most:
-            where = f"{type(struct).__name__}.{name}"
-            raise ConfigurationError(f"{where} is {value!r}; expected a number from {least:,} to {most:,}")
-
-
-def _check_result_policy(name: str, value: object) -> None:
-    # The check of types takes a dictionary for one, as it stands in JSON.
-    if not isinstance(value, ResultPolicy):
-        raise ConfigurationError(f"ContextPolicy.{name} is {value!r}; expected a ResultPolicy")
 
 
 class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,25 +100,22 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: A value makes no sense; the message names the field.
     """
 
-    cap_tokens: int | None = None
-    cap_chars: int | None = None
-    cite_over: int | None = None
+    cap_tokens: _Size | None = None
+    cap_chars: _Size | None = None
+    cite_over: _Size | None = None
     cite_on_arrival: bool | None = None
-    excerpt_chars: int | None = None
-    expiration_turns: int | None = None
+    excerpt_chars: _Short | None = None
+    expiration_turns: _Size | None = None
     expiration_mode: ExpirationMode | None = None
     compact_mode: CompactMode | None = None
-    compact_length: int | None = None
+    compact_length: _Short | None = None
     compact_prompt: str | None = None
     compactor: str | None = None
     pin: bool | None = None
-    importance: float | None = None
+    importance: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _check_range(self, 0, MOST_TOKENS, "cap_tokens", "cap_chars", "cite_over", "expiration_turns")
-        _check_range(self, 20, MOST_TOKENS, "excerpt_chars", "compact_length")
-        _check_range(self, 0, 100, "importance")
         if self.cite_on_arrival and self.cite_over == 0:
             raise ConfigurationError(
                 "ResultPolicy.cite_on_arrival is True and cite_over is 0: what is not cited has no excerpt to show"
@@ -146,7 +134,7 @@ def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
     said: dict[str, Any] = {}
     for layer in reversed(layers):
         if layer is not None:
-            said.update((name, value) for name, value in _fields(layer) if value is not None)
+            said.update(_said(layer))
     if said.get("pin") and said.get("expiration_mode") == "remove":
         said["expiration_mode"] = "none"
     if said.get("cite_over") == 0 and said.get("cite_on_arrival"):
@@ -154,44 +142,27 @@ def merge_policies(*layers: ResultPolicy | None) -> ResultPolicy:
     return ResultPolicy(**said)
 
 
-def most_aggressive(rules: Sequence[ResultRules]) -> ResultRules:
-    """The expiration that holds for results of one turn together: the earliest, the most thorough, the shortest.
+def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
+    """The rules of one turn's results, each with the expiration that holds for all of them together.
 
-    Args:
-        rules: What holds for each of them; at least one.
+    It is the earliest, the most thorough and the shortest of theirs.
     """
     expiring = [each for each in rules if each.expiration_mode != "none"]
     if not expiring:
-        return rules[0]
-    return msgspec.structs.replace(
-        rules[0],
-        expiration_turns=min(each.expiration_turns for each in expiring),
-        expiration_mode="remove" if any(each.expiration_mode == "remove" for each in expiring) else "compact",
-        compact_length=min(each.compact_length for each in expiring),
-    )
-
-
-def expiring_together(rules: Sequence[ResultRules]) -> list[ResultRules]:
-    """The rules of one turn's results, each with the expiration that holds for all of them together."""
-    if not any(each.expiration_mode != "none" for each in rules):
         return list(rules)
-    strictest = most_aggressive(rules)
-    return [
-        msgspec.structs.replace(
-            each,
-            expiration_turns=strictest.expiration_turns,
-            expiration_mode=strictest.expiration_mode,
-            compact_length=strictest.compact_length,
-        )
-        for each in rules
-    ]
+    together: dict[str, Any] = {
+        "expiration_turns": min(each.expiration_turns for each in expiring),
+        "expiration_mode": "remove" if any(each.expiration_mode == "remove" for each in expiring) else "compact",
+        "compact_length": min(each.compact_length for each in expiring),
+    }
+    return [msgspec.structs.replace(each, **together) for each in rules]
 
 
 @lru_cache(1_000)  # they are asked for several times an iteration
 def _rules_of(
     named: ResultPolicy | None, of_all: ResultPolicy, cap_chars: int, expiration: bool, retrieval: bool
 ) -> ResultRules:
-    said = {name: value for name, value in _fields(merge_policies(named, of_all)) if value is not None}
+    said = _said(merge_policies(named, of_all))
     if cap_chars and not {"cap_tokens", "cap_chars"} & said.keys():
         said["cap_chars"] = cap_chars
     if not expiration:
@@ -212,9 +183,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         summaries: Whether trail or a summary may stand for what is old. Without them single results are
             shortened, in thrifty rhythm only where that costs nothing.
         summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
-        summarize_tokens: Tokens by which the record grows that make a summary due before the interval is over; None
-            for 25,000 in thrifty rhythm, and never in strict; 0 keeps to the interval.
-        summary_tokens: Bound on one summary.
+        summary_tokens: Bound on one summary; None for as many as its stretch deserves, and for 500 in strict rhythm.
         budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
         keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
         expiration: Whether results expire at all, whatever their policies say.
@@ -232,39 +201,32 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rhythm: Rhythm = "thrifty"
-    window: int = 5
-    keep_recent: int = 6
-    strict_chars: int = 500
+    window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 5
+    keep_recent: _Count = 6
+    strict_chars: _Size = 500
     stubs: bool = True
     summaries: bool = True
-    summarize_every: int = 10
-    summarize_tokens: int | None = None
-    summary_tokens: int = 500
-    budget_tokens: int | None = None
+    summarize_every: _Count = 10
+    summary_tokens: Annotated[int, msgspec.Meta(ge=50, le=100_000)] | None = None
+    budget_tokens: Annotated[int, msgspec.Meta(ge=500, le=10_000_000)] | None = None
     keep_user_input: bool = True
     expiration: bool = True
     retrieval: bool = True
     deduplicate: bool = True
-    known_calls: int = 1_000
-    patience: float = 1.0
+    known_calls: _Count = 1_000
+    patience: Annotated[float, msgspec.Meta(ge=0, le=1_000)] = 1.0
     show_once: bool = True
-    comfort_tokens: int | None = None
+    comfort_tokens: _Size | None = None
     results: ResultPolicy = ResultPolicy()
     tools: dict[str, ResultPolicy] = msgspec.field(default_factory=dict[str, ResultPolicy])
 
     def __post_init__(self) -> None:
-        _check_result_policy("results", self.results)
         _check_types(self)
-        for name, policy in self.tools.items():
-            _check_result_policy(f"tools[{name!r}]", policy)
+        for name, said in (("results", self.results), *((f"tools[{key!r}]", of) for key, of in self.tools.items())):
+            if not isinstance(said, ResultPolicy):  # the check of types takes a dictionary for one, as in JSON
+                raise ConfigurationError(f"ContextPolicy.{name} is {said!r}; expected a ResultPolicy")
         freeze_fields(self, "tools")
-        _check_range(self, 1, 100_000, "window")
-        _check_range(self, 0, 100_000, "keep_recent", "summarize_every", "known_calls")
-        _check_range(self, 0, MOST_TOKENS, "strict_chars", "summarize_tokens", "comfort_tokens")
-        _check_range(self, 50, 100_000, "summary_tokens")
-        _check_range(self, 500, MOST_TOKENS, "budget_tokens")
-        _check_range(self, 0, 1_000, "patience")
-        if self.budget_tokens is not None and self.summary_tokens > self.budget_tokens:
+        if (self.summary_tokens or 0) > (self.budget_tokens or math.inf):
             raise ConfigurationError(
                 f"ContextPolicy.summary_tokens is {self.summary_tokens:,}; expected at most budget_tokens, which is "
                 f"{self.budget_tokens:,}"
@@ -274,6 +236,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """What holds for one tool's results, all layers merged."""
         cap_chars = self.strict_chars if self.rhythm == "strict" else 0
         return _rules_of(self.tools.get(tool or ""), self.results, cap_chars, self.expiration, self.retrieval)
+
+    @property
+    def summary_bound(self) -> int | None:
+        """``summary_tokens`` as it holds in this rhythm; None for as many as a stretch deserves."""
+        return self.summary_tokens or (_STRICT_SUMMARY if self.rhythm == "strict" else None)
 
     @property
     def expires(self) -> bool:

@@ -1,64 +1,33 @@
-"""Shape a tool result on arrival: what the model first sees of it, and whether the whole goes to the content store."""
+"""What the model sees of one result: on arrival, and what stands for it later. Pure and deterministic.
+
+Every note that the engine writes around a result's own words is made here. The plan keeps the text that was made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import freeze_fields
-from repertory.context.compactors import said_of
-from repertory.context.cutting import clip, cut, first_chars, kind_of_text
+from repertory.context.compactors import beginning, compact, said_of
+from repertory.context.cutting import clip, cut, first_chars
 from repertory.context.policy import ResultRules
-from repertory.llm.messages import Image, RawBlock, Text, canonical_json, text_of
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, text_of
+from repertory.record.entries import Entry
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
 """What a tool result may hold."""
 
-_CHARS_PER_TOKEN = 4
-_FACTS_CHARS = 200
+Why: TypeAlias = Literal["shortened", "shown once", "superseded", "expired", "cut"]
+"""Why a result is not shown as it came: its policy or rhythm says so, it was bulky, the same was called again, its time
+was up, or the prompt would not fit."""
+
+_CHARS_PER_TOKEN = 4  # as all estimates have it (`repertory.llm.estimate`)
+_FACTS_CHARS = 200  # two lines: an address and a few small values
 
 
-class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A result in the content store, as far as a conversation needs to know it.
-
-    Attributes:
-        content_id: Its id; ``retrieve_content`` takes it.
-        source: The tool or other origin.
-        excerpt: Its beginning.
-        location: What the excerpt shows of the whole.
-        length: Characters of the whole.
-        lines: Lines of the whole.
-        url: Where it came from; "" where it has no address.
-        facts: Small facts about it.
-        retrieval: Whether the text names the tool that shows the whole.
-    """
-
-    content_id: str
-    source: str
-    excerpt: str
-    location: str
-    length: int
-    lines: int
-    url: str = ""
-    facts: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    retrieval: bool = True
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "facts")
-
-    @property
-    def text(self) -> str:
-        """The citation as the model sees it."""
-        head = [
-            f"citation {self.content_id}",
-            self.source,
-            f"{self.length:,} characters, {self.lines:,} lines",
-            facts_line(self.url, self.facts),
-        ]
-        how = how_to_get(self.content_id, retrieval=self.retrieval)
-        return f"[{' | '.join(part for part in head if part)}]\n{self.excerpt}\n[{self.location}{how}]"
+# --- on arrival -------------------------------------------------------------------------------------------
 
 
 class Shaped(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +37,6 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
         content: What the model is shown.
         content_id: Under which the whole must be stored; None where the ledger holds all that is needed.
         original_length: Characters of the whole where ``content`` is not all of it; 0 where it is.
-        citation: For the payload and for listings; None where nothing is stored.
         gist: What a compactor says of the whole where ``content`` is not all of it; "" where none fits.
         spans: Where in the text the tool's own words stand; see ``Draft.spans``.
     """
@@ -76,23 +44,8 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True):
     content: Content
     content_id: str | None = None
     original_length: int = 0
-    citation: Citation | None = None
     gist: str = ""
     spans: tuple[tuple[int, int], ...] = ()
-
-
-def how_to_get(content_id: str, *, retrieval: bool) -> str:
-    """How the model gets at a stored content, to end a note with; nothing where it has no tool for that."""
-    return f'; retrieve_content(content_id="{content_id}") shows the whole' if retrieval else ""
-
-
-def facts_line(url: str, facts: Mapping[str, Any]) -> str:
-    """Where a result came from and what its tool says about it, in one line."""
-    parts = [
-        f"{name}: {value if isinstance(value, str) else canonical_json(value).decode()}"
-        for name, value in facts.items()
-    ]
-    return clip("; ".join([url, *parts] if url else parts), _FACTS_CHARS)
 
 
 def shape_result(
@@ -118,87 +71,130 @@ def shape_result(
         facts: Small facts that stay visible when the result is not shown whole.
     """
     text = text_of(content)
-    length = len(text)
     limits = [limit for limit in (rules.cap_tokens * _CHARS_PER_TOKEN, rules.cap_chars) if limit]
-    cap = min(limits, default=0)
     # Pinned results are verbatim by definition; what would be cut must be stored, however short.
-    over = bool(cap) and length > cap and not rules.pin
-    cited = bool(rules.cite_over) and length > rules.cite_over
-    if not over and not cited:
-        return Shaped(content=content)
-    citation = cite(
-        text,
-        content_id=content_id,
-        source=tool,
-        excerpt_chars=rules.excerpt_chars,
-        url=url,
-        facts=facts,
-        retrieval=rules.retrieval,
-    )
+    short = None if rules.pin or not limits else cut(text, min(limits))
+    cited = bool(rules.cite_over) and len(text) > rules.cite_over
+    how, about = _how_to_get(content_id, rules), _facts(url, facts or {})
+    size, lines = f"{len(text):,} characters", text.count("\n") + 1
     if cited and rules.cite_on_arrival and not rules.pin:
-        shown = citation.text
-        at = shown.index("]\n") + 2
-        spans: tuple[tuple[int, int], ...] = ((at, at + len(citation.excerpt)),)
-    elif over:
-        shown, spans = _capped(text, cap, citation)
+        excerpt = first_chars(text, rules.excerpt_chars)
+        head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", about) if part)
+        shown = f"[{head}]\n{excerpt}"
+        spans: tuple[tuple[int, int], ...] = ((len(shown) - len(excerpt), len(shown)),)
+        last = excerpt.rstrip("\n").count("\n") + 1
+        where = f"above: the first {len(excerpt):,} of {size}, line 1–{last} of {lines:,}"
+        shown += f"\n[{'this is all of it' if excerpt == text else where}{how}]"
+    elif short is not None:
+        end = len(short.text)
+        spans = ((0, len(short.head)), *([(end - len(short.tail), end)] if short.tail else []))
+        note = f"{len(text) - short.omitted:,} of {size} shown"
+        shown = f"{short.text}\n[{note}{about and f'; {about}'}{how}]"
     else:
-        return Shaped(content=content, content_id=content_id, citation=citation)
-    gist = said_of(text, rules.compact_length, tool=tool, name=rules.compactor)
+        return Shaped(content=content, content_id=content_id if cited else None)
+    others = () if isinstance(content, str) else tuple(block for block in content if not isinstance(block, Text))
     return Shaped(
-        content=_with_text(content, shown),
+        content=shown if isinstance(content, str) else (Text(shown), *others),
         content_id=content_id,
-        original_length=length,
-        citation=citation,
-        gist=gist or "",
+        original_length=len(text),
+        gist=said_of(text, rules.compact_length, tool=tool, name=rules.compactor) or "",
         spans=spans,
     )
 
 
-def cite(
-    text: str,
-    *,
-    content_id: str,
-    source: str = "",
-    excerpt_chars: int = 500,
-    url: str = "",
-    facts: Mapping[str, Any] | None = None,
-    retrieval: bool = True,
-) -> Citation:
-    """Make the citation of a stored text."""
-    excerpt = first_chars(text, excerpt_chars)
-    lines = text.count("\n") + 1
-    if len(excerpt) == len(text):
-        location = "this is all of it"
+# --- later ------------------------------------------------------------------------------------------------
+
+
+def tool_text(entry: Entry) -> str:
+    """What a result's tool said, as far as the entry holds it: without what was written around and between it."""
+    text = text_of(entry.content)
+    return "\n".join(text[start:end] for start, end in entry.spans) if entry.spans else text
+
+
+def words_of_plug_in(entry: Entry, rules: ResultRules) -> str:
+    """What the compactor says of a result that its policy names or the application added for its tool; "" for none."""
+    said = said_of(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor, asked_for=True)
+    # Of a result that was cut on arrival it was said then, of the whole.
+    return first_chars(entry.gist, rules.compact_length) if said is not None and entry.gist else said or ""
+
+
+def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
+    """What an application wants to remain of a result; "" where it leaves that open.
+
+    That is what a plug-in says, else what a model wrote, or the first characters.
+    """
+    if rules.compact_mode == "first_chars":
+        return first_chars(tool_text(entry), rules.compact_length)
+    return words_of_plug_in(entry, rules) or summary
+
+
+def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
+    """A stub: why and what it stands for and how to get the whole, where that came from, and what remains."""
+    size = f"{entry.original_length or len(text_of(entry.content)):,} characters"
+    size = ", ".join(part for part in (size, pictures_in(entry)) if part)
+    about = "" if entry.retrieved is not None else _facts(entry.url, entry.facts)
+    head = _note(entry, why, f", {size}{whole_of(entry, rules)}")
+    return "\n".join(part for part in (head, about, body.strip()) if part)
+
+
+def lines_stub(entry: Entry, rules: ResultRules, why: Why, lines: Sequence[str], of: int) -> str:
+    """A stub of chosen lines, which says how many of how many they are."""
+    told = f"{len(lines)} of {of} lines:\n" if len(lines) < of else ""
+    return stub_of(entry, rules, why, told + "\n".join(lines))
+
+
+def viewed_stub(entry: Entry, rules: ResultRules) -> str:
+    """One line for a result that was seen: what strict rhythm leaves outside its window."""
+    if not entry.original_length:
+        gist = compact(tool_text(entry), rules.compact_length, tool=entry.tool or "", name=rules.compactor)
     else:
-        shown = excerpt.rstrip("\n").count("\n") + 1
-        location = f"above: the first {len(excerpt):,} of {len(text):,} characters, line 1–{shown} of {lines:,}"
-    return Citation(
-        content_id=content_id,
-        source=source,
-        excerpt=excerpt,
-        location=location,
-        length=len(text),
-        lines=lines,
-        url=url,
-        facts=dict(facts or {}),
-        retrieval=retrieval,
+        gist = first_chars(entry.gist, rules.compact_length) or beginning(tool_text(entry), rules.compact_length)
+    return f"{_note(entry, 'previously viewed', whole_of(entry, rules))} {' '.join(gist.split())}"
+
+
+def superseded_stub(entry: Entry, newer: Entry) -> str:
+    """What remains of a result whose call was made again: where the newer one is."""
+    return _note(entry, "superseded", f"; called again with the same arguments in iteration {newer.iteration}")
+
+
+def removal_of(entry: Entry, rules: ResultRules) -> str:
+    """The line that stays when a result is removed."""
+    return _note(entry, "expired", whole_of(entry, rules))
+
+
+def whole_of(entry: Entry, rules: ResultRules) -> str:
+    """How the model gets at the whole of a result, to end a note with; nothing where it has no tool for that."""
+    if entry.content_id is not None:
+        return _how_to_get(entry.content_id, rules)
+    return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""
+
+
+def pictures_in(entry: Entry) -> str:
+    """How many images a result holds, in words; "" for none."""
+    inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
+    count = sum(isinstance(part, Image) for parts in inside if not isinstance(parts, str) for part in parts)
+    return f"{count} image{'s' * (count > 1)}" if count else ""
+
+
+def failed(entry: Entry) -> bool:
+    """Whether a result reports that its call failed."""
+    return any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
+
+
+# --- the notes' parts -------------------------------------------------------------------------------------
+
+
+def _note(entry: Entry, why: str, more: str = "") -> str:
+    return f"[{why}: {entry.tool or 'result'}, iteration {entry.iteration}{more}]"
+
+
+def _how_to_get(content_id: str, rules: ResultRules) -> str:
+    return f'; retrieve_content(content_id="{content_id}") shows the whole' if rules.retrieval else ""
+
+
+def _facts(url: str, facts: Mapping[str, Any]) -> str:
+    """Where a result came from and what its tool says about it, in one line."""
+    told = (
+        f"{key}: {value if isinstance(value, str) else canonical_json(value).decode()}" for key, value in facts.items()
     )
-
-
-def _capped(text: str, cap: int, citation: Citation) -> tuple[str, tuple[tuple[int, int], ...]]:
-    found = cut(text, cap, kind=kind_of_text(text))
-    assert found is not None
-    sizes = f"{len(text) - found.omitted:,} of {len(text):,} characters shown"
-    facts = facts_line(citation.url, citation.facts)
-    note = f"{sizes}; {facts}" if facts else sizes
-    shown = f"{found.text}\n[{note}{how_to_get(citation.content_id, retrieval=citation.retrieval)}]"
-    end = len(found.text)
-    tail = ((end - len(found.tail), end),) if found.tail else ()
-    return shown, ((0, len(found.head)), *tail)
-
-
-def _with_text(content: Content, text: str) -> Content:
-    if isinstance(content, str):
-        return text
-    others = tuple(block for block in content if not isinstance(block, Text))
-    return (Text(text), *others)
+    return clip("; ".join([*([url] if url else []), *told]), _FACTS_CHARS)

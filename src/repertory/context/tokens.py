@@ -74,19 +74,9 @@ def text_tokens(text: str) -> int:
 
 def measure(snapshot: Sequence[Entry], plan: Plan) -> int:
     """Estimate what the plan shows of a snapshot, in tokens; system text and tools not included."""
-    total = covered_tokens(snapshot, plan)
-    for entry in snapshot[plan.start :]:
-        total += shown_tokens(entry, plan)
-    return total
-
-
-def covered_tokens(snapshot: Sequence[Entry], plan: Plan) -> int:
-    """Estimate what the summaries cost, with what is kept of the entries they cover."""
-    total = 0
+    total = sum(shown_tokens(entry, plan) for entry in snapshot[plan.start :])
     for cover in plan.covers:
-        total += cover.tokens
-        for position in plan.kept(cover):
-            total += shown_tokens(snapshot[position], plan)
+        total += cover.tokens + sum(shown_tokens(snapshot[position], plan) for position in plan.kept(cover))
     return total
 
 

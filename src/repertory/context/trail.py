@@ -17,7 +17,7 @@ from repertory.context.cutting import clip, first_chars
 from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.plan import CoverRange
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
-from repertory.context.stubs import failed, pictures_in, tool_text, words_asked_for
+from repertory.context.shaping import failed, pictures_in, tool_text, words_asked_for
 from repertory.llm.messages import Text, ToolUse, canonical_json, text_of
 from repertory.record.entries import Entry
 
