@@ -32,8 +32,10 @@ _MOST_TOOLS = 10_000
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _THINKING = frozenset[type[Block]]({Thinking, RedactedThinking})
-_ROLES: dict[type[Block], str] = {ToolUse: "assistant", ToolResult: "user", Image: "user"}
-_ROLES |= dict.fromkeys(_THINKING, "assistant")
+_ROLES: dict[type[Block], str] = {
+    **dict.fromkeys(_THINKING | {ToolUse}, "assistant"),
+    **dict.fromkeys((ToolResult, Image), "user"),
+}
 
 
 def validate(request: ModelRequest, profile: ModelProfile | None = None) -> None:
