@@ -250,6 +250,7 @@ class Editor:
         limit: int,
         bound: str,
         edge: int,
+        summary: SummaryStored | None = None,
         gently: bool = False,
     ) -> list[Edit]:
         """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
@@ -262,6 +263,7 @@ class Editor:
             limit: Tokens that the prompt may have.
             bound: What sets that limit, for the error.
             edge: Where the window begins.
+            summary: What may stand for the oldest stretches of the trail, before they are made shorter; None for nothing.
             gently: Whether the window and what users said stay in any case; then nothing is raised.
 
         Raises:
@@ -273,6 +275,7 @@ class Editor:
         steps: list[Callable[[], list[Edit]]] = [
             lambda: list(self.supersede(live, snapshot, live.plan.start)),
             lambda: behind(edge),
+            lambda: [self.swap(live, snapshot, summary), *behind(edge)] if summary is not None else [],
             lambda: behind(edge, condense_to=limit // 4),
             lambda: behind(edge, condense_to=limit // 4, over=limit // 10),
         ]

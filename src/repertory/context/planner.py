@@ -362,14 +362,19 @@ class Planner:
     def _summary(self, now: _Moment, *, free: bool, left: float) -> list[Edit]:
         """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
         live = now.live
-        long = sum(cover.tokens for cover in live.plan.covers) > _TRAIL_SHARE * self._comfort
-        summary = best_summary(live, now.summaries, live.plan.start) if long and self._policy.summaries else None
-        if summary is None:
+        summary = self._ready_summary(now)
+        if summary is None or sum(cover.tokens for cover in live.plan.covers) <= _TRAIL_SHARE * self._comfort:
             return []
         rewritten = live.covered - live.view_tokens(summary.first, summary.last + 1) + summary.tokens
         if not free and (self._rates.write - self._rates.read) * rewritten > left:
             return []
         return [self._editor.swap(live, now.snapshot, summary)]
+
+    def _ready_summary(self, now: _Moment) -> SummaryStored | None:
+        """The summary that may take the place of trail; None where none fits."""
+        if not (self._thrifty and self._policy.summaries):
+            return None
+        return best_summary(now.live, now.summaries, now.live.plan.start)
 
     def _single(self, now: _Moment) -> list[Edit]:
         """Edits of single results, where nothing is to be folded: of those that have expired, or of all old ones."""
@@ -452,6 +457,7 @@ class Planner:
             limit=limit,
             bound=self._bound if limit == self._limit else "the server refused a longer one",
             edge=live.cut_at_turn(now.iteration - self._policy.window),
+            summary=self._ready_summary(now),
             gently=kind == "comfort",
         )
         return self._decision(now, _Wish(kind, reason, edits)) if edits else None
