@@ -106,7 +106,6 @@ VARIANTS = (
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),
     Variant("head and tail of long results", {}, ((trail, "choose_lines", head_and_tail),)),
     Variant("nothing of long results", {}, ((trail, "choose_lines", no_lines),)),
-    Variant("lines with the agent's names count no more", {}, ((Vocabulary, "is_used", lambda *_: False),)),
     Variant("lines that report trouble count no more", {}, ((lines, "tells_trouble", lambda _: False),)),
     Variant("140 characters of the agent's words", {}, ((trail, "_SAID", 140),)),
     Variant("120 characters of a long argument", {}, ((trail, "_ARGUMENT_SHARE", 0.0),)),

@@ -136,7 +136,7 @@ class SummaryRequests:
     def _has_long_trail(self, policy: ContextPolicy) -> bool:
         """Whether what stands for older stretches is about to outgrow its share, and has no summary yet."""
         plan, newest = self._live.plan, self._newest
-        comfort = self._profile.comfort_tokens if policy.comfort_tokens is None else policy.comfort_tokens
+        comfort = self._profile.comfort if policy.comfort_tokens is None else policy.comfort_tokens
         most = _LONG_TRAIL * (comfort or policy.budget_tokens or self._profile.context_window)
         new = newest is None or newest.last + 1 < plan.start
         return new and sum(cover.tokens for cover in plan.covers) >= most

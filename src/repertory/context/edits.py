@@ -263,8 +263,9 @@ class Editor:
             limit: Tokens that the prompt may have.
             bound: What sets that limit, for the error.
             edge: Where the window begins.
-            summary: What may stand for the oldest stretches of the trail, before they are made shorter; None for nothing.
-            gently: Whether the window and what users said stay in any case; then nothing is raised.
+            summary: What may take the place of the oldest trail before that is made shorter; None for nothing.
+            gently: Whether the window and what users said stay in any case: nothing is raised, and edits that would not
+                clear a fifth of the limit are not made.
 
         Raises:
             ContextOverflow: Even at its smallest it does not fit.
@@ -277,9 +278,10 @@ class Editor:
             lambda: behind(edge),
             lambda: [self.swap(live, snapshot, summary), *behind(edge)] if summary is not None else [],
             lambda: behind(edge, condense_to=limit // 4),
-            lambda: behind(edge, condense_to=limit // 4, over=limit // 10),
         ]
-        if not gently:
+        if gently:
+            steps.append(lambda: behind(edge, condense_to=limit // 4, over=limit // 10))
+        else:
             steps += [
                 lambda: behind(recent, condense_to=limit // 4),
                 lambda: behind(few, condense_to=limit // 4),
@@ -301,8 +303,10 @@ class Editor:
                 return edits
             if size <= limit and fitting is None:
                 fitting = edits
-        if fitting is None and gently:
-            return best
+        if gently:
+            # Each edit rewrites the prompt, so only one that gives room for a while is worth it.
+            cleared = calibration.real_tokens(head + live.tokens) - smallest
+            return best if cleared >= limit * (1 - _HEADROOM) else []
         if fitting is None:
             raise ContextOverflow(
                 f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent{bound and f' ({bound})'}; "

@@ -29,6 +29,10 @@ _NAME = re.compile(
     r"|\d{3,})"
 )
 _MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
+_VERDICT = re.compile(
+    r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
+)
+_FEW = 5  # lines for one that reports trouble: where there are more of these, they do not stand out
 _PER_LINE = 5  # characters that a line costs beside its own: its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
 _TROUBLE = re.compile(
@@ -87,47 +91,34 @@ def _pieces(line: str) -> Iterable[str]:
 
 
 class Vocabulary:
-    """What the last iterations have said: how many results held a name, and which names the agent used itself."""
+    """How many results of the last iterations held a name."""
 
     REMEMBERED = 200
     """Iterations whose names count; a bound, so that a resumed run need not read its whole record."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
-        self._used: Counter[str] = Counter()
         self._results = 0
-        self._read: deque[tuple[int, list[set[str]], set[str]]] = deque()
+        self._read: deque[tuple[int, list[set[str]]]] = deque()
 
-    def read(self, iteration: int, *, results: Iterable[str], said: Iterable[str]) -> None:
-        """Take in one iteration; iterations come in order."""
+    def read(self, iteration: int, results: Iterable[str]) -> None:
+        """Take in the results of one iteration; iterations come in order."""
         found = [_names(result) for result in results]
-        used = set[str]().union(*map(_names, said))
         for names in found:
             self._held.update(names)
-        self._used.update(used)
         self._results += len(found)
-        self._read.append((iteration, found, used))
+        self._read.append((iteration, found))
         while self._read[0][0] <= iteration - self.REMEMBERED:
-            _, old, unused = self._read.popleft()
-            for names in old:
-                _take_off(self._held, names)
-            _take_off(self._used, unused)
+            for names in (old := self._read.popleft()[1]):
+                self._held.subtract(names)
+                for name in names:
+                    if not self._held[name]:
+                        del self._held[name]
             self._results -= len(old)
 
     def weight(self, name: str) -> float:
         """What a name tells: the more, the fewer results hold it (inverse document frequency)."""
         return math.log(1 + self._results / max(1, self._held[name]))
-
-    def is_used(self, name: str) -> bool:
-        """Whether the agent itself has said or asked for it: what a turn names, later turns name again."""
-        return self._used[name] > 0
-
-
-def _take_off(counts: Counter[str], names: set[str]) -> None:
-    counts.subtract(names)
-    for name in names:
-        if not counts[name]:
-            del counts[name]
 
 
 def _names(text: str) -> set[str]:
@@ -141,8 +132,8 @@ def choose_lines(
 ) -> list[str]:
     """Choose lines, the most telling for their length first, and give them in their own order.
 
-    A name counts once: the second line that holds it tells that much less. Lines with a name that the agent has used,
-    and lines that report trouble, count double.
+    A name counts once: the second line that holds it tells that much less. Errors and verdicts come first, where they
+    are few among the lines: of code that handles errors they would be every other one.
 
     Args:
         lines: From ``source_lines``.
@@ -154,18 +145,25 @@ def choose_lines(
     if sum(len(line) + 1 for line in new) <= room:
         return new
     names = [names_in(line) for line in new]
-    double = [tells_trouble(line) or any(map(vocabulary.is_used, held)) for line, held in zip(new, names, strict=True)]
     told: set[str] = set()
+    chosen: list[int] = []
+    verdicts = [at for at, line in enumerate(new) if tells_trouble(line) or _VERDICT.search(line)]
+    first = room // 2
+    for at in reversed(verdicts) if len(verdicts) * _FEW <= len(new) else ():  # the last says how it ended
+        if len(new[at]) < first:
+            first -= len(new[at]) + 1
+            room -= len(new[at]) + 1
+            told |= names[at]
+            chosen.append(at)
 
     def value(at: int) -> float:
         # Summed exactly: a set has no order, and equal runs must give equal views.
         worth = math.fsum(vocabulary.weight(name) for name in names[at] if name not in told)
-        return worth * (1 + double[at]) / (len(new[at]) + _PER_LINE)
+        return worth / (len(new[at]) + _PER_LINE)
 
     # A value only falls while others are chosen, so the best of the queue, looked at again, is the best of all.
-    queue = [(-value(at), at) for at in range(len(new))]
+    queue = [(-value(at), at) for at in range(len(new)) if at not in chosen]
     heapq.heapify(queue)
-    chosen: list[int] = []
     while queue:
         before, at = heapq.heappop(queue)
         now = value(at)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from repertory.context.cutting import clip, first_chars
@@ -147,11 +147,8 @@ class Trail:
             while self._read < len(snapshot) and snapshot[self._read].iteration == now:
                 self._read += 1
             entries = snapshot[first : self._read]
-            self._vocabulary.read(
-                now,
-                results=[text_of(entry.content) for entry in entries if entry.tool_call_id is not None],
-                said=[text for entry in entries if entry.role == "assistant" for text in _said(entry)],
-            )
+            results = [text_of(entry.content) for entry in entries if entry.tool_call_id is not None]
+            self._vocabulary.read(now, results)
 
     def chars(self, upto: int) -> int:
         """Characters of what has been written of entries in front of a position, without turns that stay."""
@@ -206,6 +203,7 @@ class Trail:
             lines = source_lines(text)
             room = max(_ARGUMENT, min(_MOST_ARGUMENT, int(len(text) * _ARGUMENT_SHARE)))
             chosen = self._choose(lines, room)
+            chosen = chosen or [clip(line, _ARGUMENT) for line in lines[:1]]  # so that calls can be told apart
             how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
             long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
         return "\n".join([f"{call.name}({', '.join(short)})", *long])
@@ -325,15 +323,6 @@ def digest(entries: Sequence[Entry], *, tokens: int, previous: str = "", retriev
             room -= len(lines[kept]) + 1
         text = "\n".join([*([_OLDER] if kept else []), *lines[kept:]])
     return first_chars(f"{head}\n{text}", 4 * tokens)
-
-
-def _said(entry: Entry) -> Iterator[str]:
-    """What the agent says with a turn: its words, and the arguments of its calls."""
-    for block in entry.content:
-        if isinstance(block, Text):
-            yield block.text
-        elif isinstance(block, ToolUse):
-            yield canonical_json(block.input).decode()
 
 
 def _indented(text: str) -> str:
