@@ -43,8 +43,11 @@ class _Kind(msgspec.Struct, frozen=True):
     """A built-in compactor: what tells its kind, and the lines that say what a result was; as many as fit are shown."""
 
     name: str
-    matches: Callable[[str, Any], bool]
+    test: Callable[[str, Any], bool]
     lines: Callable[[str, Any, int], Iterable[str]]
+
+    def matches(self, text: str, data: Any) -> bool:
+        return self.test(text, data)
 
     def compact(self, text: str, data: Any, length: int) -> str:
         lines = list(self.lines(text, data, length))

@@ -222,6 +222,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_types(self)
+        said: object
         for name, said in (("results", self.results), *((f"tools[{key!r}]", of) for key, of in self.tools.items())):
             if not isinstance(said, ResultPolicy):  # the check of types takes a dictionary for one, as in JSON
                 raise ConfigurationError(f"ContextPolicy.{name} is {said!r}; expected a ResultPolicy")
