@@ -1,10 +1,104 @@
-"""Choosing lines: what counts as a name."""
+"""The ranker of lines: whole lines of the source, in their order, within room, the same in every process."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
 
-from repertory.context.lines import names_in
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.context.lines import Vocabulary, choose_lines, names_in, source_lines, trouble_lines
+
+_NAMED = st.builds("{}/part_{}.py:{} holds {}".format, st.sampled_from(["lib", "src/app"]), *[st.integers(0, 60)] * 3)
+_LINES = st.one_of(
+    _NAMED,
+    st.builds("{:4}→{}".format, st.integers(1, 999), _NAMED),
+    st.sampled_from(["plain words of no use", "permission denied", "", "   ", "}", "x" * 700, '{"a_b":1,' * 90]),
+    st.text(alphabet=st.characters(codec="utf-8"), max_size=60),
+)
+_TEXTS = st.lists(_LINES, max_size=60).map("\n".join)
+
+
+def known(*texts: str) -> Vocabulary:
+    """A vocabulary that has read some results."""
+    vocabulary = Vocabulary()
+    for iteration, text in enumerate(texts, 1):
+        vocabulary.read(iteration, results=[text])
+    return vocabulary
+
+
+@given(text=_TEXTS, room=st.integers(0, 3_000), standing=st.integers(0, 5))
+def test_chosen_lines_are_whole_lines_of_the_source_in_their_order(text: str, room: int, standing: int) -> None:
+    """Within their room, none twice, and none that stands in view already."""
+    lines = source_lines(text)
+    above = {line.strip() for line in lines[::7][:standing]}
+    chosen = choose_lines(lines, room, known(text, "other_name"), standing=above)
+    rest = iter(lines)
+    assert all(line in rest for line in chosen)
+    assert not {line.strip() for line in chosen} & above
+    assert len({line.strip() for line in chosen}) == len(chosen)
+    assert len("\n".join(chosen)) <= room
+
+
+@given(text=_TEXTS)
+def test_the_lines_of_a_source_are_its_own(text: str) -> None:
+    """Without gutters, blanks and repeats; what is taken apart loses nothing."""
+    lines = source_lines(text)
+    assert all(line.strip() and line in text and len(line.splitlines()) == 1 for line in lines)
+    assert len({line.strip() for line in lines}) == len(lines)
+    for raw in text.splitlines():
+        assert len(raw) <= 400 or raw.rstrip() in "".join(lines) or raw.strip() in "".join(lines) or "→" in raw[:12]
+
+
+@given(text=_TEXTS)
+def test_what_fits_is_chosen_whole(text: str) -> None:
+    """Exactly as much room as the lines have is enough, with names or without."""
+    lines = source_lines(text)
+    assert choose_lines(lines, len("\n".join(lines)), Vocabulary()) == lines
+
+
+def test_rare_names_come_first_and_count_once() -> None:
+    """What few results hold tells most; a second line with the same name tells nothing new."""
+    common = known(
+        *["every_result has this_name"] * 30, "only_here stands\nonly_here again and every_result\nthis_name"
+    )
+    lines = ["this_name and every_result", "only_here stands", "the same only_here again", "words"]
+    assert choose_lines(lines, 30, common) == ["only_here stands"]
+
+
+def test_what_reports_trouble_comes_first_where_it_is_rare() -> None:
+    """Of lines with names as rare as one another, or with none."""
+    lines = [f"part_{letter} is on its berth" for letter in "abcdef"]
+    lines[3] = "the crane cannot find a berth"
+    assert choose_lines(lines, 62, known("\n".join(lines))) == [lines[0], lines[3]]
+
+
+def test_a_text_without_names_keeps_its_beginning() -> None:
+    """Prose is not left without a word."""
+    lines = [f"the load {word} in the wind" for word in ("hangs", "turns", "sways", "falls")]
+    assert choose_lines(lines, 60, Vocabulary()) == lines[:2]
+
+
+def test_a_vocabulary_forgets_what_is_long_ago() -> None:
+    """It weighs a name by the last iterations alone, and so a resumed run need not read its whole record."""
+    vocabulary, fresh = Vocabulary(), Vocabulary()
+    for iteration in range(1, 501):
+        text = f"name_{iteration % 7} and rare_{iteration}"
+        vocabulary.read(iteration, results=[text])
+        if iteration > 500 - Vocabulary.REMEMBERED:
+            fresh.read(iteration, results=[text])
+    for name in ("name_3", "rare_500", "rare_200", "never_said"):
+        assert vocabulary.weight(name) == fresh.weight(name)
+
+
+def test_trouble_lines_are_the_first_and_the_last() -> None:
+    """Each clipped to its width."""
+    text = "\n".join(f"error {n} " + "x" * 100 for n in range(9)) + "\nall is well"
+    assert [line[:7] for line in trouble_lines(text, most=3, width=20)] == ["error 0", "error 7", "error 8"]
+    assert all(len(line) <= 20 for line in trouble_lines(text, most=3, width=20))
 
 
 @pytest.mark.parametrize("row", [".", "-", "/", "~", ".-", "./", "1-", "-/", "~."])
@@ -17,3 +111,35 @@ def test_paths_identifiers_and_long_numbers_are_names() -> None:
     """Words of prose are not; a path keeps its dots and its root."""
     line = "see ../lib/tides_7.py and ~/src/main.c or /etc/hosts: readAll failed 404 times at 12"
     assert names_in(line) == {"../lib/tides_7.py", "~/src/main.c", "/etc/hosts", "readAll", "404"}
+
+
+_PROGRAM = """
+from random_runs import drawn, lived
+from repertory.context import project
+from repertory.llm.messages import canonical_json
+from repertory.llm.model import encode_request
+import hashlib
+found = hashlib.sha256()
+for seed in range(8):
+    run = drawn(seed)
+    for step in lived(run):
+        request = project(step.snapshot, step.outcome.plan, profile=run.model)
+        found.update(canonical_json(encode_request(request)))
+print(found.hexdigest())
+"""
+
+
+def test_equal_runs_give_equal_views_in_every_process() -> None:
+    """The order of sets and hashes differs from process to process; not one byte of a request does."""
+    path = os.pathsep.join(sys.path)
+    views = {
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(views) == 1

@@ -260,7 +260,7 @@ def test_a_stub_keeps_what_is_likely_to_be_needed_again() -> None:
     words = "Traceback in src/app/billing.py: KeyError: 'customer_id_42'\n" + "filler text of no use\n" * 400
     entry = story.turn(words, tool="run", errors=[0])[1]
     lines, vocabulary = source_lines(tool_text(entry)), Vocabulary()
-    vocabulary.read(1, results=[words], said=[])
+    vocabulary.read(1, results=[words])
     stub = lines_stub(entry, ResultRules(), "shortened", choose_lines(lines, 80, vocabulary), len(lines))
     for part in (
         "run, iteration 1",

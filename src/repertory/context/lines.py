@@ -133,7 +133,8 @@ def choose_lines(
     """Choose lines, the most telling for their length first, and give them in their own order.
 
     A name counts once: the second line that holds it tells that much less. Errors and verdicts come first, where they
-    are few among the lines: of code that handles errors they would be every other one.
+    are few among the lines: of code that handles errors they would be every other one. A text without names leaves its
+    beginning.
 
     Args:
         lines: From ``source_lines``.
@@ -142,7 +143,7 @@ def choose_lines(
         standing: Lines, without the white space around them, that stand in view already and are left out.
     """
     new = [line for line in lines if line.strip() not in standing]
-    if sum(len(line) + 1 for line in new) <= room:
+    if sum(len(line) + 1 for line in new) <= room + 1:  # a line's end stands between two
         return new
     names = [names_in(line) for line in new]
     told: set[str] = set()
@@ -175,4 +176,9 @@ def choose_lines(
         room -= len(new[at]) + 1
         told |= names[at]
         chosen.append(at)
+    if not chosen:
+        for at, line in enumerate(new):
+            if len(line) < room:
+                room -= len(line) + 1
+                chosen.append(at)
     return [new[at] for at in sorted(chosen)]

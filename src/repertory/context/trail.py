@@ -194,7 +194,7 @@ class Trail:
         short: list[str] = []
         long: list[str] = []
         for name, value in call.input.items():
-            if value in (None, False, ""):
+            if value is None or value is False or value == "":
                 continue  # as if it had been left out, mostly
             text = value if isinstance(value, str) else canonical_json(value).decode()
             if len(text) <= _ARGUMENT and len(text.splitlines()) < 2:

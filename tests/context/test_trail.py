@@ -1,0 +1,179 @@
+"""The trail: a log to work from, the same for equal runs, without repeats."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from context_histories import PICTURE, Story
+from hypothesis import given
+from hypothesis import strategies as st
+from random_runs import drawn
+
+from repertory.context import ContextPolicy, ResultPolicy
+from repertory.context.trail import Trail, digest, trail_of
+from repertory.llm.messages import RawBlock, Text
+
+DOCUMENT = RawBlock(
+    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "secret words"}}
+)
+ROWS = "\n".join(f"crane_{n} stands on berth_{n}" for n in range(80))
+
+
+def log(story: Story, **policy: Any) -> list[str]:
+    """The trail of all of a story, line by line."""
+    return trail_of(story.entries, policy=ContextPolicy(**policy)).splitlines()
+
+
+def test_a_stretch_reads_like_a_log() -> None:
+    """Each iteration by its number: what the agent said, its call, and what it gave."""
+    story = Story()
+    story.turn("moved", text="I move it.\nThen I look.", arguments={"path": "a.py", "deep": False})
+    story.say("hurry")
+    story.turn("def one():\n    return 1\n", text="", arguments={"path": "b.py"})
+    story.turn("", text="", tool="clear", arguments={})
+    assert log(story) == [
+        "1. I move it.",
+        " Then I look.",
+        "1. read(path=a.py)",
+        "→ moved",
+        "2. read(path=b.py)",
+        " def one():",
+        "     return 1",
+        "3. clear(path=src/file_3.py, n=0)",
+        "→ [nothing]",
+    ]
+
+
+def test_a_long_argument_stands_below_its_call_by_whole_lines() -> None:
+    """With how many of how many; the call stays one line."""
+    story = Story()
+    story.turn("ok", text="", arguments={"path": "a.py", "text": ROWS})
+    lines = log(story)
+    assert lines[0] == "1. read(path=a.py)"
+    assert lines[1].startswith("text: ")
+    assert lines[1].endswith(" of 80 lines")
+    told = [line for line in lines[2:] if line.startswith(" ")]
+    assert len(told) == int(lines[1].split()[1])
+    assert {line[1:] for line in told} <= set(ROWS.split("\n"))
+    assert lines[-1] == "→ ok"
+
+
+def test_a_long_result_keeps_a_fifth_by_whole_lines() -> None:
+    """And says how many there were."""
+    story = Story()
+    story.turn(ROWS, text="")
+    lines = log(story)
+    told = [line[1:] for line in lines[2:]]
+    assert lines[1] == f"→ {len(told)} of 80 lines"
+    assert 0.1 * len(ROWS) < len("\n".join(told)) <= 0.2 * len(ROWS)
+    assert set(told) <= set(ROWS.split("\n"))
+
+
+def test_a_short_result_stands_whole_with_or_without_names() -> None:
+    """Nothing of it is worth leaving out."""
+    story = Story()
+    story.turn("all is well\nand so it stays", "one long line " * 12)
+    assert [line for line in log(story) if line.startswith(" ")] == [
+        " all is well",
+        " and so it stays",
+        " " + ("one long line " * 12).rstrip(),
+    ]
+
+
+@given(order=st.permutations(range(4)))
+def test_results_stand_in_the_order_of_their_calls(order: list[int]) -> None:
+    """Whatever came in first, the trail is the same."""
+
+    def told(arrived: list[int]) -> str:
+        story = Story()
+        story.turn(*[f"result_{n} of lib/part_{n}.py\nand common_name\n" * (1 + 9 * n) for n in range(4)])
+        answers = [story.entries[2 + n] for n in arrived]
+        story.entries[2:] = [msgspec.structs.replace(entry, position=at) for at, entry in enumerate(answers, 2)]
+        return trail_of(story.entries)
+
+    assert told(order) == told([0, 1, 2, 3])
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    """Neither of two results of one turn nor of one much later; the second says that it stands above."""
+    story = Story()
+    story.turn("crane_7 stands\non berth_9", "crane_7 stands\non berth_9")
+    for number in range(12):
+        story.turn(f"unlike_{number}")
+    story.turn("crane_7 stands\non berth_9")
+    lines = log(story)
+    assert lines.count(" crane_7 stands") == 1
+    assert lines.count("→ 2 lines, above") == 2
+
+
+def test_what_has_expired_leaves_nothing() -> None:
+    """Where its policy says remove; where it says compact, no more than it says."""
+    story = Story()
+    story.turn("the secret_word\n" + ROWS, text="", tool="gone")
+    story.turn(ROWS.replace("crane", "hoist"), text="", tool="short")
+    rules = {
+        "gone": ResultPolicy(expiration_mode="remove", expiration_turns=1),
+        "short": ResultPolicy(expiration_mode="compact", expiration_turns=1, compact_length=100),
+    }
+    lines = log(story, tools=rules)
+    assert lines[:2] == ["1. gone(path=src/file_1.py, n=0)", "→ [expired]"]
+    assert not [line for line in lines if "secret_word" in line or "crane_" in line]
+    assert 0 < len("".join(line for line in lines if "hoist_" in line)) <= 110
+
+
+@pytest.mark.parametrize(
+    ("result", "errors", "said"),
+    [
+        ((Text("a chart"), PICTURE, PICTURE), (), "→ 2 images"),
+        ((PICTURE,), (), "→ 1 image"),
+        ("no such file", (0,), "→ failed, no such file"),
+        ("no such file\nas part_9.py", (0,), "→ failed"),
+    ],
+)
+def test_pictures_and_failures_are_named(result: Any, errors: tuple[int, ...], said: str) -> None:
+    """What cannot stand in a log is at least mentioned."""
+    story = Story()
+    story.turn(result, text="", errors=errors)
+    assert said in [line[: len(said)] for line in log(story)]
+
+
+def test_a_result_is_not_lost_behind_what_a_user_said_meanwhile() -> None:
+    """The user speaks while the tool runs: its result stands behind its call."""
+    story = Story()
+    story.turn("found lib/crane_7.py", text="", between="and hurry", arguments={"path": "a"})
+    assert log(story) == ["1. read(path=a)", "→ found lib/crane_7.py"]
+
+
+def test_what_the_runtime_said_is_not_the_users() -> None:
+    """Notices and retries are the runtime's."""
+    story = Story()
+    story.add("user", "system", Text("Context was compacted."))
+    assert log(story)[-2:] == ["0. [the runtime said]", " Context was compacted."]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trail_is_the_same_however_it_is_written(seed: int) -> None:
+    """Turn by turn, all at once, or in some pieces: it follows from the record alone."""
+    run, chance = drawn(seed), random.Random(seed)
+    entries = run.story.entries
+    turns = [entry.position for entry in entries if entry.role == "assistant"]
+    whole = Trail(run.policy)
+    whole.write(entries, turns[-1])
+    pieces = Trail(run.policy)
+    for upto in [*sorted(chance.sample(turns, k=min(5, len(turns)))), turns[-1]]:
+        pieces.write(entries, upto)
+    assert pieces.text(0, turns[-1], talk=True) == whole.text(0, turns[-1], talk=True)
+    assert pieces.chars(turns[-1]) == whole.chars(turns[-1])
+
+
+@pytest.mark.parametrize("tokens", [60, 200, 1_000, 100_000])
+def test_a_bounded_trail_keeps_to_its_bound(tokens: int) -> None:
+    """The trail as far as there is room, then a line for each call, the newest first to stay."""
+    story = drawn(3, most=24).story
+    text = digest(story.entries, tokens=tokens)
+    assert len(text) <= 4 * tokens
+    assert text.startswith("[log of iterations 1–")
+    assert ("calls alone" in text.splitlines()[0]) == (tokens < 1_000)
