@@ -24,11 +24,6 @@ SUMMARY_TOKENS = 1_500
 """What a provider's summary is expected to have."""
 _INSTRUCTION_TOKENS = 200
 _LEAST_CLEARED = 6_000  # tokens
-_MARGIN = 1.1  # estimates are not bills
-_SOON = (
-    0.2  # of the requests so far: within them a compaction must pay back (notes in docs/costs.md, the rule of thumb)
-)
-_RISK = 0.05  # of what the run has cost so far: so much it may go ahead of the savings, which here begin with it
 _BEFORE = 3  # turns before a limit is passed; a summary takes its time
 _LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
 
@@ -78,9 +73,7 @@ def wanted_compaction(
     cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
-    ahead = account.bank - cost >= -_RISK * account.spent and cost <= _SOON * account.requests * saves
-    paid = cost * _MARGIN <= account.bank or ahead
-    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
+    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and account.pays_for(cost, saves)
     if not (full or due):
         return None
     why = f"the prompt should not pass {limit:,} tokens" if full else "what is old has cost as much"

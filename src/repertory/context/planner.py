@@ -41,12 +41,6 @@ from repertory.record.records import SummaryStored
 
 _NO_GISTS: Mapping[int, str] = MappingProxyType({})
 _BELOW = 0.98  # of a length above which every token costs more
-_MARGIN = 1.1  # both sides are estimates; calibrated ones stay within a tenth of the bill (docs/costs.md)
-# A fold may go ahead of the savings where it is small and soon earned back. A run that has lasted n calls lasts a fifth
-# of that longer five times in six, if lifetimes have no scale (Lindy's law); where it does not, the fold has cost it
-# at most the share that is risked.
-_SOON = 0.2  # of the calls so far, within which the fold pays back
-_RISK = 0.04  # of what the run would have cost unedited
 _LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
 _BULKY = 1_000  # tokens of a result that may be shown once; the same
 _FILE = 2_500  # tokens of a file, about 250 lines: what is read to be edited stays whole in the window up to that
@@ -346,8 +340,7 @@ class Planner:
             edits = self._single(now) if free else []
             reason = "single results are shortened at no cost"
             return _Wish("cold" if self._cached else "free", reason, edits) if edits else None
-        soon = cost <= _SOON * account.requests * saves and cost - account.bank <= _RISK * account.spent
-        pays = account.owed + saves >= self._policy.patience * cost and (soon or cost * _MARGIN <= account.bank)
+        pays = account.owed + saves >= self._policy.patience * cost and account.pays_for(cost, saves)
         if not (pays or free or pressed):
             return None
         kind, reason = _reason(free=free, cached=self._cached, pays=pays)

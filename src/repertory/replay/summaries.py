@@ -18,8 +18,8 @@ _ROOM = 6_000  # characters, about 1,500 tokens: what the planner expects of a s
 def write_summary(request: ModelRequest, last: Position) -> RawBlock:
     """Write the block that may stand for all messages of a request from then on.
 
-    It says what an earlier one said, as a model is told to, and behind it the trail of everything since, as much of its
-    end as there is room for. Its words are chosen, not written by a model: one that keeps what matters says more.
+    It says what an earlier one said, as a model is told to, and behind it the trail of everything since: of each as
+    much of its end as there is room for. Its words are chosen, not written by a model, which would say more.
 
     Args:
         request: What is summarized.
@@ -29,13 +29,18 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
     entries = list(_entries(request.messages))
     trail = Trail(ContextPolicy())
     trail.write(entries, len(entries))
-    lines = trail.text(0, len(entries), talk=True).split("\n")
-    first, room = len(lines), _ROOM
-    while first and len(lines[first - 1]) < room:
-        first -= 1
-        room -= len(lines[first]) + 1
-    text = "\n".join([*(earlier or ["[what came before, in short]"]), *lines[first:]])
+    since = _newest(trail.text(0, len(entries), talk=True), _ROOM // 2 if earlier else _ROOM)
+    text = "\n".join(
+        ["[what came before, in short]", *(_newest(words, _ROOM - len(since)) for words in earlier), since]
+    )
     return RawBlock({"type": "compaction", "content": text, "signature": seal(last)})
+
+
+def _newest(text: str, room: int) -> str:
+    """The last lines of a text that have room."""
+    if len(text) <= room:
+        return text
+    return text[len(text) - room :].partition("\n")[2]
 
 
 def _entries(messages: tuple[Message, ...]) -> Iterator[Entry]:
