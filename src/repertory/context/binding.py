@@ -23,7 +23,9 @@ from repertory.record.records import SummaryStored
 SUMMARY_TOKENS = 1_500
 """What a provider's summary is expected to have."""
 _INSTRUCTION_TOKENS = 200
-_LEAST_CLEARED = 6_000  # tokens
+_LEAST_CLEARED = (
+    25_000  # tokens; a compaction forgets what it does not say, so many small ones lose most (docs/binding.md)
+)
 _BEFORE = 3  # turns before a limit is passed; a summary takes its time
 _LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
 
