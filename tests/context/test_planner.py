@@ -323,6 +323,23 @@ def test_results_expire_after_their_turns(rhythm: Any) -> None:
     assert plan_next(story.snapshot(), policy=off, profile=profile(cache=False), iteration=9).decisions == ()
 
 
+@pytest.mark.parametrize("mode", ["remove", "compact"])
+@pytest.mark.parametrize("size", [50, 200, 1_500])
+@pytest.mark.parametrize("window", [2, 5])
+def test_an_expiration_waits_for_at_most_a_window(window: int, size: int, mode: Any) -> None:
+    """Also while every new result is shown once, which saves more than the expiration does."""
+    rules = ResultPolicy(expiration_mode=mode, expiration_turns=1)
+    policy = ContextPolicy(window=window, tools={"read": rules})
+    story = Story()
+    for day in range(30):
+        story.turn("\n".join(f"ship_{day}_{number} lies at berth_{day * number}" for number in range(size)))
+    for snapshot, outcome in planned(story, policy, profile(read=0.05), head_tokens=2_000):
+        plan = outcome.plan
+        whole = [entry.iteration for entry in snapshot if entry.tool and plan.representation(entry) == "verbatim"]
+        iteration = snapshot[-1].iteration + 1
+        assert [at for at in whole if iteration - at > 1 + window] == []
+
+
 @pytest.mark.parametrize("window", [2, 3, 5])
 def test_what_is_shown_once_leaves_its_names(window: int) -> None:
     """However far ahead the lines of digests are made, in which the same names stand."""

@@ -319,10 +319,11 @@ class Planner:
             start = max((edit.last + 1 for edit in fold.edits if isinstance(edit, CoverRange)), default=0)
             left = [stub for stub in stubs if stub.position >= start and stub.position not in taken]
             return _Wish(fold.kind, fold.reason, [*fold.edits, *left])
+        if overdue := self._overdue(now):
+            taken = {edit.position for edit in overdue if isinstance(edit, StubResult | RemoveResult)}
+            left = [stub for stub in stubs if stub.position not in taken]
+            return _Wish("expired", "the time of results is up", [*overdue, *left])
         held = [] if now.cold else self._hold_back(live, now.snapshot, stubs)
-        overdue = self._overdue(now) if not stubs and not held else []
-        if overdue:
-            return _Wish("expired", "the time of results is up", overdue)
         return (
             _Wish("once", "it is not written to the prompt cache in full", [*stubs, *held]) if stubs or held else None
         )
