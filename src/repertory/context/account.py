@@ -19,7 +19,7 @@ _MARGIN = 1.1  # both sides are estimates; calibrated ones stay within a tenth o
 # fifth of that longer five times in six, if lifetimes have no scale (Lindy's law); where it does not, the edit has cost
 # it at most the share that is risked.
 _SOON = 0.2  # of the calls so far, within which it pays back
-_RISK = 0.04  # of what the run would have cost unedited
+_RISK = 0.02  # of what the run would have cost unedited
 
 
 class Rates(msgspec.Struct, frozen=True):
