@@ -188,7 +188,7 @@ async def test_an_expansion_outlives_a_restart_and_so_does_its_end(tmp_path: Pat
 async def test_what_does_not_fit_is_held_no_longer() -> None:
     """A hold is a courtesy: the run goes on where the window is too small for it."""
     reader = Reader(7, stop_at=5)
-    policy = rp.ContextPolicy(budget_tokens=2_000, keep_recent=1)
+    policy = rp.ContextPolicy(budget_tokens=1_600, keep_recent=1)
     async with rp.open_supervisor(model=reader.model) as supervisor:
         run = await supervisor.spawn(clerk(policy), "Read.")
         await reader.arrived.wait()

@@ -25,7 +25,6 @@ def test_the_demo_gives_one_object_with_what_was_promised(demo: Result) -> None:
     assert found["iterations"] >= found["agents"]
     assert 0 < found["tokens_seen"] < found["tokens_plain"]
     assert 0 < found["cost_seen"] < found["cost_plain"]
-    assert found["summaries"] >= 1
     assert found["retrievals"] >= 1
     assert {"dedup_hits", "seconds", "run_id", "answer", "database"} <= set(found)
 

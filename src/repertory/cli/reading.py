@@ -220,9 +220,7 @@ def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
 
     found = anyio.run(find)
     if as_json:
-        fields: dict[str, Any] = msgspec.to_builtins(found)
-        fields.pop("record")  # the journal's name for this kind of record
-        output.print_json(fields)
+        output.print_json(msgspec.to_builtins(found))
     else:
         print(clean(found.body))  # noqa: T201 - a command's own answer
 

@@ -339,8 +339,8 @@ class Editor:
             upto = max(upto, live.cut_before(edge))
             self.trail.write(snapshot, upto)
             folds = self.fold(live, snapshot, upto, users=users)
-            if not users:
-                most = max(_LEAST_SAVED, (condense_to or 0) // max(1, len(folds)))
+            if condense_to is not None and edge >= live.last_turn:  # nothing else is left that could be shorter
+                most = max(_LEAST_SAVED, condense_to // max(1, len(folds)))
                 folds = [_bounded(fold, live, snapshot, most) for fold in folds]
             edits += folds
         for entry in live.results if live.policy.stubs else ():

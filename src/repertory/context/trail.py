@@ -311,7 +311,7 @@ def digest(entries: Sequence[Entry], *, tokens: int, previous: str = "", retriev
     room = 4 * tokens
     trail = Trail(ContextPolicy())
     trail.write(entries, len(entries))
-    text = "\n".join(part for part in (previous, trail.text(0, len(entries))) if part)
+    text = "\n".join(part for part in (previous, trail.text(0, len(entries), talk=True)) if part)
     head = log_head(*span, retrieval=retrieval)
     if len(head) + len(text) + 1 > room:
         head = log_head(*span, retrieval=retrieval, level=1)
