@@ -222,8 +222,9 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_types(self)
-        said: object
-        for name, said in (("results", self.results), *((f"tools[{key!r}]", of) for key, of in self.tools.items())):
+        given: list[tuple[str, object]] = [("results", self.results)]
+        given += ((f"tools[{tool!r}]", said) for tool, said in self.tools.items())
+        for name, said in given:
             if not isinstance(said, ResultPolicy):  # the check of types takes a dictionary for one, as in JSON
                 raise ConfigurationError(f"ContextPolicy.{name} is {said!r}; expected a ResultPolicy")
         freeze_fields(self, "tools")
