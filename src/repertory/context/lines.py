@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 
 from repertory.context.cutting import clip, safe_cut
 
@@ -32,6 +33,7 @@ _MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells 
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
 )
+_LONGEST_NAME = 255  # characters, as of a file's: what is longer is data
 _FEW = 5  # lines for one that reports trouble: where there are more of these, they do not stand out
 _PER_LINE = 5  # characters that a line costs beside its own: its indent and its end
 _BREAK = re.compile(r"(?<=[\]}],)|(?<=\\n)|(?<=[.;] )|(?<=\",)")
@@ -40,10 +42,14 @@ _TROUBLE = re.compile(
 )
 
 
+@lru_cache(maxsize=1 << 16)  # the same words come again and again
+def _is_name(word: str) -> bool:
+    return len(word) > 2 and (word.isdigit() or _MADE.search(word) is not None)
+
+
 def names_in(line: str) -> set[str]:
     """The names in a line: paths, identifiers, numbers of three digits or more."""
-    words = set(_NAME.findall(line))  # they come again and again
-    return {name for name in words if len(name) > 2 and (name.isdigit() or _MADE.search(name))}
+    return {name for name in set(_NAME.findall(line)) if len(name) <= _LONGEST_NAME and _is_name(name)}
 
 
 def tells_trouble(line: str) -> bool:
@@ -148,7 +154,9 @@ def choose_lines(
     names = [names_in(line) for line in new]
     told: set[str] = set()
     chosen: list[int] = []
-    verdicts = [at for at, line in enumerate(new) if tells_trouble(line) or _VERDICT.search(line)]
+    whole = "\n".join(new)
+    any_verdict = tells_trouble(whole) or _VERDICT.search(whole)
+    verdicts = [at for at, line in enumerate(new) if any_verdict and (tells_trouble(line) or _VERDICT.search(line))]
     first = room // 2
     for at in reversed(verdicts) if len(verdicts) * _FEW <= len(new) else ():  # the last says how it ended
         if len(new[at]) < first:
