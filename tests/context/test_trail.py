@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_runs import drawn
 
 from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.trail import Trail, digest, trail_of
+from repertory.context.trail import Trail, bounded_trail, trail_of
 from repertory.llm.messages import RawBlock, Text
 
 DOCUMENT = RawBlock(
@@ -173,7 +173,7 @@ def test_a_trail_is_the_same_however_it_is_written(seed: int) -> None:
 def test_a_bounded_trail_keeps_to_its_bound(tokens: int) -> None:
     """The trail as far as there is room, then a line for each call, the newest first to stay."""
     story = drawn(3, most=24).story
-    text = digest(story.entries, tokens=tokens)
+    text = bounded_trail(story.entries, tokens=tokens)
     assert len(text) <= 4 * tokens
     assert text.startswith("[log of iterations 1–")
     assert ("calls alone" in text.splitlines()[0]) == (tokens < 1_000)

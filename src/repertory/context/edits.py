@@ -24,7 +24,7 @@ from repertory.context.shaping import (
     words_asked_for,
 )
 from repertory.context.tokens import Calibration, shown_tokens, text_tokens
-from repertory.context.trail import Trail, call_counts, calls_of, digest, log_head, room_of
+from repertory.context.trail import Trail, bounded_trail, call_counts, calls_of, log_head, room_of
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Entry
@@ -356,7 +356,7 @@ def _bounded(cover: CoverRange, live: Live, snapshot: Sequence[Entry], tokens: i
     if cover.tokens <= tokens:
         return cover
     covered = [entry for entry in snapshot[cover.first : cover.last + 1] if entry.position not in cover.kept]
-    text = digest(covered, tokens=tokens, retrieval=live.policy.retrieval)
+    text = bounded_trail(covered, tokens=tokens, retrieval=live.policy.retrieval)
     return msgspec.structs.replace(cover, content=(Text(text),), tokens=text_tokens(text), level=1)
 
 

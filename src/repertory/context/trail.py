@@ -297,7 +297,7 @@ def trail_of(entries: Sequence[Entry], *, policy: ContextPolicy | None = None) -
     return trail.text(0, len(entries))
 
 
-def digest(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
+def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
     """A text of bounded length that stands for entries where nobody writes a better one: the trail as far as there is
     room, else a line for each call, the newest first to stay; behind what stood for everything before them.
 

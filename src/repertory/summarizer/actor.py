@@ -12,7 +12,7 @@ import msgspec
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context.tokens import text_tokens
-from repertory.context.trail import digest
+from repertory.context.trail import bounded_trail
 from repertory.errors import ActorStopped, JournalError, MailboxFull, ModelError
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import encode_request
@@ -247,7 +247,7 @@ def _extract(job: Summarize, replaced: int, tokens: int) -> Written:
     bound = min(tokens, replaced // 2) - text_tokens("")  # its block costs something, too
     if bound <= 0:
         raise ValueError(f"the {replaced} tokens that a summary would stand for are too few for one")
-    text = digest(entries, tokens=bound, previous=job.previous, retrieval=job.retrieval)
+    text = bounded_trail(entries, tokens=bound, previous=job.previous, retrieval=job.retrieval)
     return Written(sendable(text))
 
 
