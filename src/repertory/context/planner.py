@@ -3,7 +3,8 @@
 Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call.
 
 - **Fold**: what has left the window becomes trail once reading it in vain has cost what folding it costs (the rule for
-  renting or buying skis), if what the run has saved so far pays for it. So no run is dearer than an unedited one.
+  renting or buying skis), if what the run has saved so far pays for it, or a little ahead of that if it is soon earned
+  back: so no run is dearer than an unedited one by more than that little (see ``Account.pays_for``).
 - **Once**: while nothing has been saved yet, a bulky result is shown whole without being written to the cache, and by
   its telling lines from the next request on: that saves without a rewrite. A file stays whole in the window, since it
   may have been read to be edited, unless it is very large; what is very large is always shown once.
