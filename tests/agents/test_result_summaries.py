@@ -216,7 +216,7 @@ async def test_without_a_model_nothing_is_asked_and_the_stub_is_shown() -> None:
 @pytest.mark.parametrize(
     ("policy", "asked_in"),
     [
-        (rp.ContextPolicy(window=1, comfort_tokens=2_000, summarize_every=100), [4, 6]),
+        (rp.ContextPolicy(window=1, comfort_tokens=3_000, summarize_every=100), [6]),
         (rp.ContextPolicy(summarize_every=2), []),  # nothing has outgrown its share
         (msgspec.structs.replace(STRICT, summarize_every=3), [3, 6]),
         (STRICT, []),
