@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from repertory.agents import (
         Agent,
         AlertThresholds,
+        Delegation,
         Limits,
         Run,
         Supervisor,
@@ -56,6 +57,7 @@ _HOMES = {
     "agents": (
         "Agent",
         "AlertThresholds",
+        "Delegation",
         "Limits",
         "Run",
         "Supervisor",
@@ -88,6 +90,7 @@ __all__ = [
     "AlertThresholds",
     "AnthropicModel",
     "ContextPolicy",
+    "Delegation",
     "Limits",
     "Memory",
     "Model",

@@ -36,12 +36,31 @@ def look() -> str:
         ({"name": "a", "team": ["b"]}, r"agent a: team\[0\] is 'b'; name an Agent"),
         ({"name": "a", "tools": [look, look]}, "tools must have different names, got look more than once"),
         ({"name": "a", "team": [rp.Agent("b"), rp.Agent("b")]}, "team must have different names, got b"),
+        ({"name": "a", "delegation": {"parallel": 2}}, r"delegation must be Delegation\(…\), which has background, "),
     ],
 )
 def test_a_definition_that_makes_no_sense_is_refused(definition: dict[str, object], words: str) -> None:
     """The error names the field, what was expected and what came."""
     with pytest.raises(ConfigurationError, match=words):
         rp.Agent(**definition)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"background": 1}, "delegation.background must be True or False, got 1"),
+        ({"parallel": 0}, "delegation.parallel must be a whole number of at least 1, got 0"),
+        ({"on_failure": "panic"}, "delegation.on_failure is 'panic'; expected 'collect' or 'fail_fast' or 'retry'"),
+        ({"retries": -1}, "delegation.retries must be a whole number of at least 0, got -1"),
+        ({"warm_cache": "yes"}, "delegation.warm_cache must be True, False or None, got 'yes'"),
+        ({"memory": "shared"}, "delegation.memory must be a list with some of 'shared', 'snapshot', 'isolated'"),
+        ({"share": ["all"]}, "delegation.share is 'all'; expected 'summary' or 'trail'"),
+    ],
+)
+def test_a_way_to_delegate_that_makes_no_sense_is_refused(policy: dict[str, object], words: str) -> None:
+    """The error names the field, what was expected and what came."""
+    with pytest.raises(ConfigurationError, match=words):
+        rp.Delegation(**policy)  # type: ignore[arg-type]
 
 
 def test_the_digest_follows_everything_that_shapes_what_an_agent_does() -> None:

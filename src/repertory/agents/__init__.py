@@ -8,13 +8,15 @@ from __future__ import annotations
 from repertory.agents import events
 from repertory.agents.agent import Agent, Limits, load_agent
 from repertory.agents.alerts import AlertThresholds
+from repertory.agents.delegation import Delegation
+from repertory.agents.research import research_team
 from repertory.agents.runs import Run
 from repertory.agents.supervisor import Supervisor, open_supervisor, run, run_sync
-from repertory.agents.teams import research_team
 
 __all__ = [
     "Agent",
     "AlertThresholds",
+    "Delegation",
     "Limits",
     "Run",
     "Supervisor",

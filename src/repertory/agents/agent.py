@@ -13,6 +13,7 @@ import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
+from repertory.agents.delegation import Delegation
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.messages import Json, canonical_json
@@ -73,6 +74,7 @@ class Agent(msgspec.Struct, frozen=True):
         max_tokens: Tokens of one answer; never more than the model can give.
         options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``.
         description: One line for those who may delegate to it; "" shows the beginning of the instructions.
+        delegation: How it works with its team; see ``Delegation``.
         on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
             covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
             and counted (``Run.listener_errors``) and never breaks the run.
@@ -90,6 +92,7 @@ class Agent(msgspec.Struct, frozen=True):
     options: Json = msgspec.field(default_factory=dict[str, Any])
     description: str = ""
     on_lifecycle: Callable[[MessageEvent], object] | None = None
+    delegation: Delegation = Delegation()
 
     def __post_init__(self) -> None:
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
@@ -130,6 +133,7 @@ class Agent(msgspec.Struct, frozen=True):
             "team": [member._definition() for member in self.team],
             "model": model,
             "memory": self.memory,
+            "delegation": msgspec.to_builtins(self.delegation),
             "context": msgspec.to_builtins(self.context),
             "options": self.options,
         }
@@ -159,6 +163,7 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("instructions", str, "a text"),
     ("description", str, "a text"),
     ("limits", Limits, f"Limits(…), which has {', '.join(Limits.__struct_fields__)}"),
+    ("delegation", Delegation, f"Delegation(…), which has {', '.join(Delegation.__struct_fields__)}"),
     ("options", Mapping, "a dict of fields of the Messages API"),
     ("context", ContextPolicy | None, "a ContextPolicy, or None for a plain loop"),
     ("model", *_A_MODEL),

@@ -1,0 +1,61 @@
+"""How an agent works with its team: what it may do beside waiting, how many at once, and what a failure means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from repertory._choices import check_choice, check_number, check_type
+from repertory._frozen import freeze_fields
+from repertory.errors import ConfigurationError
+from repertory.memory.handle import ForkMode
+
+OnFailure: TypeAlias = Literal["collect", "fail_fast", "retry"]
+Share: TypeAlias = Literal["summary", "trail"]
+
+
+class Delegation(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent works with its team.
+
+    Attributes:
+        background: Whether it may also start sub-agents and go on: it gets ``delegate_start``, ``delegate_collect``,
+            ``delegate_message`` and ``delegate_cancel``.
+        parallel: How many of its sub-agents work at once; others wait for their turn, in order.
+        on_failure: What the failure of one means: the lead is told, and the others go on (``collect``); they are
+            cancelled (``fail_fast``); or another run is given the task and told what went wrong (``retry``).
+        retries: How often one delegation is tried again, with ``retry``.
+        warm_cache: Whether sub-agents that begin alike wait until the first of them has its first answer under way, so
+            that they read from the prompt cache what they share. None means: where the model's prices are known and
+            what they share is long enough to be cached.
+        memory: The modes of memory that the lead may choose from for one delegation; () leaves the member's own.
+        share: What of its own record the lead may choose to hand to a sub-agent: its newest ``summary``, and the
+            ``trail`` of all that it did; () for nothing. The sub-agent may then look into that record as well.
+
+    Raises:
+        ConfigurationError: A value is none of these, or out of its bounds.
+    """
+
+    background: bool = False
+    parallel: int = 8
+    on_failure: OnFailure = "collect"
+    retries: int = 1
+    warm_cache: bool | None = None
+    memory: Sequence[ForkMode] = ()
+    share: Sequence[Share] = ()
+
+    def __post_init__(self) -> None:
+        check_type("delegation.background", self.background, bool, "True or False")
+        check_type("delegation.warm_cache", self.warm_cache, bool | None, "True, False or None")
+        check_number("delegation.parallel", self.parallel, int, least=1)
+        check_number("delegation.retries", self.retries, int, least=0)
+        check_choice("delegation.on_failure", self.on_failure, OnFailure)
+        for name, choices in (("memory", ForkMode), ("share", Share)):
+            values = getattr(self, name)
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                words = ", ".join(map(repr, get_args(choices)))
+                raise ConfigurationError(f"delegation.{name} must be a list with some of {words}, got {values!r}")
+            for value in values:
+                check_choice(f"delegation.{name}", value, choices)
+        freeze_fields(self, sequences=("memory", "share"))
