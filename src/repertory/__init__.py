@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         call_tool,
         context_tools,
         file_tools,
+        memory_files_tool,
         memory_tools,
         tool,
     )
@@ -79,6 +80,7 @@ _HOMES = {
         "call_tool",
         "context_tools",
         "file_tools",
+        "memory_files_tool",
         "memory_tools",
         "tool",
     ),
@@ -112,6 +114,7 @@ __all__ = [
     "context_tools",
     "file_tools",
     "load_agent",
+    "memory_files_tool",
     "memory_tools",
     "open_journal",
     "open_model",

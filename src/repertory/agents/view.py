@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -28,7 +28,7 @@ from repertory.errors import ContextOverflow, ModelError, PromptTooLong, Thinkin
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
-from repertory.llm.model import ModelRequest, Usage, server_of
+from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
 from repertory.llm.profiles import cost_at_most, cost_of
 from repertory.record import Snapshot
 from repertory.record.records import ModelReplied, Record
@@ -72,7 +72,7 @@ class ContextView:
         self._policy = layered_policy(live)
         self.retrieval = self._policy is not None and self._policy.retrieval
         system = redact(tuple(Text(text) for text in [system_text(agent, self._policy)] if text))
-        schemas = redact([tool.schema for tool in tools])
+        schemas = redact([_described(tool.schema, profile.provider_types) for tool in tools])
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         self._max_tokens = min(agent.max_tokens, profile.max_output)
         self._new_projector = partial(
@@ -398,3 +398,9 @@ class ContextView:
         # Where thinking is bound, any summary but the provider's would invalidate it.
         bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
         self._summaries.ask(iteration, size=self._record_estimate(), only_results=bound)
+
+
+def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
+    """A tool as it is described to this model: by us, unless its provider knows the tool."""
+    known = schema.provider_type in provider_types
+    return schema if known else msgspec.structs.replace(schema, provider_type="")

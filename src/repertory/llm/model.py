@@ -18,12 +18,18 @@ CacheTtl: TypeAlias = Literal["5m", "1h"]
 StopReason: TypeAlias = str  # open: end_turn, tool_use, max_tokens, stop_sequence, refusal, pause_turn, …
 
 
-class ToolSchema(msgspec.Struct, frozen=True):
-    """A tool as the model sees it."""
+class ToolSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool as the model sees it.
+
+    Attributes:
+        provider_type: The type of a tool whose description and schema the provider knows, such as ``memory_20250818``:
+            the request then names the type alone. "" for any other tool.
+    """
 
     name: str
     description: str
     input_schema: Json
+    provider_type: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, "input_schema")
@@ -82,7 +88,7 @@ def encode_request(request: ModelRequest) -> Json:
     """Write a request as the body of ``POST /v1/messages``, its cache markers put where they belong."""
     body: Json = {"model": request.model, "max_tokens": request.max_tokens}
     if request.tools:
-        body["tools"] = [msgspec.structs.asdict(tool) for tool in request.tools]
+        body["tools"] = [_encode_tool(tool) for tool in request.tools]
     if request.system:
         body["system"] = [encode_block(block) for block in request.system]
     body["messages"] = [encode_message(message) for message in request.messages]
@@ -94,6 +100,12 @@ def encode_request(request: ModelRequest) -> Json:
         _mark(blocks, point.ttl)
     body.update(request.options)
     return body
+
+
+def _encode_tool(tool: ToolSchema) -> Json:
+    if tool.provider_type:
+        return {"type": tool.provider_type, "name": tool.name}
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
 def _mark(blocks: list[Json], ttl: CacheTtl) -> None:

@@ -64,6 +64,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         comfort_tokens: The longest prompt in which the model still attends well to all of it; None for half of the
             window, at most 100,000; 0 leaves the window as the only bound. ``comfort`` says which it is.
         summary_model: A small model of the same provider, to write summaries with; "" where none is known.
+        provider_types: Types of tools that the provider itself describes to the model; see ``ToolSchema``.
         known: False where the profile is a guess about a model that nobody has described; it then costs $0.
     """
 
@@ -78,6 +79,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     compacts: bool = False
     comfort_tokens: int | None = None
     summary_model: str = ""
+    provider_types: tuple[str, ...] = ()
     known: bool = True
 
     @property
@@ -137,6 +139,8 @@ def _claude(
         as_of="2026-11-22",
         compacts=compacts,
         summary_model="claude-haiku-5-5",  # the smallest of the provider's models overview, 2026-10-07
+        # All Claude models since 4.5, on every platform, without a beta header (its page on the memory tool, 2026-11).
+        provider_types=("memory_20250818",),
     )
 
 

@@ -11,6 +11,7 @@ from repertory.llm.messages import Json, Text, Thinking, ToolUse, decode_content
 from repertory.llm.model import ModelRequest, ModelResponse, ToolSchema, Usage
 
 _OWN = frozenset({"model", "messages", "max_tokens", "system", "tools", "stream"})
+_CLIENT_TYPES = ("memory_20250818",)  # tools that the provider describes and the client runs
 _PIECE = 48  # characters of one delta: small enough that even a short answer comes in several
 
 
@@ -22,8 +23,10 @@ def decode_request(body: Json, betas: tuple[str, ...] = ()) -> ModelRequest:
         system=decode_content(body.get("system") or ()),
         tools=tuple(
             ToolSchema(tool["name"], tool.get("description", ""), tool["input_schema"])
-            for tool in body.get("tools") or ()
             if "input_schema" in tool
+            else ToolSchema(tool["name"], "", {"type": "object"}, tool["type"])
+            for tool in body.get("tools") or ()
+            if "input_schema" in tool or tool["type"] in _CLIENT_TYPES
         ),
         max_tokens=body.get("max_tokens", 8192),
         options={name: value for name, value in body.items() if name not in _OWN},

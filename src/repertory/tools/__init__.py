@@ -4,6 +4,7 @@ from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.execution import call_tool, execute, unknown_tool
 from repertory.tools.files import file_tools
+from repertory.tools.memory_files import memory_files_tool
 from repertory.tools.output import ErrorDetail, ToolOutput
 from repertory.tools.over_memory import memory_tools
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
@@ -25,6 +26,7 @@ __all__ = [
     "execute",
     "file_tools",
     "is_left_behind",
+    "memory_files_tool",
     "memory_tools",
     "tool",
     "unknown_tool",

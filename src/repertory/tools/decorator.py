@@ -38,6 +38,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         repeatable: Whether the same call may be answered from its earlier result.
         computes: Whether it keeps a core busy, so that hardly more such calls at once than there are cores.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
+        provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     repeatable: bool = False
     computes: bool = False
     policy: ResultPolicy | None = None
+    provider_type: str = ""
 
     @property
     def description(self) -> str:
@@ -63,7 +65,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def schema(self) -> ToolSchema:
         """The tool as a model request carries it."""
-        return ToolSchema(self.name, self.description, self.input_schema)
+        return ToolSchema(self.name, self.description, self.input_schema, self.provider_type)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, without checks, deadline or bounds."""
