@@ -65,6 +65,13 @@ def content(content_id: str = "c-1", run_id: str = "run-1", body: str = "whole",
     return ContentStored(**{**values, **fields}, content_id=content_id, run_id=run_id, body=body)
 
 
+async def expire(journal: Journal, now: float) -> int:
+    """Delete the bodies of contents whose own time is over; how many."""
+    due = await journal.read_due_bodies(now)
+    await journal.delete_bodies(due)
+    return len(due)
+
+
 def item(position: int, scope_id: str = "s", item_id: str = "i", text: str = "x", **fields: Any) -> ItemWritten:
     """The record of an item's version."""
     values = {"type": "custom", "at": float(position)}

@@ -33,6 +33,7 @@
     ├── MemoryStoreError            memory items and scopes
     │   ├── ItemNotFound            no such item in this scope
     │   ├── ScopeNotFound           no such scope
+    │   ├── ContentNotFound         no such stored content, or it was cleaned up
     │   ├── QuotaExceeded           one item too many, or too large
     │   └── PatternRefused          a regular expression that is wrong or takes too long
     ├── ContextError                what the model may be shown
@@ -204,6 +205,10 @@ class ItemNotFound(MemoryStoreError):
 
 class ScopeNotFound(MemoryStoreError):
     """No memory scope has this id."""
+
+
+class ContentNotFound(MemoryStoreError):
+    """No stored content has this citation, or its body was cleaned up."""
 
 
 class QuotaExceeded(MemoryStoreError):

@@ -9,9 +9,10 @@ import pytest
 from context_scenes import log_of
 
 import repertory as rp
-from repertory.errors import ModelUnavailable, RunFailed
+from repertory.errors import ContentNotFound, ModelUnavailable, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
+from repertory.record import ContentStored
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 
@@ -73,6 +74,102 @@ async def test_runs_of_one_tree_read_each_others_contents_after_a_restart_too(tm
         run = await supervisor.resume("lead", agent=lead)
         assert await run.wait_result() == "Done."
     assert "day 4, hour 149: ship 549 at berth 2" in text_of(model.requests[1].messages[-1].content)
+
+
+@rp.tool(effect="pure")
+async def peek(content_id: str, context: rp.ToolContext) -> str:
+    """Read a content as a tool of the application would."""
+    stored = await context.need_contents().read_content(content_id)
+    return "nothing" if stored is None else f"read {len(stored.body)}"
+
+
+async def test_no_way_in_leads_to_the_content_of_another_tree() -> None:
+    """By its id, its call or its tool, or through what a tool is handed; the operator alone reads everything."""
+    steps = [call("read_log", day=3, call_id="call-of-the-owner"), "Read."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        owner = await supervisor.spawn(clerk(), "Read.", run_id="owner")
+        await owner.wait_result()
+        (stored,) = await supervisor.journal.read_contents("owner")
+        thief = ScriptedModel(
+            [
+                call("retrieve_content", content_id=stored.content_id, search="ship"),
+                call("context_retrieve", tool_call_id="call-of-the-owner"),
+                call("context_retrieve", topic="ship at berth"),
+                call("peek", content_id=stored.content_id),
+                "Done.",
+            ]
+        )
+        agent = rp.Agent("thief", tools=[peek, *context_tools()], context=CUT, model=thief)
+        run = await supervisor.spawn(agent, "Read what is not yours.", run_id="thief")
+        await run.wait_result()
+        everything = await supervisor.journal.read_content(stored.content_id)
+    said = [text_of(request.messages[-1].content) for request in thief.requests[1:]]
+    assert said[0].startswith(f"there is no content '{stored.content_id}'")
+    assert all(answer.startswith("no earlier message fits") for answer in said[1:3])
+    assert said[3] == "nothing"
+    assert not any("day 3" in answer for answer in said)
+    assert everything is not None
+    assert everything.body == log_of(3, 150)
+
+
+async def test_a_content_of_the_same_id_in_another_tree_hides_nothing() -> None:
+    """An id is made of few characters, and a tool may give any: each tree reads its own."""
+
+    @rp.tool(effect="transactional")
+    def forge(content_id: str, context: rp.ToolContext) -> str:
+        """Store something under the id of another tree's content."""
+        forged = ContentStored(
+            content_id=content_id, run_id=context.run_id, source_type="web", source="forge", body="forged", at=1.0
+        )
+        context.commit([forged])
+        return "stored"
+
+    async with rp.open_supervisor(model=ScriptedModel([call("read_log", day=3), "Read."])) as supervisor:
+        owner = await supervisor.spawn(clerk(), "Read.", run_id="owner")
+        await owner.wait_result()
+        (stored,) = await supervisor.journal.read_contents("owner")
+        forger = ScriptedModel([call("forge", content_id=stored.content_id), "Done."])
+        other = await supervisor.spawn(rp.Agent("forger", tools=[forge], model=forger), "Forge.", run_id="other")
+        await other.wait_result()
+        mine = await supervisor.journal.read_content(stored.content_id, root="owner")
+        theirs = await supervisor.journal.read_content(stored.content_id, root="other")
+    assert (mine and mine.body, theirs and theirs.body) == (log_of(3, 150), "forged")
+
+
+async def test_what_is_shared_on_purpose_is_read_by_the_tree_that_it_was_shared_with_alone() -> None:
+    """Under the same citation, by its sub-agents too, and also once the one that it was copied from is gone."""
+    model = ScriptedModel([call("read_log", day=3), "Read."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        owner = await supervisor.spawn(clerk(), "Read.", run_id="owner")
+        await owner.wait_result()
+        (stored,) = await supervisor.journal.read_contents("owner")
+        with pytest.raises(ContentNotFound, match="there is no content 'c-nothing'"):
+            await supervisor.share_content("c-nothing", "owner")
+
+        async def share(_: ModelRequest) -> Block:
+            await supervisor.share_content(stored.content_id, "friend")
+            assert await supervisor.clean("owner") == 1
+            return call("peek", content_id=stored.content_id)
+
+        for name, model in (
+            ("friend", ScriptedModel([share, call("delegate", agent="helper", task="Read it."), "Done."])),
+            ("stranger", ScriptedModel([call("peek", content_id=stored.content_id), "Done."])),
+        ):
+            helper = rp.Agent(
+                "helper", tools=[peek], model=ScriptedModel([call("peek", content_id=stored.content_id), "."])
+            )
+            agent = rp.Agent("reader", tools=[peek], team=[helper], model=model)
+            run = await supervisor.spawn(agent, "Read.", run_id=name)
+            await run.wait_result()
+            answers = [text_of(request.messages[-1].content) for request in model.requests[1:]]
+            assert answers[0] == (f"read {stored.length}" if name == "friend" else "nothing")
+            if name == "friend":
+                (child,) = run.children
+                (entry,) = [e for e in await supervisor.journal.read_entries(child.id) if e.tool == "peek"]
+                assert text_of(entry.content) == f"read {stored.length}"
+        with pytest.raises(ContentNotFound, match=r"characters\) was cleaned up and is gone"):
+            await supervisor.clean("friend")
+            await supervisor.share_content(stored.content_id, "stranger")
 
 
 def _cited(request: ModelRequest) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ import trio.testing
 from context_scenes import log_of
 
 import repertory as rp
-from repertory.agents.supervisor import CLEANING
-from repertory.errors import ModelUnavailable, RunFailed
+from repertory.agents.retention import CLEANING
+from repertory.errors import ConfigurationError, ModelUnavailable, RunError, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
-from repertory.record import ContentStored, MemoryJournal
+from repertory.record import ContentStored, Journal, MemoryJournal
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 
@@ -123,7 +125,7 @@ async def test_what_cannot_be_brought_back_says_so() -> None:
     async def look(_: ModelRequest) -> Block:
         (stored,) = await journal.read_contents("r")
         await journal.write([msgspec.structs.replace(stored, body=log_of(1, 150), expires_at=5.0)])
-        assert await journal.delete_expired_contents(5.0) == 1
+        await journal.delete_bodies(await journal.read_due_bodies(5.0))
         return call("retrieve_content", content_id=stored.content_id)
 
     model = ScriptedModel([call("read_log", day=1), look, "Done."])
@@ -141,3 +143,167 @@ async def test_the_content_store_knows_how_long_each_result_is() -> None:
         await run.wait_result()
         (stored,) = await supervisor.journal.read_contents(run.id)
     assert (stored.body, stored.length) == ("", len(log_of(1, 150)))
+
+
+# --- results that were cut on arrival ---------------------------------------------------------------------
+
+CUT = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500))
+LONG = log_of(1, 1_500)  # some 60,000 characters, three pages
+
+
+@rp.tool(effect="pure")
+async def read_long() -> str:
+    """Read a log of several pages."""
+    return LONG
+
+
+def reader(context: rp.ContextPolicy = CUT) -> rp.Agent:
+    """An agent whose results are cut, and that can have them brought back."""
+    return rp.Agent("reader", tools=[read_long, *context_tools()], context=context)
+
+
+def page(number: int) -> Callable[[ModelRequest], Block]:
+    """A step that looks at one page of the citation in view."""
+
+    def step(request: ModelRequest) -> Block:
+        cited = re.findall(r"c-[0-9a-f]{10}", "".join(text_of(message.content) for message in request.messages))[0]
+        return call("retrieve_content", content_id=cited, page=number)
+
+    return step
+
+
+ALL_PAGES = [page(2), page(1), page(3)]
+
+
+async def bodies(journal: Journal, run_id: str) -> list[str]:
+    """The ids of the contents of a run whose bodies the content store holds."""
+    return [body.content.content_id for body in await journal.read_bodies(run_id)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "stays"),
+    [
+        (CUT, [], True),  # the ledger has its beginning and its end
+        (CUT, [page(1), page(3)], True),  # and most of what is between them
+        (CUT, ALL_PAGES, False),
+        (rp.ContextPolicy(results=rp.ResultPolicy(cite_on_arrival=True)), ALL_PAGES, False),
+        (rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500, retention=10)), [], False),
+    ],
+)
+async def test_a_cut_result_leaves_the_store_an_hour_after_the_run_if_the_ledger_holds_all_of_it(
+    policy: rp.ContextPolicy, steps: list[Any], stays: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Or after the time that its policy gave it. What is gone from the store is read from the ledger, word for word."""
+    model = ScriptedModel([call("read_long"), *steps, "Done."])
+    async with rp.open_supervisor(model=model, clock=trio.current_time) as supervisor:
+        run = await supervisor.spawn(reader(policy), "Read.")
+        await run.wait_result()
+        (stored,) = await supervisor.journal.read_contents(run.id)
+        assert stored.length == len(LONG)
+        let_go = policy.results.retention is not None
+        await trio.sleep(3_500 if not let_go else 5)
+        assert await bodies(supervisor.journal, run.id) == [stored.content_id]
+        await trio.sleep(100 + CLEANING)
+        assert await bodies(supervisor.journal, run.id) == [stored.content_id] * stays
+        now = await supervisor.journal.read_content(stored.content_id)
+        assert now is not None
+        assert now.body == ("" if let_go else LONG)
+
+
+@pytest.mark.parametrize("keep", ["for good", "pinned"])
+async def test_a_content_stays_where_it_is_pinned_or_all_are_kept_for_good(
+    keep: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Though the ledger holds all of it, and its policy gave it a time."""
+    limit = rp.ResultPolicy(cap_chars=500, retention=None if keep == "for good" else 0)
+    seconds = None if keep == "for good" else 0
+
+    async def pin(request: ModelRequest) -> Block:
+        if keep == "pinned":
+            await run.pin(2)
+        return page(1)(request)
+
+    model = ScriptedModel([call("read_long"), pin, page(2), page(3), "Done."])
+    async with rp.open_supervisor(model=model, clock=trio.current_time, content_retention=seconds) as supervisor:
+        run = await supervisor.spawn(reader(rp.ContextPolicy(results=limit)), "Read.")
+        await run.wait_result()
+        await trio.sleep(100_000)
+        assert len(await bodies(supervisor.journal, run.id)) == 1
+
+
+async def test_the_time_of_a_sub_agents_contents_begins_with_the_end_of_the_tree(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Until then any run of the tree may read them."""
+
+    async def wait(_: ModelRequest) -> str:
+        await trio.sleep(10_000)
+        return "Done."
+
+    steps = [call("delegate", agent="reader", task="Read."), call("read_long"), *ALL_PAGES, "Read.", wait]
+    model, lead = ScriptedModel(steps), rp.Agent("lead", team=[reader()])
+    async with rp.open_supervisor(model=model, clock=trio.current_time) as supervisor:
+        run = await supervisor.spawn(lead, "Lead.")
+        await trio.sleep(9_000)
+        (child,) = run.children
+        assert len(await bodies(supervisor.journal, child.id)) == 1
+        await run.wait_result()
+        await trio.sleep(3_600 + CLEANING)
+        assert await bodies(supervisor.journal, run.id) == []
+
+
+async def test_a_resumed_run_whose_contents_were_cleaned_up_reads_them_from_its_ledger(
+    tmp_path: Path,
+) -> None:
+    """After a restart too: whole, by lines and by words."""
+    path = tmp_path / "runs.db"
+    model = ScriptedModel([call("read_long"), *ALL_PAGES, ModelUnavailable("down")])
+    async with rp.open_supervisor(path, model=model, content_retention=0) as supervisor:
+        run = await supervisor.spawn(reader(), "Read.", run_id="r")
+        with pytest.raises(RunFailed):
+            await run.wait_result()
+        assert await bodies(supervisor.journal, "r") == []
+        (stored,) = await supervisor.journal.read_contents("r")
+    looks = [
+        call("retrieve_content", content_id=stored.content_id, start_line=1_400),
+        call("retrieve_content", content_id=stored.content_id, search="hour 777"),
+        "Done.",
+    ]
+    model = ScriptedModel([*looks])
+    async with rp.open_supervisor(path, model=model) as supervisor:
+        run = await supervisor.resume("r", agent=reader())
+        assert await run.wait_result() == "Done."
+    lines, found = (text_of(request.messages[-1].content) for request in model.requests[1:])
+    assert "day 1, hour 1399: ship 1499 at berth 6" in lines
+    assert "day 1, hour 777: ship 877 at berth 0" in found
+
+
+async def test_a_run_that_is_cleaned_keeps_its_ledger_and_its_citations() -> None:
+    """With all below it; what the ledger does not hold is gone, and the application has said so."""
+    steps = [call("read_long"), call("delegate", agent="reader", task="Read."), call("read_long"), "Read.", "Done."]
+    async with rp.open_supervisor(model=ScriptedModel(steps)) as supervisor:
+        lead = rp.Agent("lead", tools=[read_long], context=CUT, team=[reader()])
+        run = await supervisor.spawn(lead, "Lead.")
+        with pytest.raises(RunError, match=f"run {run.id} has not ended, it is running"):
+            await supervisor.clean(run.id)
+        await run.wait_result()
+        (child,) = run.children
+        with pytest.raises(RunError, match=f"belongs to {run.id}; clean that one"):
+            await supervisor.clean(child.id)
+        before = await supervisor.journal.read_entries(run.id)
+        assert await supervisor.clean(run.id) == 2
+        assert await supervisor.clean(run.id) == 0
+        assert await supervisor.journal.read_entries(run.id) == before
+        for each in (run.id, child.id):
+            (stored,) = await supervisor.journal.read_contents(each)
+            assert (stored.body, stored.length) == ("", len(LONG))
+            gone = await supervisor.journal.read_content(stored.content_id)
+            assert gone is not None
+            assert gone.body == ""
+
+
+async def test_a_time_to_keep_contents_must_be_one() -> None:
+    """None, or seconds from 0."""
+    with pytest.raises(ConfigurationError, match="content_retention must be a number of at least 0 or None, got -1"):
+        async with rp.open_supervisor(model=ScriptedModel([]), content_retention=-1):
+            pass

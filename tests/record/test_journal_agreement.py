@@ -112,7 +112,7 @@ class Agreement(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         """Delete what is out of date."""
-        self.both(lambda journal: journal.delete_expired_contents(self.clock))
+        self.both(lambda journal: kit.expire(journal, self.clock))
         for content in self.contents.values():
             if content[1] is not None and content[1] <= self.clock:
                 content[0] = None

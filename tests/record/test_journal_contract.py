@@ -578,11 +578,11 @@ def test_contents_expire_after_their_date_or_their_run(check: Check) -> None:
                 kit.content("of-the-living", "alive", retention=1.0),
             ]
         )
-        assert await journal.delete_expired_contents(49.9) == 0
-        assert await journal.delete_expired_contents(50.0) == 1
-        assert await journal.delete_expired_contents(3699.9) == 1
-        assert await journal.delete_expired_contents(3700.0) == 1
-        assert await journal.delete_expired_contents(3700.0) == 0
+        assert await kit.expire(journal, 49.9) == 0
+        assert await kit.expire(journal, 50.0) == 1
+        assert await kit.expire(journal, 3699.9) == 1
+        assert await kit.expire(journal, 3700.0) == 1
+        assert await kit.expire(journal, 3700.0) == 0
         left = [
             name
             for name in ("dated", "dated-later", "kept", "retained", "of-the-living")
@@ -603,7 +603,7 @@ def test_the_latest_content_of_an_id_counts(check: Check) -> None:
         stored = await journal.read_content("c")
         assert stored is not None
         assert stored.body == "new"
-        assert await journal.delete_expired_contents(5.0) == 1
+        assert await kit.expire(journal, 5.0) == 1
         stored = await journal.read_content("c")
         assert stored is not None
         assert (stored.body, stored.length) == ("", 3)

@@ -125,8 +125,11 @@ async def test_a_result_comes_back_whole_by_its_call(run: Run) -> None:
     assert output.facts == {"found": 2, "page": 1, "pages": 1}
     assert output.retrieved is not None
     assert (output.retrieved.positions, output.retrieved.hint) == ((3, 4), False)
-    (_, *asked), (source, *shown) = output.retrieved.parts
-    assert (asked, source[:8], shown) == ([0, 31], "content-", [0, 1_820])
+    asked, shown = output.retrieved.parts
+    assert (asked[1:3], shown.source[:8], shown[1:3]) == ((0, 31), "content-", (0, 1_820))
+    for part in output.retrieved.parts:  # and where in the answer each of them stands
+        assert output.text[part.at - 1] == "\n"
+        assert output.text[part.at : part.at + part.end - part.start][-1] in "}\n."
     assert output.source_type == "retrieval"
 
 

@@ -146,7 +146,7 @@ class PlanEdits:
         """What the content store has of an entry that was cut on arrival; None where the ledger has all of it."""
         if entry.content_id is None or not entry.original_length:
             return None
-        stored = await self._live.shared.journal.read_content(entry.content_id)
+        stored = await self._live.shared.journal.read_content(entry.content_id, root=self._live.run_id)
         if stored is None or not stored.body:
             raise ContextError(f"the whole of entry {entry.position} ({entry.content_id}) was cleaned up and is gone")
         return stored.body

@@ -19,6 +19,7 @@ from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.live import SAID, LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
+from repertory.agents.retention import Retention
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
 from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
@@ -37,8 +38,9 @@ SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", bac
 class Runtime:
     """The runs that live in this process."""
 
-    def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup, retention: Retention) -> None:
         self.shared = shared
+        self._retention = retention
         self._journal = shared.journal
         self._system = system
         self._tasks = tasks
@@ -236,7 +238,7 @@ class Runtime:
         if live.parent is None:
             if live.resumed:
                 await self._end_strangers(live)
-            await self._journal.delete_expired_contents(self.shared.clock())
+            await self._retention.clean()
             for run in live.tree():
                 self._live.pop(run.run_id, None)
         for run in reversed([*live.tree()]):

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import anyio
 import msgspec
 
-from repertory._choices import check_fields, check_pattern, check_text, check_type
+from repertory._choices import check_fields, check_number, check_pattern, check_text, check_type
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
@@ -25,14 +25,16 @@ from repertory.agents.live import LiveRun, Shared
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
 from repertory.agents.policies import check_policies, results_of
+from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.context import MessageEvent, ResultPolicy
-from repertory.errors import ConfigurationError, JournalError, RunError, RunNotFound
+from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor
 from repertory.record import open_journal
+from repertory.record.contents import root_of
 from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.summarizer import SummarizerActor
@@ -179,12 +181,54 @@ class Supervisor:
         """Every run in the journal, oldest first; None means in any state."""
         return await self.journal.read_runs(states=states)
 
+    async def share_content(self, content_id: str, run_id: str) -> None:
+        """Let a run of another tree, and all of its tree, read a stored content, under the same citation.
+
+        It gets a copy of its own, which stays when the one that it was made of is cleaned up.
+
+        Raises:
+            ContentNotFound: There is no such content, or it was cleaned up.
+            RunNotFound: There is no such run.
+        """
+        stored = await self.journal.read_content(content_id)
+        if stored is None:
+            raise ContentNotFound(f"there is no content {content_id!r}; Journal.read_contents lists those of a run")
+        if stored.length and not stored.body:
+            raise ContentNotFound(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
+        reader = root_of((await self.journal.read_run(run_id)).started.run_id)
+        if reader != root_of(stored.run_id):
+            await self.journal.write([msgspec.structs.replace(stored, run_id=reader)])
+
+    async def clean(self, run_id: str) -> int:
+        """Let go of everything that the content store holds of a run that has ended, and of those below it.
+
+        That is also what is held nowhere else, and what is pinned. Its ledger stays as it is, and what that holds whole
+        can be read by its citation still.
+
+        Returns:
+            How many contents were emptied.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
+            row = await self.journal.read_run(run_id)
+            if row.started.parent_id is not None:
+                raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
+            if row.state not in FINAL_STATES:
+                raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
+            bodies = await self.journal.read_bodies(run_id)
+            if bodies:
+                await self.journal.delete_bodies(bodies)
+            return len(bodies)
+
     def events(self) -> EventReader:
         """Watch all runs of this process, from the oldest event still in memory."""
         return self._runtime.shared.hub.reader()
 
 
-CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
 _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -204,6 +248,7 @@ async def open_supervisor(
     journal: Journal | None = None,
     summaries: Model | str | Sequence[Model | str] | None = None,
     alerts: AlertThresholds | None = _ALERTS,
+    content_retention: float | None = 3600.0,
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
@@ -222,6 +267,9 @@ async def open_supervisor(
         summaries: The model that writes summaries, or several, tried in this order; () for none. None takes the small
             model of the same provider where an agent's model is one behind the Messages API, and none elsewhere.
         alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
+        content_retention: Seconds after the end of a tree of runs for which the content store keeps copies of what
+            their ledgers hold as well; None keeps them for good. What only the store has stays, unless a
+            ``ResultPolicy`` or whoever stored it gave it a time. See ``docs/memory.md``.
         drain_timeout: Seconds.
         redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
             becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
@@ -243,6 +291,7 @@ async def open_supervisor(
         check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
     words = "AlertThresholds, or None for no alerts"
     check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
+    check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
     errors: list[BaseException] = []
     try:
         async with AsyncExitStack() as stack:
@@ -268,11 +317,12 @@ async def open_supervisor(
                 clock=clock,
                 alerts=alerts,
             )
-            runtime = Runtime(shared, system, tasks)
-            await journal.delete_expired_contents(clock())
+            retention = Retention(journal, seconds=content_retention, clock=clock)
+            runtime = Runtime(shared, system, tasks, retention)
+            await retention.clean()
             cleaning = anyio.CancelScope()
             stack.callback(cleaning.cancel)
-            tasks.start_soon(_clean_for_ever, journal, clock, cleaning)
+            tasks.start_soon(retention.clean_for_ever, cleaning)
             try:
                 yield Supervisor(runtime)
                 runtime.wind_down()
@@ -294,16 +344,6 @@ async def open_supervisor(
         if all(isinstance(leaf, of_it) for error in errors for leaf in _leaves(error)):
             raise leaves[0] from leaves[0].__cause__
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
-
-
-async def _clean_for_ever(journal: Journal, clock: Callable[[], float], scope: anyio.CancelScope) -> None:
-    with scope:
-        while True:
-            await anyio.sleep(CLEANING)
-            try:
-                await journal.delete_expired_contents(clock())
-            except JournalError as error:  # runs that write will hear of it themselves; to clean up is not worth one
-                log(logging.WARNING, "contents.cleaning.failed", exc_info=error)
 
 
 def _log_dead_letter(letter: object) -> None:

@@ -328,6 +328,7 @@ class Caller:
                 at=self._live.shared.clock(),
                 url=output.url,
                 format=output.format,
+                retention=self._policy.rules(use.name).retention if self._policy is not None else None,
                 metadata=output.metadata,
             )
             records.insert(0, stored)
@@ -438,7 +439,4 @@ class _Reading:
         return await self._journal.search_entries(self._live.run_id, query, limit=limit)
 
     async def read_content(self, content_id: str) -> ContentStored | None:
-        stored = await self._journal.read_content(content_id)
-        # The ids of runs below others begin with theirs and a dot.
-        ours = stored is not None and f"{stored.run_id}.".startswith(f"{self._live.root.run_id}.")
-        return stored if ours else None
+        return await self._journal.read_content(content_id, root=self._live.root.run_id)

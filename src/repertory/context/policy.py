@@ -70,6 +70,8 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
         importance: Weight of these results against others, 1 for the usual. In strict rhythm it multiplies ``window``
             for them: below 1 they become stubs sooner, above 1 later (a summary does not wait for them; ``pin``
             does that). In thrifty rhythm it multiplies the share of their lines that the trail keeps.
+        retention: Seconds after the end of a tree of runs for which the content store keeps the whole of a result that
+            was cut on arrival. Then it is gone, where the ledger does not hold it and it is not pinned; None keeps it.
         retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
     """
 
@@ -86,6 +88,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     compactor: str = ""
     pin: bool = False
     importance: float = 1.0
+    retention: float | None = None
     retrieval: bool = True
 
 
@@ -113,6 +116,7 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     compactor: str | None = None
     pin: bool | None = None
     importance: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
+    retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         _check_types(self)

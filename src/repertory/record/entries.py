@@ -21,11 +21,15 @@ EntryKind: TypeAlias = Literal[
 
 
 class Part(NamedTuple):
-    """Characters ``start`` to ``end``, not included, of an earlier entry or a stored content."""
+    """Characters ``start`` to ``end``, not included, of an earlier entry or a stored content.
+
+    ``at`` is where they stand in the text that brought them back; -1 where that is not known.
+    """
 
     source: str
     start: int
     end: int
+    at: int = -1
 
 
 class Retrieved(msgspec.Struct, frozen=True, kw_only=True):

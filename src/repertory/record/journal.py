@@ -5,6 +5,7 @@ Records become rows, questions become SQL, and rows become records again, wherev
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
@@ -16,9 +17,9 @@ import msgspec
 from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged, JournalUnreadable, RunNotFound
 from repertory.llm.messages import Block, Json, ToolUse, text_of
+from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
 from repertory.record.entries import Entry
 from repertory.record.records import (
-    FINAL_STATES,
     ContentStored,
     DecisionMade,
     EntryAppended,
@@ -83,9 +84,13 @@ class Journal:
         raise NotImplementedError
 
     def _insert(
-        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+        self,
+        rows: Sequence[EncodedRecord],
+        on_commit: Callable[[], None] | None,
+        after: Ticket | None,
+        emptied: Sequence[int] = (),
     ) -> Ticket:
-        """Queue the rows of a batch."""
+        """Queue the rows of a batch; with it go the bodies of the contents of these numbers."""
         raise NotImplementedError
 
     async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -160,16 +165,10 @@ class Journal:
         """Queue a batch and wait until it is durable."""
         await self.submit(records).wait()
 
-    async def delete_expired_contents(self, now: float) -> int:
-        """Empty stored contents that have expired by ``now``; returns how many. Their citations stay listed.
-
-        A content expires at its ``expires_at``, and ``retention`` seconds after its run has reached a final state.
-        """
-        states = sorted(FINAL_STATES)
-        sql = f"""DELETE FROM content_bodies WHERE seq IN (
-            SELECT c.seq FROM contents c LEFT JOIN run_status s ON s.run_id = c.run_id AND s.state IN ({_marks(states)})
-            WHERE c.expires_at <= ? OR s.updated_at + c.retention <= ?)"""
-        return await self._transact(lambda connection: connection.execute(sql, (*states, now, now)).rowcount)
+    async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
+        """Empty stored contents, and write further records, in one transaction. Their citations stay listed."""
+        records, numbers = self.redact(also), [body.number for body in bodies]
+        await self._insert(encode_records(records), self._announce(records, None), None, numbers).wait()
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -350,27 +349,53 @@ class Journal:
         """Every summary of the run, in the order they were stored."""
         return await self._of_run(SummaryStored, run_id)
 
-    async def read_content(self, content_id: str) -> ContentStored | None:
+    async def read_content(self, content_id: str, *, root: str | None = None) -> ContentStored | None:
         """One stored content, its body from the ledger where that holds it; None where there never was one.
 
-        The body is "", though the length is not 0, where it was cleaned up.
+        The body is "", though the length is not 0, where it was cleaned up and the ledger does not hold all of it.
+
+        Args:
+            content_id: Its citation.
+            root: Only what this run and those below it stored; None for whoever may read everything.
         """
         # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
-        latest = "t.seq = (SELECT max(seq) FROM contents WHERE content_id = ?)"
-        found: list[ContentStored] = await self._records(ContentStored, f"WHERE {latest}", content_id)
+        whose, values = ("", ()) if root is None else (f"AND {OF_TREE}", (root, root, root))
+        latest = f"t.seq = (SELECT max(seq) FROM contents WHERE content_id = ? {whose})"
+        found: list[ContentStored] = await self._records(ContentStored, f"WHERE {latest}", content_id, *values)
         if not found:
             return None
         stored = found[0]
         if not stored.body and stored.length:
-            # A repeated call shows the same result under a note of its own.
-            which = "t.content_id = ? AND t.original_length = 0 AND t.deduplicated_from = '' ORDER BY t.position"
-            for entry in await self._read_entries(f"{which} LIMIT 1", stored.run_id, content_id):
-                return msgspec.structs.replace(stored, body=text_of(entry.content))
+            return msgspec.structs.replace(stored, body=await self.read_held(stored))
         return stored
+
+    async def read_held(self, stored: ContentStored) -> str:
+        """The whole of a content by what the ledger of its run holds of it; "" where that is not all."""
+        named = encode_json(stored.content_id)
+        return put_together(stored, await self._read_entries(HOLDING, stored.run_id, stored.content_id, named))
 
     async def read_contents(self, run_id: str) -> list[ContentStored]:
         """All stored contents of a run, their bodies left empty."""
         return await self._records(ContentStored, _OF_RUN, run_id, side=False)
+
+    async def read_due_bodies(
+        self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf
+    ) -> list[StoredBody]:
+        """What the content store holds though its time is over by ``now``; all times are seconds since 1970.
+
+        A content with a time of its own is due at its ``expires_at``, and ``retention`` seconds after the tree of its
+        run has ended. One without is due where that end lies between the two bounds, if its run has retrieved
+        anything: else nothing else holds it.
+        """
+        return await self._read_bodies(DUE, now, now, ended_after, ended_by)
+
+    async def read_bodies(self, run_id: str) -> list[StoredBody]:
+        """What the content store holds of a run and of those below it."""
+        return await self._read_bodies(f"{STORED} WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
+
+    async def _read_bodies(self, rest: str, *values: Value) -> list[StoredBody]:
+        found = await self._read(ContentStored, rest, *values, side=False)
+        return [StoredBody(number=number, content=content) for number, content in found]
 
     async def read_scopes(self) -> list[ScopeOpened]:
         """Every memory scope."""

@@ -252,7 +252,8 @@ class ContentStored(msgspec.Struct, frozen=True, kw_only=True):
             whole under this id, from which ``Journal.read_content`` reads it.
         length: Characters of the whole; follows from ``body`` where that is there.
         expires_at: Seconds since 1970 after which it may be cleaned up; None for no such date.
-        retention: Seconds that it is kept after the end of its run; None keeps it for good.
+        retention: Seconds that it is kept after the end of its run's tree. Where neither of the two is given, it stays
+            for as long as nothing else holds it.
     """
 
     content_id: str

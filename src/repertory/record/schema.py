@@ -59,6 +59,8 @@ _FIRST = Migration(
         "CREATE UNIQUE INDEX runs_by_id ON runs (run_id)",
         # Unique, so that two ledgers of one run can never both be believed.
         "CREATE UNIQUE INDEX entries_by_position ON entries (run_id, position)",
+        # Few entries bring something back; who cleans up looks whether a run has any.
+        "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
         "CREATE INDEX run_states_by_run ON run_states (run_id)",
         "CREATE INDEX decisions_by_run ON decisions (run_id)",
         "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",

@@ -146,9 +146,13 @@ class MemoryJournal(Journal):
         self._closed = False
 
     def _insert(
-        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+        self,
+        rows: Sequence[EncodedRecord],
+        on_commit: Callable[[], None] | None,
+        after: Ticket | None,
+        emptied: Sequence[int] = (),
     ) -> Ticket:
-        batch = Batch(rows, on_commit, after)
+        batch = Batch(rows, on_commit, after, emptied)
         with self._lock:
             if self._closed:
                 raise JournalClosed("the journal is closed; nothing was written")
@@ -206,11 +210,15 @@ class SqliteJournal(Journal):
         self._reader = SqliteReader(path)
 
     def _insert(
-        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+        self,
+        rows: Sequence[EncodedRecord],
+        on_commit: Callable[[], None] | None,
+        after: Ticket | None,
+        emptied: Sequence[int] = (),
     ) -> Ticket:
         if self._writer is None:
             raise not_writable(self.path)
-        return self._writer.submit(rows, on_commit, after)
+        return self._writer.submit(rows, on_commit, after, emptied)
 
     async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._writer is None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from repertory.errors import JournalClosed, JournalWriteFailed
-from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, refuse_batch
+from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, encode_json, refuse_batch
 from repertory.record.sqlite_file import (
     OpenedFile,
     explain,
@@ -54,17 +54,23 @@ class Batch(Ticket):
         rows: What they are in the file.
         on_commit: Called once that is durable, before anybody who waits goes on.
         after: The batch without which this one makes no sense.
+        emptied: The numbers of the contents whose bodies go with it.
     """
 
-    __slots__ = ("after", "on_commit", "rows")
+    __slots__ = ("after", "emptied", "on_commit", "rows")
 
     def __init__(
-        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None
+        self,
+        rows: Sequence[EncodedRecord],
+        on_commit: Callable[[], None] | None,
+        after: Ticket | None,
+        emptied: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.rows = rows
         self.on_commit = on_commit
         self.after = after
+        self.emptied = emptied
 
     def refuse(self, fact: object) -> None:
         """Have everybody who waits told that this batch alone was not written, and why."""
@@ -119,6 +125,9 @@ class Inserter:
                 chunk = flat[start : start + most * width]
                 # SQLite3's cache keeps each length that occurs as a prepared statement.
                 statements.append((head + ", ".join([row_marks] * (len(chunk) // width)), chunk))
+        if emptied := [number for batch in batches for number in batch.emptied]:
+            sql = "DELETE FROM content_bodies WHERE seq IN (SELECT value FROM json_each(?))"
+            statements.append((sql, [encode_json(emptied)]))
         return statements
 
     def insert_alone(self, batch: Batch) -> None:
@@ -190,10 +199,14 @@ class SqliteWriter:
         leave_behind_in_forks(self)
 
     def submit(
-        self, rows: Sequence[EncodedRecord], on_commit: Callable[[], None] | None, after: Ticket | None = None
+        self,
+        rows: Sequence[EncodedRecord],
+        on_commit: Callable[[], None] | None,
+        after: Ticket | None = None,
+        emptied: Sequence[int] = (),
     ) -> Ticket:
         """Queue a batch; never blocks."""
-        return self._put(Batch(rows, on_commit, after))
+        return self._put(Batch(rows, on_commit, after, emptied))
 
     def start_job(self, work: Callable[[sqlite3.Connection], T]) -> Job[T]:
         """Queue a transaction of another kind."""

@@ -190,7 +190,7 @@ class SummarizerActor:
     async def _summarize_result(
         self, job: SummarizeResult, calls: RecordedCalls
     ) -> ResultSummarized | ResultNotSummarized:
-        stored = await self._journal.read_content(job.content_id) if job.content_id else None
+        stored = await self._journal.read_content(job.content_id, root=job.run_id) if job.content_id else None
         text = stored.body if stored is not None and stored.body else job.text
         written, failure = await self._write(job, ResultSummary(job, text), calls)
         if written is None:

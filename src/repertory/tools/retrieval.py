@@ -105,11 +105,11 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         shown = [await show(entry, context.contents) for entry in chosen]
         text = "\n\n".join(piece.text for piece in shown)
         start, end, pages = take_page(text, page)
-        parts = parts_of(shown, start, end)
-        check_parts(context, parts, max_repeats)
         head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
         if len(chosen) < len(matching):
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
+        parts = parts_of(shown, start, end, at=len(head) + 2)
+        check_parts(context, parts, max_repeats)
         return ToolOutput(
             f"{head}\n\n{text[start:end]}{page_note(page, pages)}",
             source_type="retrieval",
@@ -150,13 +150,13 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         if not stored.body and stored.length:
             raise ToolFailed(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
         if search:
-            text, parts, facts = await _passages(stored, search, regex, limit)
+            text, parts, facts = await _passages(stored, search, regex, limit, repeated)
         else:
-            text, parts, facts = _lines(stored, start_line, end_line, page)
+            text, parts, facts = _lines(stored, start_line, end_line, page, repeated)
         # searches that share a common word also share the passages behind the best one
         check_parts(context, parts[:1] if search and not regex else parts, max_repeats)
         return ToolOutput(
-            repeated + text,
+            text,
             source_type="retrieval",
             url=stored.url,
             format=stored.format,
@@ -199,18 +199,18 @@ def _contents_of(entries: Sequence[Entry]) -> str:
     return f"There are iterations {entries[0].iteration} to {entries[-1].iteration}; results by tool: {named}."
 
 
-def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int) -> _Found:
+def _lines(stored: ContentStored, start_line: int, end_line: int | None, page: int, repeated: str) -> _Found:
     lines = Lines(stored.body)
     first, last = line_range(f"content {stored.content_id!r}", lines.count, start_line, end_line or 0)
     begin, finish = lines.slice(first, last)
     start, end, pages = take_page(stored.body[begin:finish], page)
     text = stored.body[begin + start : begin + end]
-    where = lines.locate(begin + start, begin + end)
-    parts = [Part(stored.content_id, begin + start, begin + end)]
-    return f"{_about(stored)}: {where}\n\n{text}{page_note(page, pages)}", parts, {"page": page, "pages": pages}
+    head = f"{repeated}{_about(stored)}: {lines.locate(begin + start, begin + end)}\n\n"
+    parts = [Part(stored.content_id, begin + start, begin + end, len(head))]
+    return f"{head}{text}{page_note(page, pages)}", parts, {"page": page, "pages": pages}
 
 
-async def _passages(stored: ContentStored, search: str, regex: bool, limit: int) -> _Found:
+async def _passages(stored: ContentStored, search: str, regex: bool, limit: int, repeated: str) -> _Found:
     places: list[int] = []
     if regex:
         try:
@@ -221,14 +221,15 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int)
         found = excerpts_around(stored.body, places, limit=limit)
     else:
         found = find_words(stored.body, search, limit=limit)
-    head = f"{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
-    shown = [head]
+    shown = f"{repeated}{_about(stored)}: {len(found) or 'no'} passage{'s' * (len(found) != 1)} for {search!r}"
+    parts: list[Part] = []
     for piece in found:
         # a pattern matches or does not: only words can be there in part
         how = f"matches {piece.matches} of {len(places)}" if regex else _relevance(piece)
-        shown.append(f"--- {piece.location} · {how}\n{piece.text}")
-    parts = [Part(stored.content_id, piece.start, piece.start + len(piece.text)) for piece in found]
-    return "\n\n".join(shown), parts, {"shown": len(found)}
+        shown += f"\n\n--- {piece.location} · {how}\n"
+        parts.append(Part(stored.content_id, piece.start, piece.start + len(piece.text), len(shown)))
+        shown += piece.text
+    return shown, parts, {"shown": len(found)}
 
 
 def _relevance(piece: Excerpt) -> str:

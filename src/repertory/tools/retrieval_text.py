@@ -30,15 +30,16 @@ class Piece(NamedTuple):
         return f"{self.head}\n{self.words}"
 
 
-def parts_of(pieces: Sequence[Piece], start: int, end: int) -> list[Part]:
-    """What a page of pieces, an empty line between them, brings back."""
+def parts_of(pieces: Sequence[Piece], start: int, end: int, at: int) -> list[Part]:
+    """What a page of pieces, an empty line between them, brings back; the page stands at ``at`` of its text."""
     found: list[Part] = []
     offset = 0
     for piece in pieces:
         words = offset + len(piece.head) + 1
         first, last = max(start, words), min(end, offset + len(piece.text))
         if first < last:
-            found.append(Part(piece.source, piece.start + first - words, piece.start + last - words))
+            begin = piece.start + first - words
+            found.append(Part(piece.source, begin, begin + last - first, at + first - start))
         offset += len(piece.text) + 2
     return found
 

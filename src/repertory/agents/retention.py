@@ -1,0 +1,89 @@
+"""How long stored contents stay: the end of their time, what keeps them beyond it, and the timer that looks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Iterable
+from itertools import groupby
+from typing import Final
+
+import anyio
+
+from repertory.agents.log import log
+from repertory.context import decode_decision
+from repertory.context.plan import PinEntry, UnpinEntry
+from repertory.errors import JournalError
+from repertory.record.contents import StoredBody
+from repertory.record.journal import Journal
+from repertory.record.records import DecisionMade
+
+CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
+
+
+class Retention:
+    """Lets go of stored contents when their time is over.
+
+    Nothing acknowledged is lost by it. A body goes where whoever stored it said for how long it is wanted; or where the
+    ledger of its run, word for word, holds all of it, from which it is read from then on. What is pinned stays.
+    """
+
+    def __init__(self, journal: Journal, *, seconds: float | None, clock: Callable[[], float]) -> None:
+        """Clean up a journal, contents without a time of their own ``seconds`` after their runs; None keeps those."""
+        self._journal = journal
+        self._seconds = seconds
+        self._clock = clock
+        self._looked = -math.inf  # trees that ended up to here have been looked at
+
+    async def clean(self) -> int:
+        """Let go of what is due; returns of how many contents."""
+        now = self._clock()
+        ended_by = -math.inf if self._seconds is None else now - self._seconds
+        due = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
+        gone = [body async for body in self._unpinned(due) if body.has_time or await self._is_held(body)]
+        if gone:
+            await self._journal.delete_bodies(gone)
+        self._looked = max(self._looked, ended_by)
+        return len(gone)
+
+    async def _unpinned(self, due: Iterable[StoredBody]) -> AsyncGenerator[StoredBody]:
+        for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):
+            pins = _pinned_for_good(await self._journal.read_decisions(run_id))
+            entries = await self._journal.read_entries(run_id) if pins else []
+            pinned = {entry.content_id for entry in entries if entry.position in pins}
+            for body in bodies:
+                if body.content.content_id not in pinned:
+                    yield body
+
+    async def _is_held(self, body: StoredBody) -> bool:
+        held = await self._journal.read_held(body.content)
+        if not held:
+            return False
+        stored = await self._journal.read_content(body.content.content_id, root=body.content.run_id)
+        return stored is not None and stored.body == held
+
+    async def clean_for_ever(self, scope: anyio.CancelScope) -> None:
+        """Clean up now and then, until the scope is cancelled."""
+        with scope:
+            while True:
+                await anyio.sleep(CLEANING)
+                try:
+                    await self.clean()
+                except JournalError as error:  # runs that write will hear of it themselves
+                    log(logging.WARNING, "contents.cleaning.failed", exc_info=error)
+
+
+def _pinned_for_good(decisions: Iterable[DecisionMade]) -> set[int]:
+    """The positions that somebody pinned, without those that are only held for a while after they were looked at."""
+    pins: set[int] = set()
+    for made in decisions:
+        for edit in decode_decision(made.body).edits:
+            if isinstance(edit, PinEntry) and not edit.until:
+                pins.add(edit.position)
+            elif isinstance(edit, UnpinEntry):
+                pins.discard(edit.position)
+    return pins
+
+
+def _owner(body: StoredBody) -> str:
+    return body.content.run_id

@@ -1,0 +1,78 @@
+"""Stored contents: whose they are, when their time is over, and how the ledger gives back what was cleaned up.
+
+What an entry holds whole is read from there; of a result that was cut on arrival the content store has the body. Once
+the agent has had all of it brought back, page by page, the ledger holds it too, and the store may let its copy go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from repertory.llm.messages import text_of
+from repertory.record.entries import Entry
+from repertory.record.records import FINAL_STATES, ContentStored
+
+OF_TREE: Final = "(run_id = ? OR (run_id > ? || '.' AND run_id < ? || '/'))"
+"""A run and all below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
+
+
+def root_of(run_id: str) -> str:
+    """The run at the top of a run's tree."""
+    return run_id.partition(".")[0]
+
+
+class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A content whose body stands in the content store.
+
+    Attributes:
+        number: Of its record.
+        content: The content, its body left empty.
+    """
+
+    number: int
+    content: ContentStored
+
+    @property
+    def has_time(self) -> bool:
+        """Whether whoever stored it gave it a time, and so let it go although nothing else may hold it."""
+        return self.content.expires_at is not None or self.content.retention is not None
+
+
+STORED: Final = "JOIN content_bodies b ON b.seq = t.seq"
+_FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
+# The end that counts is that of the tree: until then any of its runs may read what another one stored.
+DUE: Final = f"""{STORED}
+    LEFT JOIN run_status s ON s.run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1) AND s.state IN ({_FINAL})
+    WHERE t.expires_at <= ? OR s.updated_at + t.retention <= ? OR (
+        t.expires_at IS NULL AND t.retention IS NULL AND s.updated_at > ? AND s.updated_at <= ?
+        AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL))
+    ORDER BY t.seq"""
+HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?))) ORDER BY t.position"
+
+
+def put_together(stored: ContentStored, entries: Iterable[Entry]) -> str:
+    """The whole of a content by what entries of its run hold of it; "" where they do not hold all of it."""
+    pieces: list[tuple[int, str]] = []
+    for entry in entries:
+        text = text_of(entry.content)
+        if entry.content_id == stored.content_id and not entry.deduplicated_from:
+            if not entry.original_length:
+                return text
+            # Head and tail of what was cut, or its excerpt.
+            for (start, end), where in zip(entry.spans, ("head", "tail"), strict=False):
+                pieces.append((0 if where == "head" else stored.length - (end - start), text[start:end]))
+        for part in entry.retrieved.parts if entry.retrieved is not None else ():
+            if part.source == stored.content_id and part.at >= 0:
+                pieces.append((part.start, text[part.at : part.at + part.end - part.start]))
+    whole: list[str] = []
+    done = 0
+    for start, piece in sorted(pieces):
+        if start > done:
+            return ""
+        if start + len(piece) > done:
+            whole.append(piece[done - start :])
+            done = start + len(piece)
+    return "".join(whole) if done == stored.length else ""
