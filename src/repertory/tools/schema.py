@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
-from repertory.tools.constraints import read_constraints
 from repertory.tools.context import ToolContext
 from repertory.tools.docstrings import read_docstring
 
@@ -83,7 +83,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
         input_schema=schema,
         arguments=arguments,
         context_parameter=context_parameter,
-        signature=_render(name, schema),
+        signature=render_signature(name, schema),
     )
 
 
@@ -154,7 +154,8 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
     return root
 
 
-def _render(name: str, schema: Json) -> str:
+def render_signature(name: str, schema: Json) -> str:
+    """``name(argument: type = default, …)``, of a schema of an object."""
     parts: list[str] = []
     for argument, described in schema["properties"].items():
         text = f"{argument}: {_kind(described)}"

@@ -1,0 +1,351 @@
+"""A type of the application's as JSON: its schema, what fits it, and how a value of it is written.
+
+One place for all that msgspec knows (structs, dataclasses, TypedDicts, lists, unions, literals, …) and for models of
+pydantic, which describe and check themselves. pydantic is never imported here: who has a model has pydantic.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Final, TypeAlias, Union, cast
+
+import msgspec
+
+from repertory._constraints import is_pydantic_model, read_constraints
+from repertory.errors import ConfigurationError
+
+Json: TypeAlias = dict[str, Any]
+
+_REF: Final = "#/$defs/"
+_MOST_RETOLD: Final = 3  # errors of a pydantic model that are told at once
+
+
+def json_type(kind: Any, where: str) -> JsonType | None:
+    """A type made ready, or again where it is already; None for None and ``str``, which stand for plain text.
+
+    Raises:
+        ConfigurationError: As ``JsonType``.
+    """
+    if kind is None or kind is str:
+        return None
+    try:
+        return _ready(kind, where)
+    except TypeError:  # what cannot be hashed, as a Literal of a list
+        return JsonType(kind, where)
+
+
+@lru_cache(maxsize=256)
+def _ready(kind: Any, where: str) -> JsonType:
+    return JsonType(kind, where)
+
+
+class JsonType:
+    """One type, made ready once.
+
+    Attributes:
+        kind: The type.
+        name: What to call it.
+        schema: Its JSON schema; what it refers to stands under ``$defs``, and titles, which repeat names, are left out.
+
+    Args:
+        kind: The type.
+        where: What to call it in an error.
+
+    Raises:
+        ConfigurationError: It cannot be described as JSON, or is marked with what cannot be honoured.
+    """
+
+    def __init__(self, kind: Any, where: str) -> None:
+        self.kind = kind
+        self.name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        read = read_constraints(kind, where, models=True)
+        try:
+            self._options = _options(read)
+            self.schema = _schema_of(self._options)
+        except (TypeError, ValueError, NameError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            tags = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
+            raise ConfigurationError(
+                f"{where} is {self.name}, which cannot be described as JSON: {reason}{tags}"
+            ) from error
+
+    def read(self, value: Any) -> Any:
+        """Make a value of the type of what JSON has.
+
+        Exact values are taken as they are. Where that fails, what models commonly get wrong is put right, see ``mend``.
+
+        Raises:
+            ValueError: It does not fit; the text says what was expected, what came, and where (``$.steps[2].name``).
+        """
+        errors: list[str] = []
+        for schema, option in self._likeliest(value):
+            try:
+                return convert(value, option, {**schema, "$defs": self.schema.get("$defs", {})})
+            except msgspec.ValidationError as error:
+                errors.append(str(error))
+        raise ValueError("; or ".join(errors))
+
+    def read_text(self, text: str) -> Any:
+        """Make a value of the type of a JSON text.
+
+        Raises:
+            ValueError: It does not fit, or is no JSON.
+        """
+        return self.read(decode_text(text))
+
+    def write(self, value: Any) -> str:
+        """A value of the type as JSON text; the same value always gives the same text.
+
+        Raises:
+            TypeError: Something in it cannot be written as JSON.
+        """
+        try:
+            return msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic").decode()
+        except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry, are escaped
+            plain = msgspec.to_builtins(value, enc_hook=_encode_model, order="deterministic", str_keys=True)
+            return json.dumps(plain, separators=(",", ":"))
+
+    def _likeliest(self, value: Any) -> list[tuple[Json, Any]]:
+        """The types to try, with their schemas: of several objects first the one that knows most of its fields."""
+        if len(self._options) == 1:
+            return [(self.schema, self._options[0])]
+        pairs = list(zip(self.schema["anyOf"], self._options, strict=True))
+        if not isinstance(value, dict):
+            return pairs
+        names = cast("Json", value).keys()
+        return sorted(pairs, key=lambda pair: len(names - resolve(pair[0], self.schema).get("properties", {}).keys()))
+
+
+def convert(value: Any, kind: Any, schema: Json) -> Any:
+    """Make a value of a type of what JSON has; where it does not fit as it is, of what was meant (see ``mend``).
+
+    Raises:
+        msgspec.ValidationError: It does not fit.
+    """
+    try:
+        return msgspec.convert(value, kind, dec_hook=_decode_model)
+    except msgspec.ValidationError as error:
+        try:
+            mended = mend(value, schema, schema)
+        except RecursionError:
+            raise error from None
+    return msgspec.convert(mended, kind, strict=False, dec_hook=_decode_model)
+
+
+def decode_text(text: str) -> Any:
+    """Read a JSON text.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        try:
+            return json.loads(text)  # takes lone surrogates
+        except (ValueError, RecursionError):
+            raise ValueError(f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def mend(value: Any, schema: Json, root: Json) -> Any:
+    """Undo what models commonly do to JSON, where the schema leaves no doubt.
+
+    ``"[1, 2]"`` for a list, null for a field that may be left out, and ``"HIGH"`` where ``"high"`` is one of the words.
+
+    Args:
+        value: What came.
+        schema: What is expected of it.
+        root: The schema whose ``$defs`` it refers to.
+    """
+    schema = resolve(schema, root)
+    kinds = kinds_of(schema, root)
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and kinds <= {"array", "object", "null"}:
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return value  # it is reported as the text it is
+    wanted = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "string"
+    options = [each for each in _alternatives(schema, root) if wanted in kinds_of(each, root)]
+    if len(options) != 1:
+        return value
+    schema = options[0]
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [mend(each, items, root) for each in value] if isinstance(items, dict) else value
+    if isinstance(value, dict):
+        known, required = schema.get("properties", {}), schema.get("required", ())
+        return {
+            name: mend(each, known.get(name, {}), root)
+            for name, each in cast("Json", value).items()
+            if not (each is None and name in known and name not in required and _needless(known[name], root))
+        }
+    if isinstance(value, str) and value not in schema.get("enum", (value,)):
+        same = [word for word in schema["enum"] if isinstance(word, str) and word.lower() == value.strip().lower()]
+        return same[0] if len(same) == 1 else value
+    return value
+
+
+def _needless(schema: Json, root: Json) -> bool:
+    """Whether null can only mean that a field is left out."""
+    return "null" not in kinds_of(schema, root) and bool(schema)
+
+
+def resolve(schema: Json, root: Json) -> Json:
+    """What a schema refers to; itself where it refers to nothing."""
+    for _ in range(100):  # one that refers to itself would go on for ever
+        if "$ref" not in schema:
+            break
+        schema = root.get("$defs", {}).get(schema["$ref"].removeprefix(_REF), {})
+    return schema
+
+
+def kinds_of(schema: Json, root: Json) -> set[str]:
+    """The JSON types that a schema allows; ``any`` where it says nothing of it."""
+    kinds: set[str] = set()
+    for each in _alternatives(schema, root):
+        kind = each.get("type")
+        words = [word for word in (*each.get("enum", ()), each.get("const")) if word is not None]
+        if kind is None and words:
+            kind = "string" if all(isinstance(word, str) for word in words) else "any"
+        kinds.update(kind if isinstance(kind, list) else [kind or "any"])
+    return kinds
+
+
+def _alternatives(schema: Json, root: Json) -> list[Json]:
+    schema = resolve(schema, root)
+    options: list[Json] = schema.get("anyOf") or schema.get("oneOf") or []
+    return [inner for each in options for inner in _alternatives(each, root)] if options else [schema]
+
+
+def inner_schemas(schema: Json) -> Iterator[tuple[Json | list[Any], Any, Json]]:
+    """The schemas directly within a schema: what holds each, under which key, and the schema."""
+    for key in ("properties", "$defs"):
+        for name, inner in (schema.get(key) or {}).items():
+            if isinstance(inner, dict):
+                yield schema[key], name, inner
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield schema, key, schema[key]
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for index, inner in enumerate(schema.get(key) or ()):
+            yield schema[key], index, inner
+
+
+def inlined(schema: Json) -> Json:
+    """The same schema without references, to stand anywhere within another; what contains itself ends as any object."""
+
+    def within(part: Json, above: tuple[str, ...]) -> Json:
+        ref = part.get("$ref", "")
+        if ref in above:
+            return {"type": "object"}
+        if ref:
+            return within({**resolve(part, schema), **{k: v for k, v in part.items() if k != "$ref"}}, (*above, ref))
+        copy = _copy({name: value for name, value in part.items() if name != "$defs"})
+        for holder, key, inner in list(inner_schemas(copy)):
+            holder[key] = within(inner, above)
+        return copy
+
+    return within(schema, ())
+
+
+# --- how they are made --------------------------------------------------------------------------------------------
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The types to try one by one; several where a union is of what msgspec cannot tell apart by itself."""
+    try:
+        msgspec.json.Decoder(kind, dec_hook=_decode_model)
+    except TypeError:
+        if typing.get_origin(kind) not in (Union, UnionType):
+            raise
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def _schema_of(kinds: tuple[Any, ...]) -> Json:
+    for kind in kinds:
+        msgspec.json.Decoder(kind, dec_hook=_decode_model)
+    schemas, components = msgspec.json.schema_components(
+        kinds, schema_hook=_describe_model, ref_template=_REF + "{name}"
+    )
+    root: Json = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    root, definitions = _copy(root), _copy(components)
+    for each in (root, *definitions.values()):
+        _tidy(each, definitions)
+    if "$ref" in root:
+        root = {**definitions[root["$ref"].removeprefix(_REF)]}
+    used = _referred(root, definitions)
+    return {**root, "$defs": {name: definitions[name] for name in sorted(used)}} if used else root
+
+
+def _tidy(schema: Json, definitions: Json) -> None:
+    """Take out titles, and put definitions of a pydantic model, which stand within it, with the others."""
+    schema.pop("title", None)
+    for name, each in schema.pop("$defs", {}).items():
+        definitions[name] = each
+        _tidy(each, definitions)
+    for _, _, inner in list(inner_schemas(schema)):
+        _tidy(inner, definitions)
+
+
+def _referred(root: Json, definitions: Json) -> set[str]:
+    """The definitions that a schema needs."""
+    found: set[str] = set()
+    todo = [root]
+    while todo:
+        schema = todo.pop()
+        name = schema.get("$ref", "").removeprefix(_REF)
+        if name and name not in found:
+            found.add(name)
+            todo.append(definitions[name])
+        todo.extend(inner for _, _, inner in inner_schemas(schema))
+    return found
+
+
+def _copy(schema: Json) -> Json:
+    copied: Json = msgspec.to_builtins(schema)
+    return copied
+
+
+def _describe_model(kind: Any) -> Json:
+    if not is_pydantic_model(kind):
+        raise TypeError(f"type {kind!r} is none that JSON has")
+    # Its own definitions are called after it: two models may each have another class of the same name.
+    prefix = f"{kind.__name__}_"
+    schema: Json = kind.model_json_schema(ref_template=_REF + prefix + "{model}")
+    if "$defs" in schema:
+        schema["$defs"] = {prefix + name: each for name, each in schema["$defs"].items()}
+    return schema
+
+
+def _decode_model(kind: Any, value: Any) -> Any:
+    if not is_pydantic_model(kind):
+        raise NotImplementedError
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind.model_validate(value)
+    except ValueError as error:
+        raise ValueError(_retell(error)) from error
+
+
+def _retell(error: Any) -> str:
+    """The errors of a pydantic model in the words that msgspec has for its own."""
+    errors: Callable[[], list[Json]] | None = getattr(error, "errors", None)
+    if errors is None:
+        return str(error)
+    told = [f"{each['msg']} in field {'.'.join(map(str, each['loc'])) or 'itself'}" for each in errors()]
+    left = len(told) - _MOST_RETOLD
+    return "; ".join(told[:_MOST_RETOLD]) + (f"; and {left} more" if left > 0 else "")
+
+
+def _encode_model(value: Any) -> Any:
+    if is_pydantic_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True)
+    raise NotImplementedError(f"a {type(value).__name__} cannot be written as JSON")

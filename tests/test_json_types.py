@@ -1,0 +1,176 @@
+"""A type of the application's as JSON: what it is described as, what fits it, and how its values are written."""
+
+from __future__ import annotations
+
+import datetime
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from annotated_types import Gt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory._json_types import JsonType, inlined, json_type
+from repertory.errors import ConfigurationError
+
+
+class Place(msgspec.Struct):
+    """Where."""
+
+    path: str
+    line: int = 1
+
+
+class Node(msgspec.Struct):
+    """What holds more of itself."""
+
+    name: str
+    below: list[Node] = []
+
+
+@dataclass
+class Claim:
+    """What somebody says."""
+
+    text: str
+    places: list[Place]
+    weight: Literal["low", "high"] = "low"
+
+
+class Topic(TypedDict, total=False):
+    """What it is about."""
+
+    title: str
+    when: datetime.date
+
+
+class Part(pydantic.BaseModel):
+    """A part, checked by pydantic."""
+
+    number: int = pydantic.Field(gt=1)
+
+
+class Whole(pydantic.BaseModel):
+    """A model with another one in it."""
+
+    parts: list[Part]
+
+
+VALUES: list[tuple[Any, Any, Any]] = [
+    (Place, {"path": "a"}, Place("a")),
+    (Claim, {"text": "x", "places": [{"path": "a", "line": 2}]}, Claim("x", [Place("a", 2)])),
+    (Topic, {"title": "t", "when": "2026-01-02"}, {"title": "t", "when": datetime.date(2026, 1, 2)}),
+    (Whole, {"parts": [{"number": 2}]}, Whole(parts=[Part(number=2)])),
+    (list[Whole], [{"parts": []}], [Whole(parts=[])]),
+    (dict[str, Part], {"a": {"number": 3}}, {"a": Part(number=3)}),
+    (Place | None, None, None),
+    (int | str, "a", "a"),
+    (Literal["yes", "no"], "no", "no"),
+    (Place | Claim, {"text": "x", "places": []}, Claim("x", [])),
+    (Place | Claim, {"path": "a"}, Place("a")),
+    (Part | Whole, {"parts": []}, Whole(parts=[])),
+    (Node, {"name": "a", "below": [{"name": "b"}]}, Node("a", [Node("b")])),
+    (float, 3, 3.0),
+]
+
+
+@pytest.mark.parametrize(("kind", "given_", "value"), VALUES)
+def test_a_value_is_read_and_written_and_read_again(kind: Any, given_: Any, value: Any) -> None:
+    """What is written of a value is the value again."""
+    ready = JsonType(kind, "it")
+    assert ready.read(given_) == value
+    assert ready.read_text(ready.write(value)) == value
+    assert ready.write(ready.read_text(ready.write(value))) == ready.write(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given_", "value"),
+    [
+        (Place, {"path": "a", "line": "7"}, Place("a", 7)),
+        (Place, {"path": "a", "line": None}, Place("a")),
+        (Claim, {"text": "x", "places": '[{"path": "a", "line": "2"}]'}, Claim("x", [Place("a", 2)])),
+        (Claim, {"text": "x", "places": [], "weight": "HIGH"}, Claim("x", [], "high")),
+        (list[Place], '[{"path": "a"}]', [Place("a")]),
+    ],
+)
+def test_what_was_meant_is_taken(kind: Any, given_: Any, value: Any) -> None:
+    """Numbers and lists in quotes, needless nulls and capitals are put right, however deep they stand."""
+    assert JsonType(kind, "it").read(given_) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "given_", "words"),
+    [
+        (Place, {"path": "a", "line": "x"}, "Expected `int`, got `str` - at `$.line`"),
+        (list[Claim], [{"text": "x", "places": [{}]}], "missing required field `path` - at `$[0].places[0]`"),
+        (Whole, {"parts": [{"number": 1}]}, "Input should be greater than 1 in field parts.0.number"),
+        (list[Whole], [{}], "Field required in field parts - at `$[0]`"),
+        (Place | Claim, {"path": 1}, "Expected `str`, got `int` - at `$.path`; or"),
+        (Annotated[int, Gt(3)], 2, "Expected `int` >= 4"),
+        (Claim, "x", "Expected `object`, got `str`"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_place(kind: Any, given_: Any, words: str) -> None:
+    """The error says what was expected, what came, and where."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        JsonType(kind, "it").read(given_)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "words", '{"path": ', "[" * 10_000])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    """However broken a text is, it is told like any other misfit."""
+    with pytest.raises(ValueError, match=r"JSON|deep"):
+        JsonType(Place, "it").read_text(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (complex, "cannot be described as JSON"),
+        (list[Place | Claim], "tag its structs"),
+        ("Place", "cannot be described as JSON"),
+        (Annotated[int, object()], "cannot be honoured"),
+    ],
+)
+def test_a_type_that_json_has_not_is_refused_where_it_is_given(kind: Any, words: str) -> None:
+    """The error says where, and what to do where there is something."""
+    with pytest.raises(ConfigurationError, match="agent a: output.*" + words):
+        JsonType(kind, "agent a: output")
+
+
+def test_text_needs_no_type() -> None:
+    """None and ``str`` both mean plain text."""
+    assert json_type(None, "it") is json_type(str, "it") is None
+
+
+def test_a_schema_holds_no_titles_and_only_what_it_refers_to() -> None:
+    """What a model reads is short; a field that is called title stays."""
+    schema = JsonType(list[Whole], "it").schema
+    assert '"title"' not in msgspec.json.encode(schema).decode()
+    assert list(schema["$defs"]) == ["Whole_Part"]
+    assert "title" in JsonType(Topic, "it").schema["properties"]
+
+
+def test_a_schema_can_stand_within_another() -> None:
+    """Without references, and what contains itself ends."""
+    assert "$ref" not in msgspec.json.encode(inlined(JsonType(list[Claim], "it").schema)).decode()
+    assert inlined(JsonType(Node, "it").schema)["properties"]["below"]["items"]["properties"]["below"]["items"] == {
+        "type": "object"
+    }
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text() | st.floats(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_whatever_comes_is_taken_or_told(value: Any) -> None:
+    """Nothing but a value or a ``ValueError``, whatever a model sends."""
+    for kind in (Place, list[Claim], Whole, Place | Claim, Node):
+        with suppress(ValueError):
+            JsonType(kind, "it").read(value)
