@@ -1,7 +1,11 @@
 """What a type checker must make of the public surface; mypy and pyright read this in strict mode, nothing runs it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, assert_type
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, assert_type
+
+import msgspec
+import pydantic
 
 import repertory as rp
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
@@ -95,7 +99,7 @@ async def main(journal: Journal, ctx: ActorContext, context: rp.ToolContext) -> 
             assert_type(event, AnyEvent)
             if isinstance(event, ToolEnded):
                 assert_type(event.characters, int)
-        assert_type(run.children, tuple[rp.Run, ...])
+        assert_type(run.children, tuple[rp.Run[Any], ...])
         assert_type(run.statistics(tree=True), rp.RunStatistics)
         assert_type(await supervisor.runs(states=["done"]), list[RunRow])
         assert_type(await supervisor.journal.read_entries(run.id), list[Entry])
@@ -118,5 +122,51 @@ def narrowed(event: AnyEvent, snapshot: Snapshot, ref: ActorRef[Count]) -> Entry
     return snapshot[0]
 
 
+class Finding(msgspec.Struct):
+    """A part of a result."""
+
+    line: int
+
+
+@dataclass
+class Nothing:
+    """The other half of a union."""
+
+    why: str
+
+
+class Question(TypedDict):
+    """A task."""
+
+    topic: str
+
+
+class Verdict(pydantic.BaseModel):
+    """A model of pydantic's."""
+
+    holds: bool
+
+
+checker = rp.Agent("checker", output=Finding, input=Question, team=[agent])
+assert_type(checker, rp.Agent[Finding])
+assert_type(rp.run_sync(checker, {"topic": "tides"}), Finding)
+assert_type(rp.run_sync(rp.Agent("agent", output=list[Finding]), "task"), list[Finding])
+assert_type(rp.run_sync(rp.Agent("agent", output=Verdict), "task"), Verdict)
+assert_type(rp.run_sync(rp.Agent("agent", output=int), "task"), int)
+assert_type(rp.run_sync(rp.Agent[Finding | Nothing]("agent", output=Finding | Nothing), "task"), Finding | Nothing)
+assert_type(rp.run_sync(rp.Agent[Literal["yes", "no"]]("a", output=Literal["yes", "no"]), "x"), Literal["yes", "no"])
+
+
+async def typed(supervisor: rp.Supervisor) -> Finding:
+    """What a run gives is what its agent says, after a restart too."""
+    run = await supervisor.spawn(checker, Question(topic="tides"))
+    assert_type(run, rp.Run[Finding])
+    assert_type(await run.wait_result(), Finding)
+    assert_type(run.agent, rp.Agent[Finding])
+    assert_type(await supervisor.resume(run.id), rp.Run[Any])
+    resumed = await supervisor.resume(run.id, agent=checker)
+    return await resumed.wait_result()
+
+
 assert_type(rp.run_sync(agent, "task", path="runs.db", model="offline"), str)
-assert_type(rp.load_agent("module:name"), rp.Agent)
+assert_type(rp.load_agent("module:name"), rp.Agent[Any])

@@ -48,6 +48,7 @@
     │   ├── RunExists               another run has this id
     │   ├── RunFailed
     │   ├── RunStopped
+    │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
     │   └── LimitExceeded           iterations, depth, number of runs, money
     ├── RecordingError              a recorded run cannot be read
     └── AddressInUse                another process serves at this socket or port
@@ -271,6 +272,10 @@ class RunFailed(RunError):
 
 class RunStopped(RunError):
     """The run was stopped before it had a result."""
+
+
+class ResultInvalid(RunError):
+    """A result does not fit the type that was asked for; the message names the field. What came is on record."""
 
 
 class LimitExceeded(RunError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -111,7 +111,7 @@ class Spending:
         bounded: Whether there is such a limit.
     """
 
-    def __init__(self, run_id: str, agent: Agent, tally: Tally, *, above: Spending | None = None) -> None:
+    def __init__(self, run_id: str, agent: Agent[Any], tally: Tally, *, above: Spending | None = None) -> None:
         self._run_id = run_id
         self._tally = tally
         self._bounds: tuple[tuple[str, Agent, float], ...] = above._bounds if above is not None else ()

@@ -6,20 +6,31 @@ import hashlib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
+from repertory._json_types import JsonType, json_type
 from repertory.agents.delegation import Delegation
+from repertory.agents.results import FINAL_RESULT
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.tools import Tool
 
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+ResultT = TypeVar("ResultT", default=str)
 MemoryMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -58,8 +69,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("limits.cost must be above 0, or None for no bound, got 0")
 
 
-class Agent(msgspec.Struct, frozen=True):
+class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     """A definition: instructions, tools, team and policies. Spawn it with a supervisor, any number of times.
+
+    An ``Agent[Report]`` gives a ``Report``, and one without ``output`` is an ``Agent[str]``.
 
     Attributes:
         name: What it is called; a letter, then letters, digits, ``_`` and ``-``, at most 64.
@@ -78,12 +91,17 @@ class Agent(msgspec.Struct, frozen=True):
         on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
             covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
             and counted (``Run.listener_errors``) and never breaks the run.
+        output: The type of its results: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a model of pydantic's,
+            ``list[…]``, a union, …; None and ``str`` mean text.
+        output_retries: How many results in a row may not fit that type, of which the model is told why, before the run
+            fails with ``ResultInvalid``.
+        input: The type of its tasks, likewise; ``spawn`` takes a value of it, and so does ``delegate``.
     """
 
     name: str
     instructions: str = ""
     tools: Sequence[Tool] = ()
-    team: Sequence[Agent] = ()
+    team: Sequence[Agent[Any]] = ()
     model: Model | str | None = None
     memory: MemoryMode = "shared"
     context: ContextPolicy | None = msgspec.field(default_factory=ContextPolicy)
@@ -93,6 +111,9 @@ class Agent(msgspec.Struct, frozen=True):
     description: str = ""
     on_lifecycle: Callable[[MessageEvent], object] | None = None
     delegation: Delegation = Delegation()
+    output: TypeForm[ResultT] | None = None
+    output_retries: int = 2
+    input: TypeForm[Any] | None = None
 
     def __post_init__(self) -> None:
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
@@ -106,13 +127,34 @@ class Agent(msgspec.Struct, frozen=True):
         check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
         _check_members(f"{where}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")
+        check_number(f"{where}: output_retries", self.output_retries, int, least=0)
+        if self.output_type is not None:
+            self._check_output(where)
+        json_type(self.input, f"{where}: input")
+
+    def _check_output(self, where: str) -> None:
+        """See that nothing else stands where the result is to come."""
+        if any(tool.name == FINAL_RESULT for tool in self.tools):
+            raise ConfigurationError(f"{where}: a tool is named {FINAL_RESULT}, by which the model gives its output")
+        if (self.options.get("output_config") or {}).get("format") is not None:
+            raise ConfigurationError(f"{where} has output and options['output_config']['format']; leave the latter out")
 
     @property
     def summary(self) -> str:
         """One line that says what it is for."""
         return self.description or self.instructions.strip().split("\n", 1)[0][:200] or self.name
 
-    def member(self, name: str) -> Agent | None:
+    @property
+    def output_type(self) -> JsonType | None:
+        """What its results must fit; None for text."""
+        return json_type(self.output, f"agent {self.name}: output")
+
+    @property
+    def input_type(self) -> JsonType | None:
+        """What its tasks must fit; None for text."""
+        return json_type(self.input, f"agent {self.name}: input")
+
+    def member(self, name: str) -> Agent[Any] | None:
         """The team member of that name; None if there is none."""
         return next((member for member in self.team if member.name == name), None)
 
@@ -136,9 +178,11 @@ class Agent(msgspec.Struct, frozen=True):
             "delegation": msgspec.to_builtins(self.delegation),
             "context": msgspec.to_builtins(self.context),
             "options": self.options,
+            "output": None if self.output_type is None else self.output_type.schema,
+            "input": None if self.input_type is None else self.input_type.schema,
         }
 
-    def walk(self) -> Iterator[Agent]:
+    def walk(self) -> Iterator[Agent[Any]]:
         """This agent and all below it."""
         yield self
         for member in self.team:
@@ -188,7 +232,7 @@ def _check_members(where: str, members: Any, kind: type, advice: str) -> None:
         raise ConfigurationError(f"{where} must have different names, got {', '.join(repeated)} more than once")
 
 
-def load_agent(reference: str, /, **arguments: Any) -> Agent:
+def load_agent(reference: str, /, **arguments: Any) -> Agent[Any]:
     """Import an agent by ``module:name``.
 
     Args:

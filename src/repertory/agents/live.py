@@ -98,7 +98,7 @@ class LiveRun:
 
     shared: Shared
     started: RunStarted
-    agent: Agent
+    agent: Agent[Any]
     ledger: Ledger
     memory: Memory
     tally: Tally

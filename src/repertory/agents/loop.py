@@ -11,6 +11,7 @@ from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, re
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
+from repertory.agents.results import CUT_OFF_RESULT
 from repertory.agents.tool_calls import Caller, OpenCall, open_calls
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
@@ -50,7 +51,8 @@ class Loop:
         self._model = live.model
         self._ledger = live.ledger
         self._caller = caller
-        self.view = ContextView(live, tools=caller.tools.values(), ref=ref)
+        self._form = caller.form
+        self.view = ContextView(live, tools=caller.tools.values(), form=caller.form, ref=ref)
         self._nudges = 0
 
     async def run(self) -> RunEnd | None:
@@ -118,25 +120,38 @@ class Loop:
         said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
         if said:
             live.repeats.clear()
+            if self._form is not None:
+                self._form.forget()
             await self._ledger.append(*said)
         return True
 
     async def _finished_answer(self) -> str | None:
-        """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused or empty."""
+        """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused, empty or unfit.
+
+        Raises:
+            ResultInvalid: It does not fit the type asked for, and it was the last that may not.
+            LimitExceeded: Too many turns in a row brought nothing.
+        """
         answer, last = self._answer(), self._last()
         if answer is not None or last.role != "assistant" or tool_uses(last.content):
             return answer
         if self._paused_by_server():
             return None  # it goes on where it stopped when it gets the turn back as it is
         paused, text = last.stop_reason == PAUSED, text_of(last.content).strip()
+        if self._form is not None and text and not _is_part(last):
+            await self._say("retry-context", self._form.ask_again(last))
+            return None
         if not paused or not text:
             self._count_nudge()
-        nudge = (_GO_ON if paused else _CONTINUE) if text else _EMPTY
+        cut_off = _CONTINUE if self._form is None else CUT_OFF_RESULT
+        nudge = (_GO_ON if paused else cut_off) if text else _EMPTY
         await self._say("retry-context", nudge)
         return None
 
     def _answer(self) -> str | None:
         """The run's answer with the parts before it, if its last turn is one: no call, nor cut off, paused or empty."""
+        if self._form is not None:
+            return self._form.find(self._ledger.snapshot())
         last, text = self._last(), text_of(self._last().content).strip()
         if last.role != "assistant" or tool_uses(last.content) or not text or _is_part(last):
             return None

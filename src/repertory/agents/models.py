@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -66,7 +67,7 @@ async def open_models(
                     log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
 
 
-def check_prices(agent: Agent, models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
+def check_prices(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
     """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
 
     ``inherited`` is the model of the agent above it, and ``bounded`` the agent above it that has such a limit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -32,7 +33,7 @@ _TOLD_STRICTLY = (  # in the words of the users' documents
 )
 
 
-def tools_of(agent: Agent) -> tuple[Tool, ...]:
+def tools_of(agent: Agent[Any]) -> tuple[Tool, ...]:
     """What an agent may call beside its team. Strict rhythm adds the tools that retrieve, as the documents have it."""
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
     has = {tool.name for tool in agent.tools}
@@ -52,13 +53,13 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
 
 
-def system_text(agent: Agent, policy: ContextPolicy | None) -> str:
-    """The agent's instructions, and how to work with what is not shown whole where it has the tools for that.
+def system_text(agent: Agent[Any], policy: ContextPolicy | None, result: str = "") -> str:
+    """The agent's instructions, how to work with what is not shown whole if it has the tools for that, and ``result``.
 
     It is the same for the whole run, which is what keeps the prompt cache.
     """
     told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
-    return "\n\n".join(text for text in (agent.instructions, told) if text.strip())
+    return "\n\n".join(text for text in (agent.instructions, told, result) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:
@@ -66,12 +67,12 @@ def results_of(started: RunStarted) -> ResultPolicy | None:
     return msgspec.convert(started.results, ResultPolicy) if started.results else None
 
 
-def _layered(agent: Agent, policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
+def _layered(agent: Agent[Any], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
     own = {tool.name: tool.policy for tool in tools_of(agent) if tool.policy is not None}
     return policy.with_layers(tools=own, run=run)
 
 
-def check_policies(agent: Agent, results: ResultPolicy | None) -> None:
+def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
     """See that the policies of an agent and its team can be meant as they stand, before a run of it starts.
 
     Args:
@@ -112,7 +113,7 @@ def check_policies(agent: Agent, results: ResultPolicy | None) -> None:
                 )
 
 
-def _check_results(agent: Agent, results: object) -> None:
+def _check_results(agent: Agent[Any], results: object) -> None:
     if results is None:
         return
     if not isinstance(results, ResultPolicy):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any, Generic, cast
 
 import anyio.lowlevel
 
 from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
-from repertory.agents.agent import Agent
+from repertory.agents.agent import Agent, ResultT
 from repertory.agents.events import Event, EventReader
 from repertory.agents.live import SAID, LiveRun
+from repertory.agents.results import read_result
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
@@ -21,7 +23,7 @@ from repertory.summarizer import GetSummary
 _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 
 
-class Run:
+class Run(Generic[ResultT]):
     """One agent working on one task. Made by ``Supervisor.spawn`` and ``Supervisor.resume``."""
 
     def __init__(self, live: LiveRun) -> None:
@@ -36,13 +38,13 @@ class Run:
         return self._live.run_id
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> Agent[ResultT]:
         """The definition it runs."""
         return self._live.agent
 
     @property
     def task(self) -> str:
-        """What it was asked to do."""
+        """What it was asked to do: a text, or JSON where its agent has ``input``."""
         return self._live.started.task
 
     @property
@@ -52,9 +54,9 @@ class Run:
         return "waiting" if live.state == "running" and live.waiting else live.state
 
     @property
-    def children(self) -> tuple[Run, ...]:
+    def children(self) -> tuple[Run[Any], ...]:
         """The runs that it delegated to, oldest first."""
-        return tuple(Run(child) for child in self._live.children)
+        return tuple(Run[Any](child) for child in self._live.children)
 
     @property
     def memory(self) -> Memory:
@@ -86,11 +88,13 @@ class Run:
 
         return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
 
-    async def wait_result(self) -> str:
-        """Wait until the run has its answer, and return it.
+    async def wait_result(self) -> ResultT:
+        """Wait until the run has its result, and return it: a value of the agent's ``output``, by default its text.
 
         Raises:
             RunFailed: It ended with an error; ``__cause__`` holds it.
+            ResultInvalid: It ended well, in an earlier process, and its result does not fit the agent's ``output`` of
+                now; the journal has it as it was.
             RunStopped: It was stopped first, or the supervisor was closed.
             JournalError: The journal failed, so that nothing can be recorded of it any more.
         """
@@ -99,7 +103,8 @@ class Run:
         if live.lost is not None:
             raise live.lost
         if live.end is not None and live.end.state == "done":
-            return live.end.result or ""
+            where = f"the result of run {self.id}"
+            return cast("ResultT", read_result(self.agent.output_type, live.end.result or "", where=where))
         if live.end is not None and live.end.state == "failed":
             raise RunFailed(f"run {self.id} of {self.agent.name} failed: {live.end.error}") from live.end.cause
         raise RunStopped(f"run {self.id} of {self.agent.name} was stopped after {live.iteration} iterations")

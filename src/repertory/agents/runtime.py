@@ -20,6 +20,7 @@ from repertory.agents.live import SAID, LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
 from repertory.agents.retention import Retention
+from repertory.agents.tasks import show_task
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
 from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
@@ -72,7 +73,7 @@ class Runtime:
         """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
         return self._beginning.setdefault(run_id, anyio.Lock())
 
-    async def begin(self, started: RunStarted, agent: Agent, *, parent: LiveRun | None = None) -> LiveRun:
+    async def begin(self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None = None) -> LiveRun:
         """Start a new run; its beginning and its task are one transaction, and on their way to the disk."""
         shared, scope_id = self.shared, f"scope-{started.run_id}"
         if parent is None:
@@ -85,14 +86,14 @@ class Runtime:
             shared=shared, started=started, agent=agent, ledger=ledger, memory=memory, tally=tally, parent=parent
         )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
-        task = Draft(role="user", kind="task", content=(Text(started.task),))
+        task = Draft(role="user", kind="task", content=(Text(show_task(agent, started.task)),))
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._launch(live, task, also=[started])
         live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
         return live
 
     async def ensure(
-        self, started: RunStarted, agent: Agent, *, ended: Container[RunState], parent: LiveRun | None = None
+        self, started: RunStarted, agent: Agent[Any], *, ended: Container[RunState], parent: LiveRun | None = None
     ) -> LiveRun:
         """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
 
@@ -116,7 +117,7 @@ class Runtime:
         return await self.begin(started, agent, parent=parent)
 
     async def take_up(
-        self, row: RunRow, agent: Agent, *, ended: Container[RunState], parent: LiveRun | None = None
+        self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], parent: LiveRun | None = None
     ) -> LiveRun:
         """Let a run of the journal go on, or show how it ended where it is in one of the given states."""
         live = await self._reopen(row, agent, parent)
@@ -133,7 +134,7 @@ class Runtime:
         live.publish(StateChanged, state="running")
         return live
 
-    async def spawn_below(self, parent: LiveRun, agent: Agent, task: str, call: ToolContext) -> LiveRun:
+    async def spawn_below(self, parent: LiveRun, agent: Agent[Any], task: str, call: ToolContext) -> LiveRun:
         """Start the run of a delegation, or find the one that the same call began before, and let it go on.
 
         A delegation is only made again where its call has no result yet. So a sub-agent that was stopped was
@@ -161,7 +162,7 @@ class Runtime:
                 parent.root.members.discard(run_id)
             raise
 
-    async def _reopen(self, row: RunRow, agent: Agent, parent: LiveRun | None) -> LiveRun:
+    async def _reopen(self, row: RunRow, agent: Agent[Any], parent: LiveRun | None) -> LiveRun:
         """Read a run back from the journal, with what was said to it and not yet read."""
         shared, journal, started = self.shared, self._journal, row.started
         ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)

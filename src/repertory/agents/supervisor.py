@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 import anyio
 import msgspec
@@ -18,7 +18,7 @@ from repertory._choices import check_fields, check_number, check_pattern, check_
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
-from repertory.agents.agent import Agent, check_agent, check_listener, check_model, load_agent
+from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model, load_agent
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import EventHub, EventReader
 from repertory.agents.live import LiveRun, Shared
@@ -28,6 +28,7 @@ from repertory.agents.policies import check_policies, results_of
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
+from repertory.agents.tasks import read_task
 from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json
@@ -56,15 +57,15 @@ class Supervisor:
 
     async def spawn(
         self,
-        agent: Agent,
-        task: str,
+        agent: Agent[ResultT],
+        task: object,
         *,
         agent_ref: str = "",
         options: Json | None = None,
         results: ResultPolicy | None = None,
         run_id: str | None = None,
         on_lifecycle: Callable[[MessageEvent], object] | None = None,
-    ) -> Run:
+    ) -> Run[ResultT]:
         """Start a run. Returns once it is durable: from then on a crash does not lose it.
 
         With a ``run_id`` it is safe to repeat, in this process or after a restart, also side by side: there is one
@@ -74,7 +75,8 @@ class Supervisor:
 
         Args:
             agent: What runs.
-            task: What it is asked to do; the model sees it verbatim in every request.
+            task: What it is asked to do; the model sees it verbatim in every request. A text, or where the agent has
+                ``input``, a value of that type (also as what JSON has of it, or as JSON text).
             agent_ref: ``module:name`` under which another process finds the agent again, so that ``resume`` and
                 ``repertory resume`` need nobody to hand it in; "" where only this code knows it.
             options: Kept with the run and handed to a function that ``agent_ref`` names.
@@ -86,15 +88,15 @@ class Supervisor:
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
         Raises:
-            ConfigurationError: The task is empty, the agent's model cannot be used, or policies contradict themselves:
-                they name a tool or a compactor that there is none of, or an expiration without a mode; or the id is
-                malformed.
+            ConfigurationError: The task is empty or does not fit the agent's ``input``, the agent's model cannot be
+                used, or policies contradict themselves: they name a tool or a compactor that there is none of, or an
+                expiration without a mode; or the id is malformed.
             RunExists: There is a run with this id and another task or agent.
         """
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
-        check_text("a task", task)
+        asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
         if run_id is not None:
             words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
@@ -103,7 +105,7 @@ class Supervisor:
         started = RunStarted(
             run_id=run_id or new_id("run"),
             agent=agent.name,
-            task=task,
+            task=asked,
             at=runtime.shared.clock(),
             agent_digest=agent.digest,
             agent_ref=agent_ref,
@@ -121,7 +123,7 @@ class Supervisor:
                 live.listeners.append(on_lifecycle)
         return await _durable(live)
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> Run[Any]:
         """A run that is under way in this process, a sub-agent's too, by its whole id.
 
         Raises:
@@ -132,7 +134,13 @@ class Supervisor:
             raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
         return Run(live)
 
-    async def resume(self, run_id: str, *, agent: Agent | None = None) -> Run:
+    @overload
+    async def resume(self, run_id: str, *, agent: Agent[ResultT]) -> Run[ResultT]: ...
+
+    @overload
+    async def resume(self, run_id: str, *, agent: None = None) -> Run[Any]: ...
+
+    async def resume(self, run_id: str, *, agent: Agent[Any] | None = None) -> Run[Any]:
         """Go on with a run that another process began, or that failed or was stopped.
 
         What it had delegated goes on with it, also what was stopped together with it. A tool call that was under way
@@ -159,7 +167,7 @@ class Supervisor:
             live = await self._resume(await self.journal.read_run(run_id), agent)
         return await _durable(live)
 
-    async def _resume(self, row: RunRow, agent: Agent | None) -> LiveRun:
+    async def _resume(self, row: RunRow, agent: Agent[Any] | None) -> LiveRun:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
@@ -233,7 +241,7 @@ _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
-async def _durable(live: LiveRun) -> Run:
+async def _durable(live: LiveRun) -> Run[Any]:
     if live.begun is not None:
         await live.begun.wait()
     return Run(live)
@@ -372,18 +380,18 @@ def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend = "trio"
 
 
 def run_sync(
-    agent: Agent,
-    task: str,
+    agent: Agent[ResultT],
+    task: object,
     *,
     path: str | PathLike[str] | None = None,
     backend: Backend = "trio",
     **options: Any,
-) -> str:
-    """Run one agent on one task and return its answer.
+) -> ResultT:
+    """Run one agent on one task and return its result.
 
     Args:
         agent: What runs.
-        task: What it is asked to do.
+        task: What it is asked to do, as ``Supervisor.spawn`` takes it.
         path: Where the record is kept; None keeps it in memory only.
         backend: The event loop.
         options: For ``open_supervisor``.
@@ -392,7 +400,7 @@ def run_sync(
         RunFailed: The run ended with an error; ``__cause__`` holds it.
     """
 
-    async def main() -> str:
+    async def main() -> ResultT:
         async with open_supervisor(path, **options) as supervisor:
             started = await supervisor.spawn(agent, task)
             return await started.wait_result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun
@@ -28,7 +28,7 @@ class Unfinished(BaseException):
     """
 
 
-SpawnBelow: TypeAlias = Callable[[Agent, str, ToolContext], Awaitable[LiveRun]]
+SpawnBelow: TypeAlias = Callable[[Agent[Any], str, ToolContext], Awaitable[LiveRun]]
 """Starts the run of a delegation, or finds the one that the same call began; raises ``LimitExceeded``."""
 
 
@@ -57,7 +57,8 @@ def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
         end = child.end
         if end is not None and end.state == "done":
             facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
-            return ToolOutput(end.result or "", source_type="agent", format="markdown", facts=facts)
+            form = "markdown" if child.agent.output_type is None else "json"
+            return ToolOutput(end.result or "", source_type="agent", format=form, facts=facts)
         if end is not None and end.state == "failed":
             raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {end.error}")
         if end is not None and not live.root.stop_asked:

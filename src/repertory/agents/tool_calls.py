@@ -20,6 +20,7 @@ from repertory.agents.answers import Answer
 from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy, tools_of
+from repertory.agents.results import FINAL_RESULT, ResultForm
 from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
@@ -123,10 +124,15 @@ async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: f
 
 def error_result(use: ToolUse, text: str, iteration: int) -> Draft:
     """The result of a call that is not made: what the model is told instead."""
+    return tool_result(use, text, iteration, wrong=True)
+
+
+def tool_result(use: ToolUse, text: str, iteration: int, *, wrong: bool = False) -> Draft:
+    """The result of a call that no tool ran for."""
     return Draft(
         role="user",
         kind="action-result",
-        content=(ToolResult(use.id, text, is_error=True),),
+        content=(ToolResult(use.id, text, is_error=wrong),),
         iteration=iteration,
         tool=use.name,
         tool_call_id=use.id,
@@ -134,7 +140,12 @@ def error_result(use: ToolUse, text: str, iteration: int) -> Draft:
 
 
 class Caller:
-    """Makes the tool calls of one run."""
+    """Makes the tool calls of one run.
+
+    Attributes:
+        tools: By name.
+        form: How the model gives the run's result; None for text.
+    """
 
     def __init__(self, live: LiveRun, spawn: SpawnBelow) -> None:
         """Prepare for a run; ``spawn`` starts the runs that it delegates to."""
@@ -143,6 +154,7 @@ class Caller:
         own = [*tools_of(live.agent), *([delegate_tool(live, spawn)] if live.agent.team else [])]
         self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
         self._policy = layered_policy(live)
+        self.form = _result_form(live)
         self._reading = _Reading(live)
         self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
 
@@ -173,7 +185,8 @@ class Caller:
     async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
 
-        Equal ones that may be answered from one another come one after the other.
+        Equal ones that may be answered from one another come one after the other. Calls that give the run's result are
+        answered once all others of their turn are.
 
         Raises:
             ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
@@ -195,10 +208,32 @@ class Caller:
                         pass  # the supervisor closes; the call stays open for the process that resumes the run
 
         async with anyio.create_task_group() as group:
-            for equal in self._equal(calls):
+            for equal in self._equal([call for call in calls if not self._is_final(call.use)]):
                 group.start_soon(each, equal)
+        await self._take_result(calls, iteration)
         if aborts:
             raise aborts[0]
+
+    def _is_final(self, use: ToolUse) -> bool:
+        return self.form is not None and bool(self.form.schemas) and use.name == FINAL_RESULT
+
+    async def _take_result(self, calls: Sequence[OpenCall], iteration: int) -> None:
+        """Answer the calls that give the run's result, all at once.
+
+        Raises:
+            ResultInvalid: It does not fit, and it was the last that may not.
+        """
+        if self.form is None or not any(self._is_final(call.use) for call in calls):
+            return
+        snapshot, place = self._live.ledger.snapshot(), calls[0].position
+        results = {entry.tool_call_id or "": entry for entry in snapshot[place + 1 :]}
+        replies = self.form.reply(snapshot[place], results)
+        if replies:
+            told = [tool_result(reply.use, reply.text, iteration, wrong=reply.error is not None) for reply in replies]
+            await self._live.ledger.append(*told)
+        for reply in replies:
+            if reply.error is not None:
+                self.form.count(reply.error)
 
     def _equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
         """Calls in groups of which the first may answer the others."""
@@ -419,6 +454,14 @@ class Caller:
             for entry in self._live.ledger.snapshot()
             if entry.position in wanted or (cited and entry.content_id == cited)
         )
+
+
+def _result_form(live: LiveRun) -> ResultForm | None:
+    """How the model of a run gives its result; None for text."""
+    agent, kind = live.agent, live.agent.output_type
+    if kind is None:
+        return None
+    return ResultForm(kind, live.model.profile, options=agent.options, retries=agent.output_retries)
 
 
 class _Reading:

@@ -18,6 +18,7 @@ from repertory.agents.live import LiveRun
 from repertory.agents.plan_edits import PlanEdits
 from repertory.agents.policies import layered_policy, system_text
 from repertory.agents.prompt_limits import PromptLimits
+from repertory.agents.results import ResultForm
 from repertory.agents.summary_requests import SummaryRequests
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
 from repertory.context.binding import swap_in
@@ -64,21 +65,24 @@ class ContextView:
         retrieval: Whether the model has tools to retrieve what is not shown whole, and is told of them.
     """
 
-    def __init__(self, live: LiveRun, *, tools: Iterable[Tool], ref: ActorRef[Any]) -> None:
+    def __init__(self, live: LiveRun, *, tools: Iterable[Tool], form: ResultForm | None, ref: ActorRef[Any]) -> None:
         agent, profile, redact = live.agent, live.model.profile, live.shared.journal.redact
         self._live = live
         self._journal = live.shared.journal
         self._profile = profile
         self._policy = layered_policy(live)
         self.retrieval = self._policy is not None and self._policy.retrieval
-        system = redact(tuple(Text(text) for text in [system_text(agent, self._policy)] if text))
-        schemas = redact([_described(tool.schema, profile.provider_types) for tool in tools])
+        told, options, final = ("", agent.options, ()) if form is None else (form.told, form.options, form.schemas)
+        system = redact(tuple(Text(text) for text in [system_text(agent, self._policy, told)] if text))
+        own = [_described(tool.schema, profile.provider_types) for tool in tools]
+        schemas = redact([*own, *final])
+        self._options = options
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
         self._max_tokens = min(agent.max_tokens, profile.max_output)
         self._new_projector = partial(
             Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens
         )
-        self._projector = self._new_projector(options=agent.options)
+        self._projector = self._new_projector(options=self._options)
         self._validator = Validator(profile)
         self._limits = PromptLimits(live.model, max_tokens=self._max_tokens)
         self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
@@ -391,7 +395,7 @@ class ContextView:
 
     def _drop_blocks(self) -> None:
         self._drops_blocks = True
-        self._projector = self._new_projector(options=dropping_mismatched(self._live.agent.options))
+        self._projector = self._new_projector(options=dropping_mismatched(self._options))
 
     def request_summaries(self, iteration: int) -> None:
         """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repertory.cli import options as shared
 from repertory.cli import output
@@ -47,7 +47,7 @@ def run(
     reference = agent or RESEARCH
     found = find_agent(reference, options)
 
-    async def start(supervisor: Supervisor) -> Run:
+    async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.spawn(found, task, agent_ref=reference, options=options)
 
     fields, error = execute(
@@ -98,7 +98,7 @@ def resume(
         )
     found = find_agent(reference, options)
 
-    async def start(supervisor: Supervisor) -> Run:
+    async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.resume(started.run_id, agent=found)
 
     fields, error = execute(
@@ -124,7 +124,7 @@ def existing_folder(path: Path) -> Path:
         raise ConfigurationError("the current folder is gone; go to another one") from error
 
 
-def find_agent(reference: str, options: Json) -> Agent:
+def find_agent(reference: str, options: Json) -> Agent[Any]:
     """Import an agent, from the current folder too, and see that its model makes sense before anything is written."""
     import msgspec
 
@@ -143,7 +143,7 @@ def find_agent(reference: str, options: Json) -> Agent:
 
 
 def execute(
-    start: Callable[[Supervisor], Awaitable[Run]],
+    start: Callable[[Supervisor], Awaitable[Run[Any]]],
     *,
     path: Path,
     root: Path | None,
@@ -180,7 +180,7 @@ def execute(
     begun = time.monotonic()
 
     async def main() -> tuple[Json, RepertoryError | None]:
-        begun_runs: list[tuple[Run, str]] = []
+        begun_runs: list[tuple[Run[Any], str]] = []
         async with (
             stopped_by_signals(orderly=True) as stop,
             open_supervisor(path, model=model, summaries=summaries_by(summary_model)) as supervisor,
@@ -210,17 +210,20 @@ def execute(
 
 
 async def _outcome(
-    run: Run, model: str, path: Path, go_on: str, interrupted: output.Interrupted
+    run: Run[Any], model: str, path: Path, go_on: str, interrupted: output.Interrupted
 ) -> tuple[Json, RepertoryError | None]:
     import msgspec
 
     from repertory.record import FINAL_STATES
 
-    answer, words = None, None
+    answer, words, typed = None, None, {}
     error: RepertoryError | None = interrupted
     if run.state in FINAL_STATES:  # a signal came too late to matter, if any
         try:
             answer, error = await run.wait_result(), None
+            if (kind := run.agent.output_type) is not None:
+                written = kind.write(answer)
+                answer, typed = msgspec.json.format(written, indent=2), {"result": msgspec.json.decode(written)}
         except RunError as raised:
             words, error = str(raised), type(raised)(f"{raised}; {go_on}")
             error.__cause__ = raised.__cause__
@@ -232,6 +235,7 @@ async def _outcome(
         "model": model,
         "state": "interrupted" if error is interrupted else run.state,
         "answer": answer,
+        **typed,
         "error": words,
         "database": str(path),
         "agents": figures.pop("runs"),

@@ -61,6 +61,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         chars_per_token: First guess for the token estimate; usage figures calibrate it later.
         as_of: ISO date on which these figures held.
         compacts: Whether the provider writes signed summaries on demand, the only ones that leave thinking valid.
+        json_outputs: Whether the provider makes an answer fit a JSON schema (``output_config.format``).
         comfort_tokens: The longest prompt in which the model still attends well to all of it; None for half of the
             window, at most 100,000; 0 leaves the window as the only bound. ``comfort`` says which it is.
         summary_model: A small model of the same provider, to write summaries with; "" where none is known.
@@ -77,6 +78,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     chars_per_token: float = 4.0
     as_of: str = ""
     compacts: bool = False
+    json_outputs: bool = False
     comfort_tokens: int | None = None
     summary_model: str = ""
     provider_types: tuple[str, ...] = ()
@@ -138,6 +140,7 @@ def _claude(
         chars_per_token=chars_per_token,
         as_of="2026-11-22",
         compacts=compacts,
+        json_outputs=True,  # of every model from 4.5 on (platform.claude.com/docs, Structured outputs; 2026-11)
         summary_model="claude-haiku-5-5",  # the smallest of the provider's models overview, 2026-10-07
         # All Claude models since 4.5, on every platform, without a beta header (its page on the memory tool, 2026-11).
         provider_types=("memory_20250818",),
@@ -192,10 +195,12 @@ CATALOG: dict[str, ModelProfile] = {
 # A Claude model that is not in the table is taken for one newer than it. Of its prices only the proportions mean
 # something: reads cost 0.1 to 0.025 times input so far (Prompt caching, 2026-11), and at the lowest an edit of the past
 # pays latest, so it still pays wherever reads turn out to be dearer. Of the minimum prefix, 512 to 4,096 tokens, most
-# models have 1,024 or less; a marker below the minimum is ignored and costs nothing.
+# models have 1,024 or less; a marker below the minimum is ignored and costs nothing. What is called like one may be
+# behind a gateway that ignores an output format, while a final tool works everywhere.
 _NEW_CLAUDE = msgspec.structs.replace(
     _claude("claude", _prices(1, 5, 0.025), minimum=1024, window=200_000, max_output=64_000, target="binding"),
     as_of="",
+    json_outputs=False,
     known=False,
 )
 _LOCAL = ModelProfile(

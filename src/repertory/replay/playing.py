@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import anyio
 import msgspec
@@ -113,7 +114,7 @@ async def play(
     seen = _Bill(profile)
     rereads: list[float] = []
     frame: ModelRequest | None = None
-    handle: list[Run] = []
+    handle: list[Run[Any]] = []
     error: RunFailed | None = None
 
     def judge(iteration: int, request: ModelRequest, usage: Usage, _: Sequence[Position]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -167,17 +167,17 @@ class Control:
 
     # --- runs of this process -----------------------------------------------------------------------------
 
-    async def _live(self, run_id: str) -> Run:
+    async def _live(self, run_id: str) -> Run[Any]:
         run_id = await self.find_id(run_id)
         run = self._find(run_id)
         if run is None:
             raise RunError(f"run {run_id} is not under way in this process; resume it first")
         return run
 
-    def _find(self, run_id: str) -> Run | None:
+    def _find(self, run_id: str) -> Run[Any] | None:
         return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)
 
-    def _walk(self, runs: Iterable[Run]) -> Iterator[Run]:
+    def _walk(self, runs: Iterable[Run[Any]]) -> Iterator[Run[Any]]:
         for run in runs:
             if run.state not in FINAL_STATES:
                 yield run

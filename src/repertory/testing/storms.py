@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -153,7 +154,7 @@ class _Calls:
         self._supervisor = supervisor
         self._chance = chance
         self._agent = Agent("storm")
-        self.returned: list[Run] = []
+        self.returned: list[Run[Any]] = []
 
     async def make(self, number: int) -> None:
         """Spawn a run, or say something to one; cancelled after some checkpoints."""
@@ -171,7 +172,7 @@ class _Calls:
         self.returned.append(await self._supervisor.spawn(self._agent, f"task {number}", run_id=named))
 
 
-async def disagreements(supervisor: Supervisor, returned: Sequence[Run] = ()) -> list[str]:
+async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = ()) -> list[str]:
     """What the record and the process say differently, once every run of this process has ended.
 
     Args:

@@ -242,7 +242,7 @@ def open_and_leave(database: str) -> None:
     anyio.run(main, backend="trio")
 
 
-async def _begin(supervisor: Supervisor, agent: Any, task: str) -> Run:
+async def _begin(supervisor: Supervisor, agent: Any, task: str) -> Run[Any]:
     try:
         return await supervisor.resume(RUN_ID, agent=agent)
     except RunNotFound:

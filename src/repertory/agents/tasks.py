@@ -1,0 +1,49 @@
+"""Typed tasks: what fits an agent's ``input``, how it is kept, and how its model reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from repertory._choices import check_text
+from repertory._json_types import decode_text, inlined
+from repertory.agents.agent import Agent
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Json
+
+
+def task_schema(agent: Agent[Any]) -> Json:
+    """JSON schema of an agent's task, without references, so that it can stand within another."""
+    return {"type": "string"} if agent.input_type is None else inlined(agent.input_type.schema)
+
+
+def read_task(agent: Agent[Any], task: object) -> str:
+    """Check a task against what its agent takes, and write it as it goes on record: as it is, or as JSON.
+
+    Args:
+        agent: Who is to do it.
+        task: A text; for an agent with ``input`` a value of that type, what JSON has of one, or a JSON text.
+
+    Raises:
+        ConfigurationError: It does not fit; the message names the field.
+    """
+    kind = agent.input_type
+    if kind is None:
+        check_text("a task", task)
+        assert isinstance(task, str)
+        return task
+    try:
+        given = decode_text(task) if isinstance(task, str) else decode_text(kind.write(task))
+        return kind.write(kind.read(given))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ConfigurationError(
+            f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {task!r:.200}"
+        ) from None
+
+
+def show_task(agent: Agent[Any], task: str) -> str:
+    """A task on record as the model reads it."""
+    if agent.input_type is None:
+        return task
+    return f"Your task, as JSON ({agent.input_type.name}):\n{msgspec.json.format(task, indent=2)}"
