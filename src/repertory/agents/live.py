@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -15,6 +15,7 @@ from repertory.agents.accounting import Spending, Tallies, Tally
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
 from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, SummaryRefused, to_record
+from repertory.agents.fan_out import Head, Line, Place, worth_warming
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
 from repertory.context import EMPTY, MessageEvent, Plan
@@ -26,7 +27,7 @@ from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger, RunStatistics
 from repertory.record.journal import Journal
-from repertory.record.records import RunStarted, RunState, RunStateChanged
+from repertory.record.records import EventLogged, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.tools import ToolCallCache
@@ -67,6 +68,13 @@ class RunEnd(msgspec.Struct, frozen=True):
         return cls("failed", error=None if cause is None else f"{type(cause).__name__}: {cause}", cause=cause)
 
 
+class Said(NamedTuple):
+    """What was said to a run from outside; ``sender`` is the run above it, or "" for the user."""
+
+    text: str
+    sender: str = ""
+
+
 class _EditsView(Protocol):
     """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
 
@@ -85,6 +93,8 @@ class LiveRun:
         actor: Of its latest incarnation, below which the runs begin that it delegates to.
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
         waiting: Delegations that have not reported yet.
+        place: Among the sub-agents of the run above it; None for a root, and for one that has ended already.
+        queued: Whether it waits for its turn among them.
         agent_changed: Whether it goes on with another definition than the one it was begun with.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
@@ -111,6 +121,8 @@ class LiveRun:
     state: RunState = "running"
     iteration: int = 0
     waiting: int = 0
+    place: Place | None = None
+    queued: bool = False
     agent_changed: bool = False
     wish: Wish = "go"
     stop_asked: bool = False
@@ -120,7 +132,7 @@ class LiveRun:
     lost: JournalError | None = None
     plan: Plan = EMPTY
     gists: dict[int, str] = field(default_factory=dict[int, str])
-    said: dict[str, str] = field(default_factory=dict[str, str])
+    said: dict[str, Said] = field(default_factory=dict[str, "Said"])
     listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
     listener_errors: int = 0
     told: int = 0
@@ -130,8 +142,8 @@ class LiveRun:
         """Make what follows from these.
 
         ``members`` are, for a root, the ids of all runs of its tree, those that are about to begin included;
-        ``repeats`` are the tool calls that need not be made again, ``first_event`` is the number of its first event in
-        this process.
+        ``line`` are its sub-agents that have not ended, ``repeats`` are the tool calls that need not be made again,
+        ``first_event`` is the number of its first event in this process.
         """
         agent, shared, policy = self.agent, self.shared, self.agent.context
         self.run_id = self.started.run_id
@@ -140,6 +152,7 @@ class LiveRun:
         self.spending: Spending = Spending(
             self.run_id, agent, self.tally, above=None if self.parent is None else self.parent.spending
         )
+        self.line = Line(agent.delegation.parallel, shared.clock)
         self.watch = Watch(shared.alerts) if shared.alerts is not None else None
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
         if agent.on_lifecycle is not None:
@@ -265,11 +278,14 @@ class LiveRun:
         self.set_ended()
 
     def set_ended(self) -> None:
-        """Wake everybody who waits for its end."""
+        """Make room for others, and wake everybody who waits for its end."""
+        if self.place is not None:
+            self.place.leave()
         self.ended.set()
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have it look again what is asked of it, and whether it has its turn."""
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
@@ -283,36 +299,98 @@ class LiveRun:
         for run in self.tree():
             if run.wish not in ("stop", "close"):
                 run.wish = wish
-            run._wake()
+            run.wake()
 
     async def wait_for_wish(self) -> None:
         """Wait until something may have been asked of the loop."""
         await self._changed.wait()
 
-    def say(self, message_id: str, text: str, *, heard: bool = False) -> None:
+    async def wait_for_turn(self, head: Head) -> None:
+        """Wait until it may work beside the other sub-agents of its lead, or is to stop.
+
+        Args:
+            head: What its first request begins with.
+        """
+        place, above = self.place, self.parent
+        if place is None or above is None:
+            return
+        profile = self.model.profile
+        if self.iteration == 0 and worth_warming(head, profile, above.agent.delegation.warm_cache):
+            place.head = head
+        while not (place.has_turn or self.wish in ("stop", "close")):
+            self.queued = True
+            await self._changed.wait()
+        self.queued = False
+
+    def answered(self, *, refused: bool = False) -> None:
+        """Note that a model call has an answer under way, or that the server did not take it."""
+        if self.place is not None:
+            self.place.answered(None if refused else self.model.profile.cache.ttl)
+
+    def kill(self, *, alone: bool = True) -> None:
+        """End the run and those below it now, cancelling what is under way. What is in the record stays.
+
+        Args:
+            alone: Whether it ends by itself, rather than with the run above it. Then it does not go on with that one.
+        """
+        self.stop_asked = self.stop_asked or alone
+        for run in self.tree():
+            run.killed = run.ending = True
+        if self.ref is not None:
+            self.ref.kill()
+
+    def hear(self, message_id: str, said: Said) -> None:
+        """Take a message that is on its way to the disk from now on; one that is known is heard once.
+
+        Raises:
+            RunError: Something else was said under this id.
+        """
+        known = self.said.get(message_id)
+        if known is not None and known != said:
+            raise RunError(f"message {message_id!r} was sent to run {self.run_id} before, with another text")
+        if known is not None:
+            return
+        # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
+        # Whatever the loop makes of it is submitted later, and becomes durable later.
+        body, now = {"message_id": message_id, **said._asdict()}, self.shared.clock()
+        self.shared.journal.submit(
+            [EventLogged(run_id=self.run_id, type=SAID, body=body, at=now, iteration=self.iteration)]
+        )
+        self.say(message_id, said)
+
+    def say(self, message_id: str, said: Said, *, heard: bool = False) -> None:
         """Put a message where the loop looks at its next boundary, unless it has heard it already."""
-        self.said[message_id] = text
+        self.said[message_id] = said
         if not heard:
             self._inbox.append(message_id)
 
     def take_inbox(self) -> list[Draft]:
         """What was said since the last boundary, as it goes into the ledger."""
         ids, self._inbox = self._inbox, []
-        return [
-            Draft(
-                role="user",
-                kind="user-input",
-                content=(Text(self.said[message_id]),),
-                iteration=self.iteration,
-                message_id=message_id,
+        drafts: list[Draft] = []
+        for message_id in ids:
+            said = self.said[message_id]
+            # A sub-agent hears users and its lead; that it is the lead who speaks is said in front of the lead's words.
+            text = f"{self._from_lead()}\n{said.text}" if said.sender else said.text
+            drafts.append(
+                Draft(
+                    role="user",
+                    kind="lead-input" if said.sender else "user-input",
+                    content=(Text(text),),
+                    iteration=self.iteration,
+                    message_id=message_id,
+                )
             )
-            for message_id in ids
-        ]
+        return drafts
+
+    def _from_lead(self) -> str:
+        name = self.parent.agent.name if self.parent is not None else "the lead"
+        return f"[from {name}, the agent that gave you this task, not from the user]"
 
     def opened(self, view: _EditsView | None) -> None:
         """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""
         self._view = view
-        self._wake()
+        self.wake()
 
     async def view(self) -> _EditsView:
         """Its view, once it is open.

@@ -12,6 +12,7 @@ from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
 from repertory.agents.results import CUT_OFF_RESULT
+from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, OpenCall, open_calls
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
@@ -44,7 +45,7 @@ _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run f
 class Loop:
     """Runs one run from wherever its record stands. One per incarnation of its actor."""
 
-    def __init__(self, live: LiveRun, caller: Caller, ref: ActorRef[Any]) -> None:
+    def __init__(self, live: LiveRun, caller: Caller, team: Team, ref: ActorRef[Any]) -> None:
         self._live = live
         self._journal = live.shared.journal
         self._agent = live.agent
@@ -53,6 +54,7 @@ class Loop:
         self._caller = caller
         self._form = caller.form
         self.view = ContextView(live, tools=caller.tools.values(), form=caller.form, ref=ref)
+        self._team = team
         self._nudges = 0
 
     async def run(self) -> RunEnd | None:
@@ -79,9 +81,14 @@ class Loop:
         await self._open()
         while await self._may_go_on():
             answer = await self._finished_answer()
-            if answer is not None and self._live.try_to_end():
+            if answer is not None and not await self._remind_of_team() and self._live.try_to_end():
                 return answer
-            await self._iterate()
+            try:
+                await self._iterate()
+            except LimitExceeded:
+                if answer is None or not self._live.try_to_end():
+                    raise
+                return answer  # which was held back only to tell of sub-agents
         # An answer that is there is kept: to stop is not to throw away what is done and paid.
         answer = self._answer()
         return answer if answer is not None and self._live.try_to_end() else None
@@ -94,12 +101,14 @@ class Loop:
             await self._live.begun.wait()
         await self.view.open()
         self._live.opened(self.view)
+        await self._live.wait_for_turn(self.view.head)
         # Only now: reading waits for what an earlier incarnation of the actor left on its way to the disk.
         snapshot = self._ledger.snapshot()
         self._caller.open(snapshot)
         iteration = max((entry.iteration for entry in snapshot), default=0)
-        if iteration == 0 and len(snapshot) <= 1 and not self._live.resumed:
+        if iteration == 0 and not self._live.resumed:
             return
+        await self._team.open(snapshot)
         self._live.iteration = iteration
         calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
         interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
@@ -178,6 +187,13 @@ class Loop:
         iteration = self._live.iteration
         await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration))
 
+    async def _remind_of_team(self) -> bool:
+        """Tell a lead that has an answer of the sub-agents that it started and has not collected, once."""
+        reminder = self._team.reminder()
+        if reminder:
+            await self._say("system", reminder)
+        return bool(reminder)
+
     def _count_nudge(self) -> None:
         """Count an answer that brings nothing.
 
@@ -221,12 +237,14 @@ class Loop:
             try:
                 response = await self._complete(shown.request)
             except ModelError as error:
+                self._live.answered(refused=True)
                 # Another request is made then: a refused one is never sent again unchanged.
                 if not self.view.failed(shown, error, duration=anyio.current_time() - begun):
                     raise
                 if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
                     await self._say("system", _COMPACTED)
                 continue
+            self._live.answered()
             answer = read_answer(
                 response,
                 known=self._caller.known_ids,
@@ -257,6 +275,7 @@ class Loop:
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:
+        self._live.answered(refused=isinstance(event, Retrying))
         if isinstance(event, Retrying):
             self._live.publish(ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason)
 

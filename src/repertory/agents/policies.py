@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun
-from repertory.agents.teams import DELEGATE
+from repertory.agents.teams import TEAM_TOOLS
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError
@@ -83,7 +83,7 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
         ConfigurationError: They cannot; the message names the agent and the field.
     """
     _check_results(agent, results)
-    known = {tool.name for member in agent.walk() for tool in member.tools} | {DELEGATE}
+    known = {tool.name for member in agent.walk() for tool in member.tools} | TEAM_TOOLS
     for member in agent.walk():
         if member.context is None:
             continue

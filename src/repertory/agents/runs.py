@@ -11,13 +11,13 @@ from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.agents.events import Event, EventReader
-from repertory.agents.live import SAID, LiveRun
+from repertory.agents.live import LiveRun, Said
 from repertory.agents.results import read_result
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
 from repertory.record import RunStatistics
-from repertory.record.records import FINAL_STATES, EventLogged, RunState, SummaryStored
+from repertory.record.records import FINAL_STATES, RunState, SummaryStored
 from repertory.summarizer import GetSummary
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
@@ -49,9 +49,12 @@ class Run(Generic[ResultT]):
 
     @property
     def state(self) -> RunState:
-        """``running``, ``waiting`` (for sub-agents), ``paused``, or how it ended: ``done``, ``failed``, ``stopped``."""
+        """How it stands: ``running``, ``paused``, or how it ended: ``done``, ``failed``, ``stopped``.
+
+        ``waiting`` says that it waits for sub-agents, or as one of them for its turn.
+        """
         live = self._live
-        return "waiting" if live.state == "running" and live.waiting else live.state
+        return "waiting" if live.state == "running" and (live.waiting or live.queued) else live.state
 
     @property
     def children(self) -> tuple[Run[Any], ...]:
@@ -131,18 +134,10 @@ class Run(Generic[ResultT]):
         live, journal, message_id = self._live, self._live.shared.journal, message_id or new_id("msg")
         text = journal.redact(text)  # as it will be read back, to tell whether it was said before
         await anyio.lowlevel.checkpoint()
-        known = live.said.get(message_id)
-        if known is not None and known != text:
-            raise RunError(f"message {message_id!r} was sent to run {self.id} before, with another text")
-        if known is None:
-            if live.ending or live.ended.is_set():
-                await live.ended.wait()
-                raise RunError(self._why_unheard())
-            # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
-            # Whatever the loop makes of it is submitted later, and becomes durable later.
-            body, now = {"message_id": message_id, "text": text}, live.shared.clock()
-            journal.submit([EventLogged(run_id=self.id, type=SAID, body=body, at=now, iteration=live.iteration)])
-            live.say(message_id, text)
+        if message_id not in live.said and (live.ending or live.ended.is_set()):
+            await live.ended.wait()
+            raise RunError(self._why_unheard())
+        live.hear(message_id, Said(text))
         await journal.write(())
 
     def _why_unheard(self) -> str:
@@ -233,10 +228,7 @@ class Run(Generic[ResultT]):
 
     def kill(self) -> None:
         """End the run now, cancelling what is under way. What is in the record stays."""
-        for run in self._live.tree():
-            run.killed = run.ending = True
-        if self._live.ref is not None:
-            self._live.ref.kill()
+        self._live.kill()
 
     def pause(self) -> None:
         """Hold the run at its next boundary until ``resume``."""

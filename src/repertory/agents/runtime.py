@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,21 +15,21 @@ import msgspec
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
 from repertory.agents.events import RunSpawned, StateChanged
-from repertory.agents.live import SAID, LiveRun, RunEnd, Shared
+from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
 from repertory.agents.retention import Retention
-from repertory.agents.tasks import show_task
+from repertory.agents.sharing import first_drafts
+from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
 from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
-from repertory.llm.messages import Text
+from repertory.llm.messages import Json
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 from repertory.summarizer.messages import RESULT_SUMMARIZED
-from repertory.tools import ToolContext
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
@@ -79,16 +78,17 @@ class Runtime:
         if parent is None:
             memory = await Memory.open(shared.memory, started.run_id, scope_id=scope_id)
         else:
-            memory = await parent.memory.fork(started.run_id, mode=agent.memory, scope_id=scope_id)
+            mode = started.options.get("memory", agent.memory)
+            memory = await parent.memory.fork(started.run_id, mode=mode, scope_id=scope_id)
         tally = parent.tally if parent is not None else shared.tallies.begin(started.run_id)
         ledger = Ledger(self._journal, started.run_id, clock=shared.clock)
         live = LiveRun(
             shared=shared, started=started, agent=agent, ledger=ledger, memory=memory, tally=tally, parent=parent
         )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
-        task = Draft(role="user", kind="task", content=(Text(show_task(agent, started.task)),))
+        drafts = await first_drafts(live)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, task, also=[started])
+        self._launch(live, *drafts, also=[started])
         live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
         return live
 
@@ -121,7 +121,7 @@ class Runtime:
     ) -> LiveRun:
         """Let a run of the journal go on, or show how it ended where it is in one of the given states."""
         live = await self._reopen(row, agent, parent)
-        if row.state in ended:
+        if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
             _attach(live)
             live.close(recorded=True)
@@ -134,16 +134,26 @@ class Runtime:
         live.publish(StateChanged, state="running")
         return live
 
-    async def spawn_below(self, parent: LiveRun, agent: Agent[Any], task: str, call: ToolContext) -> LiveRun:
+    async def spawn_below(
+        self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
+    ) -> LiveRun:
         """Start the run of a delegation, or find the one that the same call began before, and let it go on.
 
-        A delegation is only made again where its call has no result yet. So a sub-agent that was stopped was
-        stopped together with the runs above it, which go on now; one that was stopped alone has been reported.
+        A sub-agent that was stopped together with the runs above it goes on with them; one that was stopped alone
+        does not.
+
+        Args:
+            parent: The run that delegates.
+            agent: The member of its team.
+            task: What to do.
+            run_id: The id that follows from the call, and below that of the parent.
+            call_id: The call.
+            options: What was chosen for this delegation: ``memory`` and ``share``, see ``Delegation``; and why an
+                earlier attempt ``failed``.
 
         Raises:
             LimitExceeded: The tree is deep or large enough.
         """
-        run_id = f"{parent.run_id}.{call.idempotency_key[:8]}"
         started = RunStarted(
             run_id=run_id,
             agent=agent.name,
@@ -151,8 +161,9 @@ class Runtime:
             at=self.shared.clock(),
             agent_digest=agent.digest,
             parent_id=parent.run_id,
-            parent_call_id=call.call_id,
+            parent_call_id=call_id,
             depth=parent.started.depth + 1,
+            options=options,
         )
         started, reserved = self._journal.redact(started), _reserve_room(parent, run_id)
         try:
@@ -161,6 +172,16 @@ class Runtime:
             if reserved and run_id not in self._live:
                 parent.root.members.discard(run_id)
             raise
+
+    async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
+        """A run that was delegated before: under way, going on, or as it ended; None where there is none any more."""
+        live = self.find(run_id)
+        row = await self.read_run(run_id) if live is None else None
+        agent = parent.agent.member(row.started.agent) if row is not None else None
+        if row is None or agent is None:
+            return live
+        parent.root.members.add(run_id)
+        return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
 
     async def _reopen(self, row: RunRow, agent: Agent[Any], parent: LiveRun | None) -> LiveRun:
         """Read a run back from the journal, with what was said to it and not yet read."""
@@ -190,7 +211,8 @@ class Runtime:
         for _, record in await journal.read_events(live.run_id):
             if record.type == SAID:
                 message_id = record.body["message_id"]
-                live.say(message_id, record.body["text"], heard=message_id in heard)
+                said = Said(record.body["text"], record.body.get("sender", ""))
+                live.say(message_id, said, heard=message_id in heard)
             elif record.type == RESULT_SUMMARIZED:
                 live.gists[record.body["position"]] = record.body["text"]
         return live
@@ -209,6 +231,8 @@ class Runtime:
             ref.kill()  # it has not run yet, and never will
             raise
         live.ref = ref
+        if live.parent is not None:
+            live.place = live.parent.line.join(live.wake)
         self._live[live.run_id] = live
         self._actors[live.run_id] = ref
         _attach(live)
@@ -229,7 +253,10 @@ class Runtime:
         records: list[Record] = []
         for run in (*left, live):
             run.ending, run.end = True, end if run is live else RunEnd("stopped")
-            records.append(run.state_record(run.end.state, result=run.end.result, error=run.end.error))
+            cancelled = run.end.state == "stopped" and run.stop_asked
+            records.append(
+                run.state_record(run.end.state, result=run.end.result, error=run.end.error, cancelled=cancelled)
+            )
         self._journal.submit(records)
         await self._finish(live)
 
@@ -360,14 +387,15 @@ class AgentActor:
         """Begin, or go on from the record."""
         self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
-        caller = Caller(self._live, partial(self._runtime.spawn_below, self._live))
-        self._loop = Loop(self._live, caller, ctx.ref)
+        self._team = Team(self._live, self._runtime, ctx.start_soon)
+        self._loop = Loop(self._live, Caller(self._live, self._team.tools()), self._team, ctx.ref)
         ctx.start_soon(self._run, self._loop, ctx)
 
     async def _run(self, loop: Loop, ctx: ActorContext) -> None:
         try:
             end = await loop.run()
             if end is not None:
+                await self._team.end()
                 await self._runtime.end_run(self._live, end)
         except JournalError as error:
             try:

@@ -1,23 +1,59 @@
-"""Teams: the tool by which an agent hands a part of its work to a member."""
+"""Teams: what a lead has handed to its sub-agents, and the tools by which it does so.
+
+The record says everything: a delegation's run has an id that follows from the tool call that asked for it, so one that
+is made again after a crash finds the run it began. What was started in the background is found in the lead's ledger,
+and goes on together with the lead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeAlias
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, Protocol
 
+import anyio
+import msgspec
+
+from repertory._frozen import thaw
 from repertory.agents.agent import Agent
-from repertory.agents.live import LiveRun
-from repertory.errors import LimitExceeded, ToolFailed
+from repertory.agents.live import LiveRun, Said
+from repertory.agents.tasks import read_task, task_schema
+from repertory.errors import ConfigurationError, LimitExceeded, ToolFailed, ToolRetry
+from repertory.llm.messages import Json, canonical_json
+from repertory.record import Snapshot
+from repertory.record.records import FINAL_STATES
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
 
-DELEGATE = "delegate"
+DELEGATE: Final = "delegate"
+START: Final = "delegate_start"
+COLLECT: Final = "delegate_collect"
+MESSAGE: Final = "delegate_message"
+CANCEL: Final = "delegate_cancel"
+TEAM_TOOLS: Final = frozenset({DELEGATE, START, COLLECT, MESSAGE, CANCEL})
+REPORTING: Final = frozenset({DELEGATE, COLLECT})  # their results are what sub-agents say
 
-_DESCRIPTION = """\
-Hand a part of your work to a member of your team and get its report. It sees nothing of your conversation: say
+_ALONE = "It sees nothing of your conversation: say"
+_SHARED = "It sees nothing of your conversation but what you share: say"
+_DELEGATE = """\
+Hand a part of your work to a member of your team and get its report. {sees}
 in the task all that it needs to know, what exactly to bring back, and what to leave out. Call this several times
 in one turn to have parts worked on side by side.
 
 Your team:
+"""
+_START = """\
+Hand a part of your work to a member of your team and go on with your own; the answer is the id of its run. What it
+needs to know is the same as for delegate. Get its report with delegate_collect before you answer.
+"""
+_COLLECT = """\
+Wait for sub-agents that you started, and get their reports. A report can be collected again.
+"""
+_MESSAGE = """\
+Say something to a sub-agent that is at work: what has changed, what it may leave out. It reads that before its next
+step, as your words.
+"""
+_CANCEL = """\
+End a sub-agent now, whatever it is doing. Its record stays; it brings no report.
 """
 
 
@@ -28,50 +64,388 @@ class Unfinished(BaseException):
     """
 
 
-SpawnBelow: TypeAlias = Callable[[Agent[Any], str, ToolContext], Awaitable[LiveRun]]
-"""Starts the run of a delegation, or finds the one that the same call began; raises ``LimitExceeded``."""
+class SubRuns(Protocol):
+    """How the runs below a lead begin and go on."""
+
+    async def spawn_below(
+        self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
+    ) -> LiveRun:
+        """Start the run of a delegation, or find it and let it go on. Raises ``LimitExceeded``."""
+        ...
+
+    async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
+        """A run that was begun before: under way, going on, or as it ended. None where there is none any more."""
+        ...
 
 
-def delegate_tool(live: LiveRun, spawn: SpawnBelow) -> Tool:
-    """Make the ``delegate`` tool of one run, its team's names in the schema.
+class Delegated:
+    """One delegation.
 
-    The sub-agent's run has an id that follows from the call, so a delegation that is made again after a crash
-    finds the run it began and waits for that one.
+    Attributes:
+        run_id: The id of its first run, by which the lead knows it.
+        live: The run that works on it: the first, or after a failure the one that was given the task again.
+        attempt: Which one that is, from 1.
+        why: Why it was cancelled, in this process; "" where it was not.
+        settled: Set when no run works on it any more, nor will.
     """
-    team = {member.name: member for member in live.agent.team}
 
-    async def delegate(agent: str, task: str, context: ToolContext) -> ToolOutput:
+    def __init__(self, run_id: str, live: LiveRun, attempt: int = 1) -> None:
+        self.run_id = run_id
+        self.live = live
+        self.attempt = attempt
+        self.why = ""
+        self.settled = anyio.Event()
+
+    @property
+    def name(self) -> str:
+        """The run and its agent, as the lead is told of them."""
+        return f"{self.run_id} ({self.live.agent.name})"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it stands as it is until the tree is resumed."""
+        end = self.live.end
+        return self.settled.is_set() and (end is None or (end.state == "stopped" and self.live.root.stop_asked))
+
+    @property
+    def standing(self) -> str:
+        """How it stands, in a few words."""
+        live, end = self.live, self.live.end
+        after = f"after {live.iteration} iterations"
+        if not self.settled.is_set() or end is None:
+            return "waits for its turn" if live.queued else f"still at work, {live.iteration} iterations so far"
+        if end.state == "done":
+            return f"done {after}"
+        if end.state == "failed":
+            which = f" in attempt {self.attempt}" if self.attempt > 1 else ""
+            return f"failed {after}{which}: {end.error}"
+        return f"was cancelled {after}: {self.why}" if self.why else f"was stopped {after}, before it had an answer"
+
+
+class Team:
+    """What one lead has delegated, for one incarnation of its actor; and its tools."""
+
+    def __init__(
+        self,
+        live: LiveRun,
+        runs: SubRuns,
+        start_soon: Callable[[Callable[[Delegated], Awaitable[None]], Delegated], None],
+    ) -> None:
+        """Begin with nothing; ``start_soon`` starts a task that lives as long as the lead's actor."""
+        self._live = live
+        self._runs = runs
+        self._start_soon = start_soon
+        self._policy = live.agent.delegation
+        self._members = {member.name: member for member in live.agent.team}
+        self._known: dict[str, Delegated] = {}
+        self._started: list[str] = []  # the runs that were started in the background, oldest first
+        self._collected: set[str] = set()
+        self._reminded: set[str] = set()
+        self._failed_in = 0  # the iteration whose delegations one failure has cancelled
+        self._changed = anyio.Event()
+
+    async def open(self, snapshot: Snapshot) -> None:
+        """Let go on what the lead had started in the background, in an earlier process or incarnation."""
+        for entry in snapshot:
+            if entry.tool == START and "run" in entry.facts:
+                self._started.append(entry.facts["run"])
+            elif entry.tool == COLLECT:
+                self._collected.update(entry.facts.get("collected", ()))
+        for run_id in self._started:
+            if run_id not in self._collected:
+                await self._find(run_id)
+
+    def reminder(self) -> str:
+        """What to tell a lead that answers although it has not collected what it started; "" for nothing, or told.
+
+        An answer that is given while sub-agents work is mostly one that means to wait for them.
+        """
+        left = [
+            delegated
+            for run_id in self._started
+            if run_id not in self._collected and (delegated := self._known.get(run_id)) and not delegated.why
+        ]
+        if not left or self._reminded.issuperset(delegated.run_id for delegated in left):
+            return ""
+        self._reminded.update(delegated.run_id for delegated in left)
+        listed = "".join(f"\n- {delegated.name}: {delegated.standing}" for delegated in left)
+        return (
+            f"You have answered, and have not collected all that you started:{listed}\n"
+            f"Collect what your answer needs ({COLLECT}). Or give your answer again, if it stands without: then those "
+            "still at work are stopped."
+        )
+
+    async def end(self) -> None:
+        """End the sub-agents that are under way, before the lead's own end is recorded.
+
+        With a lead that is stopped they come to their own next boundary, else they are ended at once. Either way they
+        go on with the lead, should that be resumed.
+        """
+        for child in self._live.children:
+            if not child.ended.is_set():
+                if self._live.wish != "stop":
+                    child.kill(alone=False)
+                await child.ended.wait()
+
+    # --- the tools ----------------------------------------------------------------------------------------
+
+    def tools(self) -> list[Tool]:
+        """Make the tools of the lead, its team's names in the schema."""
+        if not self._members:
+            return []
+        roster = "".join(f"- {member.name}: {member.summary}\n" for member in self._members.values())
+        sees = _SHARED if self._policy.share else _ALONE
+        out = [self._tool(self._delegate, DELEGATE, _DELEGATE.format(sees=sees) + roster)]
+        if self._policy.background:
+            out += [
+                self._tool(self._start, START, _START),
+                self._tool(self._collect, COLLECT, _COLLECT),
+                self._tool(self._message, MESSAGE, _MESSAGE),
+                self._tool(self._cancel, CANCEL, _CANCEL),
+            ]
+        return out
+
+    def _tool(self, function: Callable[..., Awaitable[ToolOutput]], name: str, description: str) -> Tool:
+        """Make a tool of a method, without the arguments between which this lead has no choice."""
+        choices: dict[str, Any] = {"agent": Literal[tuple(self._members)]}
+        for argument, values in (("memory", self._policy.memory), ("share", self._policy.share)):
+            choices[argument] = Literal[tuple(values)] | None if values else None
+        signature = inspect.signature(function)
+        chosen = [
+            parameter.replace(annotation=choices.get(argument, parameter.annotation))
+            for argument, parameter in signature.parameters.items()
+            if choices.get(argument, ...) is not None
+        ]
+
+        async def call(**arguments: Any) -> ToolOutput:
+            return await function(**arguments)
+
+        call.__doc__ = function.__doc__
+        call.__signature__ = signature.replace(parameters=chosen)  # type: ignore[attr-defined]
+        made = tool(call, name=name, description=description, effect="idempotent", deadline=None, output_cap=None)
+        return self._with_tasks(made) if "task" in signature.parameters else made
+
+    def _with_tasks(self, made: Tool) -> Tool:
+        """Say in a tool's schema what the members take as their task."""
+        takes: dict[bytes, tuple[Json, list[str]]] = {}
+        for member in self._members.values():
+            kind = task_schema(member)
+            takes.setdefault(canonical_json(kind), (kind, []))[1].append(member.name)
+        kinds = [{**kind, "description": f"for {', '.join(names)}"} for kind, names in takes.values()]
+        schema = thaw(made.input_schema)
+        shown = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+        schema["properties"]["task"] = {**shown, "description": "What to do, complete in itself."}
+        definition = msgspec.structs.replace(made.definition, input_schema=schema)
+        return msgspec.structs.replace(made, definition=definition)
+
+    async def _delegate(
+        self, agent: str, task: Any, context: ToolContext, memory: str | None = None, share: str | None = None
+    ) -> ToolOutput:
         """Args:
         agent: Who is to do it.
         task: What to do, complete in itself.
+        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), or its own (isolated).
+        share: What of your own record to hand on: your newest summary, or the trail of all that you did.
         """
+        delegated = await self._begin(agent, task, context, memory, share)
+        await self._wait(delegated.settled.is_set)
+        if delegated.is_unfinished:
+            raise Unfinished
+        live, end = delegated.live, delegated.live.end
+        if end is None or end.state != "done":
+            raise ToolFailed(f"{agent} {delegated.standing}")
+        facts = {"run": live.run_id, "agent": agent, "iterations": live.iteration}
+        form = "markdown" if live.agent.output_type is None else "json"
+        return ToolOutput(end.result or "", source_type="agent", format=form, facts=facts)
+
+    async def _start(
+        self, agent: str, task: Any, context: ToolContext, memory: str | None = None, share: str | None = None
+    ) -> ToolOutput:
+        """Args:
+        agent: Who is to do it.
+        task: What to do, complete in itself.
+        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), or its own (isolated).
+        share: What of your own record to hand on: your newest summary, or the trail of all that you did.
+        """
+        delegated = await self._begin(agent, task, context, memory, share)
+        self._started.append(delegated.run_id)
+        return ToolOutput(f"{agent} has begun as run {delegated.run_id}", facts={"run": delegated.run_id})
+
+    async def _collect(
+        self, context: ToolContext, runs: list[str] | None = None, wait: Literal["all", "any"] = "all"
+    ) -> ToolOutput:
+        """Args:
+        runs: The ids of their runs; by default of all that you have not collected.
+        wait: Whether to wait for all of them, or until any one has ended.
+        """
+        if runs is None:
+            runs = [run_id for run_id in self._started if run_id not in self._collected]
+            if not runs:
+                why = "you have every report" if self._started else "you have started nobody"
+                return ToolOutput(f"there is nothing to collect: {why}")
+        chosen = [await self._named(run_id) for run_id in dict.fromkeys(runs)]
+        new = [delegated for delegated in chosen if delegated.run_id not in self._collected] or chosen
+        enough = any if wait == "any" else all
+        await self._wait(lambda: enough(delegated.settled.is_set() for delegated in new))
+        if any(delegated.is_unfinished for delegated in chosen):
+            raise Unfinished
+        told: list[str] = []
+        collected: list[str] = []
+        for delegated in chosen:
+            told.append(f"run {delegated.name}: {delegated.standing}")
+            if not delegated.settled.is_set():
+                continue
+            collected.append(delegated.run_id)
+            end = delegated.live.end
+            if end is not None and end.state == "done":
+                # Indented, so that no report can pass for another's, or for what is said of it here.
+                told[-1] += "".join(f"\n {line}" for line in (end.result or "").splitlines())
+        self._collected.update(collected)
+        return ToolOutput("\n\n".join(told), source_type="agent", format="markdown", facts={"collected": collected})
+
+    async def _message(self, run: str, message: str, context: ToolContext) -> ToolOutput:
+        """Args:
+        run: The id of its run.
+        message: What to say.
+        """
+        delegated = await self._named(run)
+        live, message_id = delegated.live, f"lead-{context.idempotency_key}"
+        if message_id not in live.said and (live.ending or live.ended.is_set()):
+            await delegated.settled.wait()
+            raise ToolFailed(f"{delegated.name} does not hear it: {delegated.standing}")
+        live.hear(message_id, Said(live.shared.journal.redact(message), sender=self._live.run_id))
+        return ToolOutput(f"{delegated.name} reads it before its next step")
+
+    async def _cancel(self, run: str, context: ToolContext) -> ToolOutput:
+        """Args:
+        run: The id of its run.
+        """
+        delegated = await self._named(run)
+        if delegated.settled.is_set():
+            return ToolOutput(f"{delegated.name} has ended already: {delegated.standing}")
+        await self._end([delegated], "by you")
+        return ToolOutput(f"{delegated.name} {delegated.standing}")
+
+    # --- one delegation -----------------------------------------------------------------------------------
+
+    async def _begin(
+        self, agent: str, task: object, context: ToolContext, memory: str | None, share: str | None
+    ) -> Delegated:
+        """Start the run of a delegation, or take up the one that the same call began.
+
+        Raises:
+            ToolFailed: There is no room for it, or what it was to be done beside has failed.
+        """
+        if self._failed_in == context.iteration:
+            raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
+        run_id = f"{self._live.run_id}.{context.idempotency_key[:8]}"
+        if run_id in self._known:
+            return self._known[run_id]
         try:
-            child = await spawn(team[agent], task, context)
+            text = read_task(self._members[agent], task)
+        except ConfigurationError as error:
+            raise ToolRetry(str(error)) from error
+        choices = {"memory": memory, "share": share}
+        options = {name: value for name, value in choices.items() if value is not None}
+        try:
+            live = await self._runs.spawn_below(
+                self._live, self._members[agent], text, run_id=run_id, call_id=context.call_id, options=options
+            )
         except LimitExceeded as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
-        live.waiting += 1
-        try:
-            await child.ended.wait()
-        finally:
-            live.waiting -= 1
-        end = child.end
-        if end is not None and end.state == "done":
-            facts = {"run": child.run_id, "agent": agent, "iterations": child.iteration}
-            form = "markdown" if child.agent.output_type is None else "json"
-            return ToolOutput(end.result or "", source_type="agent", format=form, facts=facts)
-        if end is not None and end.state == "failed":
-            raise ToolFailed(f"{agent} failed after {child.iteration} iterations: {end.error}")
-        if end is not None and not live.root.stop_asked:
-            raise ToolFailed(f"{agent} was stopped after {child.iteration} iterations, before it had an answer")
-        raise Unfinished
+        found = await self._find(run_id) if live.ended.is_set() else None  # it may have been given the task again
+        return found or self._follow(Delegated(run_id, live))
 
-    delegate.__annotations__["agent"] = Literal[tuple(team)]
-    roster = "".join(f"- {member.name}: {member.summary}\n" for member in team.values())
-    return tool(
-        delegate,
-        name=DELEGATE,
-        description=_DESCRIPTION + roster,
-        effect="idempotent",
-        deadline=None,
-        output_cap=None,
-    )
+    async def _named(self, run_id: str) -> Delegated:
+        """What was started under an id. Raises ``ToolRetry`` for an id that names nothing."""
+        found = self._known.get(run_id) if run_id in self._started else None
+        if found is None and run_id in self._started:
+            found = await self._find(run_id)
+        if found is None:
+            ids = ", ".join(self._known[run].name if run in self._known else run for run in self._started) or "none"
+            raise ToolRetry(f"you started no sub-agent {run_id!r}; you started {ids}")
+        return found
+
+    async def _find(self, run_id: str) -> Delegated | None:
+        """Take up what an earlier process or incarnation began; None where there is no such run."""
+        found: Delegated | None = None
+        attempt = 1
+        while (live := await self._runs.find_below(self._live, _attempt_id(run_id, attempt))) is not None:
+            found = Delegated(run_id, live, attempt)
+            attempt += 1
+        return None if found is None else self._follow(found)
+
+    def _follow(self, delegated: Delegated) -> Delegated:
+        self._known[delegated.run_id] = delegated
+        if delegated.live.ended.is_set() and not self._may_retry(delegated):
+            delegated.settled.set()  # long ago: it cancels nobody any more
+        else:
+            self._start_soon(self._see_through, delegated)
+        return delegated
+
+    def _may_retry(self, delegated: Delegated) -> bool:
+        end = delegated.live.end
+        failed = end is not None and end.state == "failed" and not delegated.why
+        return failed and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
+
+    async def _see_through(self, delegated: Delegated) -> None:
+        """Wait for a delegation's end, and do what its failure asks for."""
+        await delegated.live.ended.wait()
+        while self._may_retry(delegated) and await self._retry(delegated):
+            await delegated.live.ended.wait()
+        end = delegated.live.end
+        if end is not None and end.state == "failed" and self._policy.on_failure == "fail_fast" and not delegated.why:
+            self._failed_in = self._live.iteration
+            others = [other for other in self._known.values() if not (other is delegated or other.settled.is_set())]
+            await self._end(others, f"{delegated.name} failed")
+        delegated.settled.set()
+        self._wake()
+
+    async def _retry(self, delegated: Delegated) -> bool:
+        """Give the task to another run, and tell it what went wrong; whether there was room for one."""
+        before, end = delegated.live, delegated.live.end
+        assert end is not None
+        attempt = delegated.attempt + 1
+        try:
+            live = await self._runs.spawn_below(
+                self._live,
+                before.agent,
+                before.started.task,
+                run_id=_attempt_id(delegated.run_id, attempt),
+                call_id=before.started.parent_call_id or "",
+                options={**before.started.options, "failed": end.error or ""},
+            )
+        except LimitExceeded:
+            return False
+        delegated.live, delegated.attempt = live, attempt
+        if delegated.why:  # cancelled meanwhile
+            live.kill()
+        return True
+
+    async def _end(self, some: Sequence[Delegated], why: str) -> None:
+        """Cancel delegations, and wait until their ends are on record."""
+        for delegated in some:
+            delegated.why = why
+            if not delegated.live.ended.is_set():
+                delegated.live.kill()
+        for delegated in some:
+            await delegated.live.ended.wait()
+            if delegated.live.end is not None and delegated.live.end.state in FINAL_STATES:
+                delegated.settled.set()
+        self._wake()
+
+    async def _wait(self, ready: Callable[[], bool]) -> None:
+        self._live.waiting += 1
+        try:
+            while not ready():
+                await self._changed.wait()
+        finally:
+            self._live.waiting -= 1
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+def _attempt_id(run_id: str, attempt: int) -> str:
+    return run_id if attempt == 1 else f"{run_id}-{attempt}"

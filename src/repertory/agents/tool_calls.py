@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from threading import get_ident
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStart
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.results import FINAL_RESULT, ResultForm
-from repertory.agents.teams import DELEGATE, SpawnBelow, Unfinished, delegate_tool
+from repertory.agents.teams import REPORTING, Unfinished
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
@@ -147,12 +147,11 @@ class Caller:
         form: How the model gives the run's result; None for text.
     """
 
-    def __init__(self, live: LiveRun, spawn: SpawnBelow) -> None:
-        """Prepare for a run; ``spawn`` starts the runs that it delegates to."""
+    def __init__(self, live: LiveRun, team_tools: Iterable[Tool]) -> None:
+        """Prepare for a run; ``team_tools`` are those by which it delegates."""
         self._live = live
         self._journal = live.shared.journal
-        own = [*tools_of(live.agent), *([delegate_tool(live, spawn)] if live.agent.team else [])]
-        self.tools: dict[str, Tool] = {tool.name: tool for tool in own}
+        self.tools: dict[str, Tool] = {tool.name: tool for tool in (*tools_of(live.agent), *team_tools)}
         self._policy = layered_policy(live)
         self.form = _result_form(live)
         self._reading = _Reading(live)
@@ -199,7 +198,8 @@ class Caller:
 
         async def each(equal: Sequence[OpenCall]) -> None:
             for call in equal:
-                async with limiter:
+                # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
+                async with nullcontext() if call.use.name in REPORTING else limiter:
                     try:
                         await self._call(call, iteration)
                     except (ToolAbort, JournalError) as error:
@@ -334,7 +334,7 @@ class Caller:
         shaped = self._shape(use, output)
         draft = Draft(
             role="user",
-            kind="sub-agent-result" if use.name == DELEGATE else "action-result",
+            kind="sub-agent-result" if use.name in REPORTING else "action-result",
             content=(ToolResult(use.id, shaped.content, is_error=output.is_error),),
             iteration=iteration,
             tool=use.name,

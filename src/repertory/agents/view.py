@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from repertory.actors import ActorRef
 from repertory.agents.accounting import with_plain
 from repertory.agents.answers import Answer
 from repertory.agents.events import IterationStarted, ModelAnswered, to_record
+from repertory.agents.fan_out import Head
 from repertory.agents.live import LiveRun
 from repertory.agents.plan_edits import PlanEdits
 from repertory.agents.policies import layered_policy, system_text
@@ -63,6 +65,7 @@ class ContextView:
 
     Attributes:
         retrieval: Whether the model has tools to retrieve what is not shown whole, and is told of them.
+        head: What every request of the run begins with.
     """
 
     def __init__(self, live: LiveRun, *, tools: Iterable[Tool], form: ResultForm | None, ref: ActorRef[Any]) -> None:
@@ -78,6 +81,8 @@ class ContextView:
         schemas = redact([*own, *final])
         self._options = options
         self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
+        head = canonical_json([profile.name, text_of(system), schemas])
+        self.head = Head(blake2b(head, digest_size=16).hexdigest(), self._head)
         self._max_tokens = min(agent.max_tokens, profile.max_output)
         self._new_projector = partial(
             Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens

@@ -129,7 +129,7 @@ class Live:
         """Whether an entry stays word for word when its stretch is covered: talk between user and agent, and pins."""
         if entry.kind == "task" or self.is_pinned(entry, pins=pins):
             return True
-        if entry.kind == "user-input":
+        if entry.kind in ("user-input", "lead-input"):
             return self.policy.keep_user_input
         return is_talk(entry)
 

@@ -189,7 +189,7 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True):
         summarize_every: Iterations between two requests to the summarizer; 0 never asks it.
         summary_tokens: Bound on one summary; None for as many as its stretch deserves, and for 500 in strict rhythm.
         budget_tokens: Bound on the whole prompt; None takes what the model's window leaves.
-        keep_user_input: What users say stays verbatim when a summary stands for what surrounds it.
+        keep_user_input: What users and leads say stays verbatim when a summary stands for what surrounds it.
         expiration: Whether results expire at all, whatever their policies say.
         retrieval: Whether the texts that stand for something name the tool that shows it whole. For an agent without
             ``context_tools()`` they never do.

@@ -170,8 +170,7 @@ class Trail:
     def _turn(self, entry: Entry, answers: Sequence[Entry]) -> str:
         """The text of a turn and its results; "" where there is nothing to say."""
         if entry.role != "assistant":
-            who = "the user" if is_talk(entry) else "the runtime"
-            return f"{entry.iteration}. [{who} said]\n{_indented(text_of(entry.content))}"
+            return f"{entry.iteration}. [{speaker(entry)} said]\n{_indented(text_of(entry.content))}"
         results = {answer.tool_call_id: answer for answer in answers}
         rules = dict(zip(results, expiring_together([self._rules_of(answer.tool) for answer in answers]), strict=True))
         parts: list[str] = []
@@ -253,7 +252,12 @@ def is_talk(entry: Entry) -> bool:
     """Whether an entry is part of the talk between user and agent: what a user said, or a turn without calls."""
     if entry.role == "assistant":
         return not any(isinstance(block, ToolUse) for block in entry.content)
-    return entry.kind in ("task", "user-input")
+    return entry.kind in ("task", "user-input", "lead-input")
+
+
+def speaker(entry: Entry) -> str:
+    """Who said an entry of the user's side that is no result."""
+    return "the lead" if entry.kind == "lead-input" else "the user" if is_talk(entry) else "the runtime"
 
 
 def log_head(first: int, last: int, *, retrieval: bool, level: int = 0) -> str:
@@ -269,7 +273,8 @@ def calls_of(turns: Sequence[Entry]) -> str:
     lines: list[str] = []
     for entry in turns:
         if entry.role == "user":
-            lines += [f"{entry.iteration}. [the user said] {clip(text_of(entry.content), _ARGUMENT)}"] * is_talk(entry)
+            said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
+            lines += [said] * is_talk(entry)
             continue
         for block in entry.content:
             if isinstance(block, Text) and block.text.strip():

@@ -11,7 +11,8 @@ from repertory.llm.messages import Block, Json, Role
 
 EntryKind: TypeAlias = Literal[
     "task",  # what the run was asked to do; always in view, verbatim
-    "user-input",  # said by the user, or by the parent agent, while the run went on
+    "user-input",  # said by the user while the run went on
+    "lead-input",  # said by the agent that delegated the task, while the run went on
     "assistant",  # the model's turn
     "action-result",  # the outcome of one tool call
     "sub-agent-result",  # the outcome of one delegation

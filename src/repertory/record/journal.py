@@ -225,6 +225,7 @@ class Journal:
                 iteration=max(now.iteration, called),
                 result=now.result,
                 error=now.error,
+                cancelled=now.cancelled,
             )
 
         return await self._fetch(

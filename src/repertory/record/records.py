@@ -68,6 +68,8 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
         iteration: How many iterations it had made.
         result: The answer, once ``done``.
         error: Why it failed, once ``failed``.
+        cancelled: Whether this very run was ended, once ``stopped``, rather than together with the run above it. Then
+            it does not go on with that one.
     """
 
     run_id: str
@@ -76,6 +78,7 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int = 0
     result: str | None = None
     error: str | None = None
+    cancelled: bool = False
 
 
 class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
@@ -386,6 +389,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
             the iteration that it was killed in.
+        cancelled: Whether this very run was ended, rather than together with the run above it.
     """
 
     started: RunStarted
@@ -394,6 +398,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int = 0
     result: str | None = None
     error: str | None = None
+    cancelled: bool = False
 
 
 class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,6 +166,8 @@ def _speaker(entry: Entry) -> str:
         return "agent"
     if entry.tool_call_id:
         return "tool"
+    if entry.kind == "lead-input":
+        return "lead"
     return "user" if entry.kind in ("task", "user-input") else "program"
 
 

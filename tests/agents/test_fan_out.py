@@ -1,0 +1,174 @@
+"""How many sub-agents work at once, and what the failure of one means for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from delegating import Company, collect, company, delegate, last, results_in, said_in
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import ModelUnavailable, RunStopped
+from repertory.llm.model import ModelRequest
+from repertory.testing import call
+
+DOWN = ModelUnavailable("down")
+
+
+def together(request: ModelRequest) -> str:
+    """Answer with all results."""
+    return "\n".join(results_in(request))
+
+
+@pytest.mark.parametrize("tool", ["delegate", "delegate_start"])
+async def test_only_so_many_sub_agents_work_at_once(tool: str) -> None:
+    """The others have begun and wait for their turn; each gets it, and the limit on tool calls has no part in it."""
+    tasks = [f"part {number}" for number in range(6)]
+    turns = [delegate(*tasks, tool=tool), *([collect] if tool != "delegate" else []), together]
+    firm = Company(*turns)
+    firm.hold(*tasks)
+    agent = company(rp.Delegation(background=True, parallel=3), limits=rp.Limits(parallel_tools=1))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        with trio.fail_after(5):
+            while len(firm.at_work) < 3:
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(firm.at_work) == 3
+            assert sorted(child.state for child in run.children) == ["running"] * 3 + ["waiting"] * 3
+            firm.release()
+            text = await run.wait_result()
+    assert firm.most == 3
+    assert text.count("report on") == 6
+
+
+async def test_who_waits_for_its_turn_can_be_stopped() -> None:
+    """A stopped tree ends, those in the line too, and all of them go on when it is resumed."""
+    firm = Company(delegate("a", "b", "c"), together)
+    firm.hold("a", "b", "c")
+    agent = company(rp.Delegation(parallel=1))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        with trio.fail_after(5):
+            while not firm.at_work:
+                await trio.testing.wait_all_tasks_blocked()
+            run.stop()
+            await trio.testing.wait_all_tasks_blocked()
+            firm.release()
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            states = [row.state for row in await supervisor.runs()]
+            assert sorted(states) == ["done", "stopped", "stopped", "stopped"]  # what is answered is kept
+            again = await supervisor.resume(run.id, agent=agent)
+            assert (await again.wait_result()).count("report on") == 3
+    assert firm.most == 1
+
+
+@pytest.mark.parametrize("tool", ["delegate", "delegate_start"])
+def test_with_fail_fast_one_failure_cancels_the_others(run_async: RunAsync, *, tool: str) -> None:
+    """The lead hears which one failed, and of the others that they were cancelled for that."""
+
+    async def main() -> None:
+        turns = [delegate("bad", "good", tool=tool), *([collect] if tool != "delegate" else []), together]
+        firm = Company(*turns, work={"bad": [DOWN]})
+        firm.hold("bad", "good")
+        agent = company(rp.Delegation(background=True, on_failure="fail_fast"))
+        async with rp.open_supervisor(model=firm.model) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            await firm.begun["bad"].wait()
+            await firm.begun["good"].wait()
+            firm.release("bad")
+            text = await run.wait_result()
+            assert {child.task: child.state for child in run.children} == {"bad": "failed", "good": "stopped"}
+        assert "failed after 1 iterations: ModelUnavailable: down" in text
+        assert "was cancelled after 1 iterations: run-" in text
+        assert text.count("(worker) failed") == 1
+
+    run_async(main)
+
+
+async def test_by_default_a_failure_is_told_and_the_others_go_on() -> None:
+    """The lead collects what there is."""
+    firm = Company(delegate("bad", "good"), together, work={"bad": [DOWN]})
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        text = await (await supervisor.spawn(company(), "Go.")).wait_result()
+    assert "worker failed after 1 iterations: ModelUnavailable: down" in text
+    assert "report on good" in text
+
+
+@pytest.mark.parametrize("tool", ["delegate", "delegate_start"])
+async def test_with_retry_another_run_is_told_what_went_wrong(tool: str) -> None:
+    """It gets the task unchanged and the error beside it; the lead gets one report, under the id it knows."""
+    turns = [delegate("a", tool=tool), *([collect] if tool != "delegate" else []), last]
+    firm = Company(*turns, work={"a": [DOWN, said_in]})
+    agent = company(rp.Delegation(background=True, on_failure="retry"))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        with trio.fail_after(5):
+            text = await run.wait_result()
+        first, second = run.children
+    assert "An earlier attempt at this task failed: ModelUnavailable: down" in text
+    assert (first.state, second.state, second.id) == ("failed", "done", f"{first.id}-2")
+    assert second.task == first.task == "a"
+
+
+async def test_a_delegation_is_retried_only_so_often() -> None:
+    """Then the lead hears of the last failure, and in which attempt it came."""
+    firm = Company(delegate("a"), last, work={"a": [DOWN, DOWN, ModelUnavailable("gone"), "too late"]})
+    agent = company(rp.Delegation(on_failure="retry", retries=2))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        text = await run.wait_result()
+        assert len(run.children) == 3
+    assert text.startswith("worker failed after 1 iterations in attempt 3: ModelUnavailable: gone")
+
+
+async def test_a_tree_that_is_full_has_no_room_for_a_retry() -> None:
+    """The failure stands as it is."""
+    firm = Company(delegate("a"), last, work={"a": [DOWN]})
+    agent = company(rp.Delegation(on_failure="retry"), limits=rp.Limits(runs=2))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        text = await (await supervisor.spawn(agent, "Go.")).wait_result()
+    assert text.startswith("worker failed after 1 iterations: ModelUnavailable: down")
+
+
+def test_a_retry_goes_on_after_a_restart(run_async: RunAsync, tmp_path: Path) -> None:
+    """The second attempt is found again, and there is no third."""
+
+    async def main() -> None:
+        firm = Company(delegate("a"), last, work={"a": [DOWN, call("nothing"), "at last"]})
+        agent = company(rp.Delegation(on_failure="retry"))
+        async with rp.open_supervisor(tmp_path / "runs.db", model=firm.model, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            async for event in run.events(tree=True):
+                if event.run_id.endswith("-2") and event.iteration == 1:
+                    break
+        async with rp.open_supervisor(tmp_path / "runs.db", model=firm.model) as supervisor:
+            again = await supervisor.resume(run.id, agent=agent)
+            assert await again.wait_result() == "at last"
+            assert [row.state for row in await supervisor.runs()] == ["done", "failed", "done"]
+
+    run_async(main)
+
+
+async def test_a_lead_may_choose_the_mode_of_memory_for_one_delegation() -> None:
+    """As far as its agent allows it; a mode that it does not allow is refused as any wrong argument."""
+    turns = [
+        [*delegate("kept apart", memory="isolated"), *delegate("as ever")],
+        delegate("no", memory="shared"),
+        together,
+    ]
+    firm = Company(*turns)
+    agent = company(rp.Delegation(memory=["isolated", "snapshot"]))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        text = await run.wait_result()
+        scopes = {child.task: child.memory.scope_id for child in run.children}
+        await run.memory.store("known to all", item_id="fact")
+        by_task = {child.task: await child.memory.query() for child in run.children}
+    assert set(scopes) == {"kept apart", "as ever"}
+    assert [len(by_task["kept apart"]), len(by_task["as ever"])] == [0, 1]
+    assert "Invalid enum value 'shared'" in text
