@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Run,
         Supervisor,
         load_agent,
+        load_agents,
         open_supervisor,
         research_team,
         run,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         file_tools,
         memory_files_tool,
         memory_tools,
+        skill_tool,
         tool,
     )
 
@@ -63,6 +65,7 @@ _HOMES = {
         "Run",
         "Supervisor",
         "load_agent",
+        "load_agents",
         "open_supervisor",
         "research_team",
         "run",
@@ -82,6 +85,7 @@ _HOMES = {
         "file_tools",
         "memory_files_tool",
         "memory_tools",
+        "skill_tool",
         "tool",
     ),
 }
@@ -114,6 +118,7 @@ __all__ = [
     "context_tools",
     "file_tools",
     "load_agent",
+    "load_agents",
     "memory_files_tool",
     "memory_tools",
     "open_journal",
@@ -123,6 +128,7 @@ __all__ = [
     "research_team",
     "run",
     "run_sync",
+    "skill_tool",
     "tool",
 ]
 

@@ -4,6 +4,7 @@
 
     RepertoryError
     ├── ConfigurationError          the caller's definition or option is wrong
+    │   └── DefinitionError         a file that defines an agent or a skill is wrong
     ├── ActorError                  the actor runtime
     │   ├── MailboxFull             busy: try again, or await send()
     │   ├── ActorStopped            gone: the message was not handled
@@ -65,6 +66,23 @@ class RepertoryError(Exception):
 
 class ConfigurationError(RepertoryError):
     """A definition or option is wrong; the message names the field, what was expected and what came."""
+
+
+class DefinitionError(ConfigurationError):
+    """A file that defines an agent or a skill is wrong; the message names the file, the line and the field.
+
+    Attributes:
+        path: The file.
+        field: The field; "" for the whole file.
+        line: Its line, from 1; None where it is not known.
+    """
+
+    def __init__(self, path: str, problem: str, *, field: str = "", line: int | None = None) -> None:
+        place = path if line is None else f"{path}, line {line}"
+        super().__init__(f"{place}: {f'{field}: ' if field else ''}{problem}")
+        self.path = path
+        self.field = field
+        self.line = line
 
 
 # --- actors -----------------------------------------------------------------------------------------------

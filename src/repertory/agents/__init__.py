@@ -6,9 +6,11 @@ What can be seen of a run while it goes on is in ``repertory.agents.events``.
 from __future__ import annotations
 
 from repertory.agents import events
-from repertory.agents.agent import Agent, Limits, load_agent
+from repertory.agents.agent import Agent, Limits
 from repertory.agents.alerts import AlertThresholds
+from repertory.agents.definitions import load_agents
 from repertory.agents.delegation import Delegation
+from repertory.agents.loading import load_agent
 from repertory.agents.research import research_team
 from repertory.agents.runs import Run
 from repertory.agents.supervisor import Supervisor, open_supervisor, run, run_sync
@@ -22,6 +24,7 @@ __all__ = [
     "Supervisor",
     "events",
     "load_agent",
+    "load_agents",
     "open_supervisor",
     "research_team",
     "run",

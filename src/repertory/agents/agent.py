@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import re
 import sys
@@ -18,7 +17,7 @@ from repertory._json_types import JsonType, json_type
 from repertory.agents.delegation import Delegation
 from repertory.agents.results import FINAL_RESULT
 from repertory.context import ContextPolicy, MessageEvent
-from repertory.errors import ConfigurationError, RepertoryError
+from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.tools import Tool
@@ -230,50 +229,3 @@ def _check_members(where: str, members: Any, kind: type, advice: str) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ConfigurationError(f"{where} must have different names, got {', '.join(repeated)} more than once")
-
-
-def load_agent(reference: str, /, **arguments: Any) -> Agent[Any]:
-    """Import an agent by ``module:name``.
-
-    Args:
-        reference: The module, as one would import it, a colon, and a name in it: an ``Agent``, or a function
-            that makes one.
-        arguments: Passed to such a function, as far as it takes them.
-
-    Raises:
-        ConfigurationError: The reference is malformed, nothing is there, or it is no agent.
-    """
-    module_name, colon, name = reference.partition(":")
-    if not (module_name and colon and name):
-        raise ConfigurationError(f"expected an agent as module:name, got {reference!r}")
-    words = f"module {module_name!r} cannot be imported"
-    try:
-        module = importlib.import_module(module_name)
-        found = getattr(module, name, None)
-        if not isinstance(found, Agent) and callable(found):
-            words = f"{reference!r} makes no agent"
-            found = found(**_accepted(found, arguments))
-    except RepertoryError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise ConfigurationError(
-                f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
-            ) from error
-        raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(f"{words}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
-        hint = f"; it has the agents {', '.join(agents)}" if agents else ""
-        raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}")
-    if not isinstance(found, Agent):
-        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
-    return found
-
-
-def _accepted(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in parameters}

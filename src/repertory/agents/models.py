@@ -14,6 +14,7 @@ from repertory.agents.log import log
 from repertory.errors import ConfigurationError
 from repertory.llm import open_model
 from repertory.llm.model import Model, SharedServer
+from repertory.llm.profiles import FAMILIES, newest_of
 
 _CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
 
@@ -29,9 +30,20 @@ class OpenModels:
     def get(self, wanted: Model | str | None) -> Model:
         """A model by its name, itself, or the default.
 
+        The name of a family of Claude models, such as ``haiku``, is the newest of them where the default is a Claude
+        model too, and the default elsewhere: who runs offline, or on a server of his own, has no other.
+
         Raises:
             ConfigurationError: The name makes no sense.
         """
+        if isinstance(wanted, str) and wanted in FAMILIES:
+            default = self.get(None)
+            newest = newest_of(wanted, default.profile)
+            if not newest:
+                return default
+            if isinstance(default, SharedServer):
+                return default.sibling(newest)
+            wanted = newest
         wanted = self._default if wanted is None else wanted
         if wanted is not None and not isinstance(wanted, str):
             return wanted

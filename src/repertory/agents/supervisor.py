@@ -18,10 +18,11 @@ from repertory._choices import check_fields, check_number, check_pattern, check_
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
-from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model, load_agent
+from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import EventHub, EventReader
 from repertory.agents.live import LiveRun, Shared
+from repertory.agents.loading import load_agent
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
 from repertory.agents.policies import check_policies, results_of
@@ -77,8 +78,8 @@ class Supervisor:
             agent: What runs.
             task: What it is asked to do; the model sees it verbatim in every request. A text, or where the agent has
                 ``input``, a value of that type (also as what JSON has of it, or as JSON text).
-            agent_ref: ``module:name`` under which another process finds the agent again, so that ``resume`` and
-                ``repertory resume`` need nobody to hand it in; "" where only this code knows it.
+            agent_ref: What ``load_agent`` finds the agent by in another process, so that ``resume`` and ``repertory
+                resume`` need nobody to hand it in; "" where only this code knows it.
             options: Kept with the run and handed to a function that ``agent_ref`` names.
             results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
                 its tools say.

@@ -35,7 +35,9 @@ SUMMARY_MODEL = option(
     "The model that writes summaries, or none. Default: the small one of the same provider.",
 )
 BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
-AGENT = option("--agent MODULE:NAME", "An agent of yours, or a function that makes one.")
+AGENT = option(
+    "--agent AGENT", "An agent of yours: module:name, also of a function that makes one, or its file or folder."
+)
 RUN = argument("RUN", "A run's id, or any part of it that fits one run only. Default: the newest.")
 UNFINISHED_RUN = argument(
     "RUN", "A run's id, or any part of it that fits one run only. Default: the newest that did not finish."

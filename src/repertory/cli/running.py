@@ -44,7 +44,9 @@ def run(
     """
     folder = existing_folder(root or Path())
     options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
-    reference = agent or RESEARCH
+    from repertory.agents.loading import lasting_reference
+
+    reference = lasting_reference(agent or RESEARCH)
     found = find_agent(reference, options)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
@@ -90,11 +92,12 @@ def resume(
         options["root"] = str(existing_folder(root))
     if model is not None:
         options["model"] = model
-    reference = agent or started.agent_ref
+    from repertory.agents.loading import lasting_reference
+
+    reference = lasting_reference(agent) if agent else started.agent_ref
     if not reference:
         raise ConfigurationError(
-            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; "
-            "name it with --agent module:name"
+            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"
         )
     found = find_agent(reference, options)
 
@@ -126,6 +129,8 @@ def existing_folder(path: Path) -> Path:
 
 def find_agent(reference: str, options: Json) -> Agent[Any]:
     """Import an agent, from the current folder too, and see that its model makes sense before anything is written."""
+    import warnings
+
     import msgspec
 
     from repertory.agents import load_agent
@@ -135,7 +140,11 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
         sys.path.insert(0, "")
     model = options.get("model")
     open_model(model)
-    agent = load_agent(reference, **options)
+    with warnings.catch_warnings(record=True) as odd:
+        warnings.simplefilter("always", UserWarning)
+        agent = load_agent(reference, **options)
+    for warning in odd:
+        output.say(str(warning.message))
     return agent if model is None else msgspec.structs.replace(agent, model=model)
 
 

@@ -12,7 +12,9 @@ def serve(
     db: Path | None = OWN_DATABASE,
     socket: Path | None = option("--socket PATH", "The unix socket. Default: ctl.sock in the runtime folder."),
     port: int | None = option("--port N", "A port of 127.0.0.1 instead; 0 for any.", min=0, max=65535),
-    agent: list[str] = option("--agent MODULE:NAME", "An agent that runs can be started with. May be repeated.", ()),
+    agent: list[str] = option(
+        "--agent AGENT", "An agent that runs can be started with: module:name, or a file. May be repeated.", ()
+    ),
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     model: str | None = option("--model NAME", "The model of agents that name none."),
     summary_model: str | None = SUMMARY_MODEL,

@@ -11,6 +11,7 @@ import anyio
 
 from repertory._ids import new_id
 from repertory.agents import Run, Supervisor, load_agent, research_team
+from repertory.agents.loading import lasting_reference
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -226,5 +227,5 @@ def _load(references: Sequence[str]) -> dict[str, tuple[str, str]]:
         agent = load_agent(reference)
         if agent.name in found or agent.name == RESEARCH:
             raise ConfigurationError(f"--agent {reference}: there is an agent {agent.name!r} already")
-        found[agent.name] = (reference, agent.summary)
+        found[agent.name] = (lasting_reference(reference), agent.summary)
     return found

@@ -9,6 +9,7 @@ from repertory.tools.output import ErrorDetail, ToolOutput
 from repertory.tools.over_memory import memory_tools
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 from repertory.tools.retrieval import context_tools
+from repertory.tools.skills import skill_tool
 from repertory.tools.threads import is_left_behind
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "is_left_behind",
     "memory_files_tool",
     "memory_tools",
+    "skill_tool",
     "tool",
     "unknown_tool",
 ]

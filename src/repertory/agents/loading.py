@@ -1,0 +1,68 @@
+"""Finding an agent by a reference that outlives the process: ``module:name``, or the path of its file."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from typing import Any
+
+from repertory.agents.agent import Agent
+from repertory.agents.definitions import is_definition, load_definition
+from repertory.errors import ConfigurationError, RepertoryError
+
+
+def load_agent(reference: str, /, **arguments: Any) -> Agent[Any]:
+    """Find an agent by a reference that another process can use too: ``module:name``, or a path.
+
+    Args:
+        reference: The module, as one would import it, a colon, and a name in it: an ``Agent``, or a function that makes
+            one. Or the path of an agent file or of a folder of them, over the tools that come along.
+        arguments: Passed to such a function, as far as it takes them. For a path, ``root`` is the folder that its file
+            tools read.
+
+    Raises:
+        ConfigurationError: The reference is malformed, nothing is there, or it is no agent. ``DefinitionError`` where a
+            file is wrong.
+    """
+    if is_definition(reference):
+        return load_definition(reference, **arguments)
+    module_name, colon, name = reference.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigurationError(f"expected an agent as module:name, or the path of its file, got {reference!r}")
+    words = f"module {module_name!r} cannot be imported"
+    try:
+        module = importlib.import_module(module_name)
+        found = getattr(module, name, None)
+        if not isinstance(found, Agent) and callable(found):
+            words = f"{reference!r} makes no agent"
+            found = found(**_accepted(found, arguments))
+    except RepertoryError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigurationError(
+                f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
+            ) from error
+        raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"{words}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
+        hint = f"; it has the agents {', '.join(agents)}" if agents else ""
+        raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}")
+    if not isinstance(found, Agent):
+        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
+    return found
+
+
+def _accepted(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
+
+
+def lasting_reference(reference: str) -> str:
+    """A reference to an agent that is as good in another folder."""
+    return os.path.abspath(reference) if is_definition(reference) else reference
