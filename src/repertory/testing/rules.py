@@ -9,6 +9,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.compaction import check_blocks, check_compaction
 from repertory.testing.editing import check_editing
+from repertory.testing.output_format import check_output_format
 from repertory.testing.refusal import Refusal, refuse
 from repertory.testing.transcript import TOOL_NAME, check_messages, check_system
 
@@ -70,6 +71,7 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
     check_blocks(body, betas)
     check_compaction(body, betas, counting=counting)
     check_editing(body, profile)
+    check_output_format(body, profile)
     _check_breakpoints(body)
 
 
