@@ -6,7 +6,7 @@ import re
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import RunAsync
+from repertory._json_types import JsonType
 from repertory.actors import open_system
 from repertory.llm import (
     Message,
@@ -28,6 +29,7 @@ from repertory.llm import (
     profile_for,
     text_of,
 )
+from repertory.llm._filling import fill
 from repertory.llm._quoting import fit, keywords, sentences, shorten, stem
 from repertory.llm.messages import canonical_json, encode_block, tool_uses
 from repertory.llm.model import TextDelta, ToolSchema, ToolUseStarted, encode_request
@@ -484,3 +486,56 @@ def test_text_is_cut_at_words() -> None:
     assert sentences("One is here. Two is there!\n\n- Three.") == ["One is here.", "Two is there!", "- Three."]
     assert shorten("one two three", 100) == "one two three"
     assert shorten("one two, three", 10) == "one two…"
+
+
+class Claim(msgspec.Struct):
+    """One thing that was said, and where."""
+
+    text: str
+    path: str
+    line: int
+
+
+class Summary(msgspec.Struct):
+    """A result of a type."""
+
+    first: str
+    claims: list[Claim]
+    risk: Literal["low", "high"]
+    holds: bool
+    count: Annotated[int, msgspec.Meta(ge=1, le=9)]
+    numbers: tuple[float, ...] = ()
+    note: str | None = None
+
+
+def test_an_answer_fills_a_schema_in() -> None:
+    """Lines become texts and items, citations become places, and what may be left out is."""
+    answer = "- The tide is high at 12. (sea.md:3)\n- It is low at 18. (sea.md:9)"
+    ready = JsonType(Summary, "it")
+    value = ready.read(fill(ready.schema, answer))
+    assert value == Summary(
+        first="The tide is high at 12. (sea.md:3)\nIt is low at 18. (sea.md:9)",
+        claims=[
+            Claim("The tide is high at 12. (sea.md:3)", "sea.md", 3),
+            Claim("It is low at 18. (sea.md:9)", "sea.md", 9),
+        ],
+        risk="high",
+        holds=False,
+        count=9,
+        numbers=(12.0, 18.0),
+    )
+    assert fill(ready.schema, answer) == fill(ready.schema, answer)
+
+
+async def test_a_result_is_given_in_the_form_that_is_asked_for() -> None:
+    """As JSON where a format is asked for, by a final call where that is offered."""
+    schema = JsonType(Claim, "it").schema
+    material = "Where is the tide? The tide is in the sea (sea.md:3)."
+    asked = ModelRequest(model="offline", messages=(Message("user", (Text(material),)),))
+    formatted = msgspec.structs.replace(asked, options={"output_config": {"format": {"schema": schema}}})
+    offered = msgspec.structs.replace(asked, tools=(ToolSchema("final_result", "Give it.", schema),))
+    (said,) = (await OfflineModel().complete(formatted)).content
+    (called,) = (await OfflineModel().complete(offered)).content
+    assert isinstance(called, ToolUse)
+    assert called.input["line"] == 3
+    assert msgspec.json.decode(text_of(said)) == called.input

@@ -15,9 +15,9 @@ from repertory._choices import check_choice, check_number, check_pattern, check_
 from repertory._frozen import freeze_fields
 from repertory._json_types import JsonType, json_type
 from repertory.agents.delegation import Delegation
-from repertory.agents.results import FINAL_RESULT
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError
+from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.tools import Tool

@@ -16,14 +16,12 @@ import msgspec
 from repertory._frozen import thaw
 from repertory._json_types import JsonType, decode_text
 from repertory.errors import ResultInvalid
-from repertory.llm.json_outputs import output_format
+from repertory.llm.json_outputs import FINAL_RESULT, output_format
 from repertory.llm.messages import Json, Text, ToolUse, text_of, tool_uses
 from repertory.llm.model import ToolSchema
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Entry
 from repertory.tools.schema import render_signature
-
-FINAL_RESULT: Final = "final_result"
 
 _TAKEN: Final = "The result was taken."
 _DESCRIPTION: Final = """\

@@ -20,10 +20,11 @@ from repertory.agents.answers import Answer
 from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy, tools_of
-from repertory.agents.results import FINAL_RESULT, ResultForm
+from repertory.agents.results import ResultForm
 from repertory.agents.teams import REPORTING, Unfinished
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
+from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger, Snapshot
 from repertory.record.entries import Retrieved

@@ -14,6 +14,7 @@ import msgspec
 from repertory._json_types import inner_schemas
 from repertory.llm.messages import Json
 
+FINAL_RESULT: Final = "final_result"  # the tool
 FORMATS: Final = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 )  # of a string

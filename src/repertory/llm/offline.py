@@ -16,6 +16,7 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
+from repertory.llm._filling import fill
 from repertory.llm._quoting import (
     Keyword,
     choose,
@@ -28,6 +29,7 @@ from repertory.llm._quoting import (
     stem,
 )
 from repertory.llm.estimate import estimate_tokens
+from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Block, Json, Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import (
     ModelRequest,
@@ -91,6 +93,9 @@ class OfflineModel:
       citations;
     - neither: it quotes what fits the last message best from the context.
 
+    A result of a type is filled in from the lines of its answer, by rules that are as simple; what they cannot fill in
+    (a date, a pattern, what must be unique) does not fit, and the run fails and says so.
+
     Attributes:
         name: "offline".
         profile: What the planner is told: no prompt cache, and a small model's prices, which nobody bills.
@@ -149,6 +154,7 @@ class _Turn:
         self.messages, self.system = request.messages, request.system
         self.steps = steps
         self.tools = {tool.name: tool for tool in request.tools}
+        self.format: Json | None = (request.options.get("output_config") or {}).get("format")
         own = [message for message in request.messages if message.role == "assistant"]
         said = text_of(own[-1].content).rpartition(_NOTES)[2] if own else ""
         try:
@@ -157,7 +163,7 @@ class _Turn:
         except msgspec.DecodeError:
             # A new question: behind the last answer, or at the beginning.
             asked = [block.text for block in request.messages[-1].content if isinstance(block, Text)]
-            self.notes = _Notes(task=asked[0] if asked else "")
+            self.notes = _Notes(task=_question(asked[0]) if asked else "")
         # What the newest turn called, and what came back.
         results = {block.tool_use_id: block for block in request.messages[-1].content if isinstance(block, ToolResult)}
         called = tool_uses(own[-1].content) if own else ()
@@ -180,8 +186,16 @@ class _Turn:
         if search is not None and self.words and not self.next and not answer:
             answer = self._research(search)
         if not self.next:
-            return [Text(answer or self._quote())]
+            return [self._result(answer or self._quote())]
         return [Text("\n".join([*self.said, _NOTES + msgspec.json.encode(self.notes).decode()])), *self.next]
+
+    def _result(self, answer: str) -> Block:
+        """The answer in the form that is asked for: as text, as JSON of a schema, or by a final call."""
+        if self.format is not None:
+            return Text(msgspec.json.encode(fill(self.format["schema"], answer)).decode())
+        if FINAL_RESULT in self.tools:
+            return ToolUse("", FINAL_RESULT, fill(self.tools[FINAL_RESULT].input_schema, answer))
+        return Text(answer)
 
     def _lead(self, search: ToolSchema | None) -> str:
         """Delegate, look through what the team stored, answer; "" where there is more to do."""
@@ -348,6 +362,16 @@ class _Turn:
         foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
         named = (tool for tool in foreign if _SEARCH.search(tool.name))
         return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
+
+
+def _question(task: str) -> str:
+    """What a task asks; of one that is JSON, the texts in it."""
+    begins = task.find("\n{")
+    try:
+        fields = msgspec.json.decode(task[begins:], type=dict[str, Any]) if begins >= 0 else {}
+    except msgspec.DecodeError:
+        return task
+    return "\n".join(value for value in fields.values() if isinstance(value, str)) or task
 
 
 def _wanted(task: str) -> list[Keyword]:
