@@ -20,6 +20,9 @@ from repertory.record.records import (
     ItemWritten,
     ModelCalled,
     ModelReplied,
+    PayloadChange,
+    PayloadChanged,
+    PayloadConflict,
     RunStateChanged,
     ScopeOpened,
     SummaryStored,
@@ -97,6 +100,7 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             depth=2,
             scope_id="s",
             options={"deep": {"x": [1, None, 0.1]}},
+            has_context=True,
         ),
         RunStateChanged(run_id=run_id, state="failed", at=9.0, iteration=4, result="r", error="e"),
         appended(
@@ -188,6 +192,24 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
         ),
         ScopeOpened(scope_id="s", owner=run_id, mode="snapshot", at=0.5, parent_id="p", position=3),
         item(1, source="fetch", tags=("t", "u"), related_to=("j",), metadata={"m": None}, deleted=True),
+        PayloadChanged(
+            run_id=run_id,
+            version=2,
+            author="tool",
+            base=1,
+            changes=(
+                PayloadChange(path=("notes", 0), value={"a": [1]}),
+                PayloadChange(path=("seen",), op="append", value=["x"]),
+            ),
+            conflicts=(
+                PayloadConflict(
+                    change=PayloadChange(path=("topic",), op="remove"), version=1, reason="it does not fit"
+                ),
+            ),
+            call_id="c1",
+            source="note",
+            at=0.55,
+        ),
         EventLogged(run_id=run_id, type="started", body={"b": True}, at=0.6, iteration=1),
     ]
 

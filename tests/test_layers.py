@@ -36,7 +36,17 @@ ALSO = {
     "torture": {"testing"},  # its teams are played by scripted models
     "replay": {"testing"},  # its requests are billed as the strict test server bills them
 }
-ANYWHERE = {"_choices", "_constraints", "_excerpts", "_frozen", "_ids", "_json_types", "_version", "__version__"}
+ANYWHERE = {
+    "_choices",
+    "_constraints",
+    "_excerpts",
+    "_frozen",
+    "_ids",
+    "_json_types",
+    "_typed",
+    "_version",
+    "__version__",
+}
 UNBOUND = {"testing", "__init__", "__main__"}  # may import every room
 
 

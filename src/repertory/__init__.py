@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from repertory.context import ContextPolicy, ResultPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
     from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
-    from repertory.memory import Memory
+    from repertory.memory import Memory, Payload, PayloadScope, SourceRecord
     from repertory.record import RunStatistics, open_journal
     from repertory.tools import (
         Tool,
@@ -74,7 +74,7 @@ _HOMES = {
     "context": ("ContextPolicy", "ResultPolicy"),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
     "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
-    "memory": ("Memory",),
+    "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
     "record": ("RunStatistics", "open_journal"),
     "tools": (
         "Tool",
@@ -102,10 +102,13 @@ __all__ = [
     "Model",
     "ModelProfile",
     "OfflineModel",
+    "Payload",
+    "PayloadScope",
     "RepertoryError",
     "ResultPolicy",
     "Run",
     "RunStatistics",
+    "SourceRecord",
     "Supervisor",
     "Tool",
     "ToolAbort",

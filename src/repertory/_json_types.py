@@ -6,6 +6,7 @@ pydantic, which describe and check themselves. pydantic is never imported here: 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import typing
 from collections.abc import Callable, Iterator
@@ -88,6 +89,17 @@ class JsonType:
             except msgspec.ValidationError as error:
                 errors.append(str(error))
         raise ValueError("; or ".join(errors))
+
+    def read_exactly(self, value: Any) -> Any:
+        """Make a value of the type of what JSON has, and put nothing right.
+
+        Raises:
+            ValueError: As ``read``.
+        """
+        for option in self._options[:-1]:
+            with contextlib.suppress(msgspec.ValidationError):
+                return msgspec.convert(value, option, dec_hook=_decode_model, str_keys=True)
+        return msgspec.convert(value, self._options[-1], dec_hook=_decode_model, str_keys=True)
 
     def read_text(self, text: str) -> Any:
         """Make a value of the type of a JSON text.

@@ -36,6 +36,7 @@
     │   ├── ScopeNotFound           no such scope
     │   ├── ContentNotFound         no such stored content, or it was cleaned up
     │   ├── QuotaExceeded           one item too many, or too large
+    │   ├── PayloadInvalid          a payload does not fit its type, or has no such place
     │   └── PatternRefused          a regular expression that is wrong or takes too long
     ├── ContextError                what the model may be shown
     │   ├── InvalidRequest          the projection broke a rule of the Messages API (our bug)
@@ -50,6 +51,7 @@
     │   ├── RunFailed
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
+    │   ├── ContextMissing          it was given an application context, which must be handed in again
     │   └── LimitExceeded           iterations, depth, number of runs, money
     ├── RecordingError              a recorded run cannot be read
     └── AddressInUse                another process serves at this socket or port
@@ -234,6 +236,10 @@ class QuotaExceeded(MemoryStoreError):
     """The scope holds as many items or characters as it may; nothing was stored."""
 
 
+class PayloadInvalid(MemoryStoreError):
+    """A payload does not fit its type, has nothing at a path, or may not be changed there; nothing was changed."""
+
+
 class PatternRefused(MemoryStoreError):
     """A regular expression is wrong, or took too long; the message says what to write instead."""
 
@@ -294,6 +300,10 @@ class RunStopped(RunError):
 
 class ResultInvalid(RunError):
     """A result does not fit the type that was asked for; the message names the field. What came is on record."""
+
+
+class ContextMissing(RunError):
+    """A run was given an application context, which is never recorded, and was to go on without one."""
 
 
 class LimitExceeded(RunError):

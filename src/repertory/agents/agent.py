@@ -14,12 +14,14 @@ import msgspec
 from repertory._choices import check_choice, check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
 from repertory._json_types import JsonType, json_type
+from repertory._typed import ValueType
 from repertory.agents.delegation import Delegation
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
+from repertory.memory import PayloadScope
 from repertory.tools import Tool
 
 if sys.version_info >= (3, 13):
@@ -87,6 +89,9 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``.
         description: One line for those who may delegate to it; "" shows the beginning of the instructions.
         delegation: How it works with its team; see ``Delegation``.
+        payload: The type of its payload: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a mapping or a pydantic
+            model; None for none. ``{payload.topic}`` in its instructions shows a part of it, as the run begins with it.
+        payload_scope: Which places of its lead's payload it gets as a sub-agent, and which it may change.
         on_lifecycle: Called with what becomes of each message of its runs: added, expired, compacted, removed,
             covered, expanded. A plain function, called in the loop, so it must be quick. What it raises is logged
             and counted (``Run.listener_errors``) and never breaks the run.
@@ -113,6 +118,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     output: TypeForm[ResultT] | None = None
     output_retries: int = 2
     input: TypeForm[Any] | None = None
+    payload: Any = None
+    payload_scope: PayloadScope | None = None
 
     def __post_init__(self) -> None:
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
@@ -124,6 +131,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         check_listener(self.on_lifecycle)
         check_choice(f"{where}: memory", self.memory, MemoryMode)
         check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
+        if self.payload is not None:
+            ValueType(self.payload, f"{where}: payload")
         _check_members(f"{where}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
@@ -175,6 +184,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             "model": model,
             "memory": self.memory,
             "delegation": msgspec.to_builtins(self.delegation),
+            "payload": None if self.payload is None else getattr(self.payload, "__name__", str(self.payload)),
+            "payload_scope": msgspec.to_builtins(self.payload_scope),
             "context": msgspec.to_builtins(self.context),
             "options": self.options,
             "output": None if self.output_type is None else self.output_type.schema,
@@ -209,6 +220,7 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("delegation", Delegation, f"Delegation(…), which has {', '.join(Delegation.__struct_fields__)}"),
     ("options", Mapping, "a dict of fields of the Messages API"),
     ("context", ContextPolicy | None, "a ContextPolicy, or None for a plain loop"),
+    ("payload_scope", PayloadScope | None, "PayloadScope(read=(…), write=(…)), or None"),
     ("model", *_A_MODEL),
 )
 

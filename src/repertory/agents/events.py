@@ -24,6 +24,7 @@ __all__ = [
     "IterationStarted",
     "ModelAnswered",
     "ModelRetrying",
+    "PayloadConflicted",
     "RunResumed",
     "RunSpawned",
     "StateChanged",
@@ -215,6 +216,22 @@ class Alert(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class PayloadConflicted(Event, frozen=True, kw_only=True):
+    """Changes of the payload were not made, as others had changed the same places first; the record has them.
+
+    Attributes:
+        call_id: The tool call that they came with; "" for none.
+        source: The tool, or the sub-agent's run, that wanted them.
+        version: The version of the payload whose record has them.
+        paths: The places.
+    """
+
+    call_id: str
+    source: str
+    version: int
+    paths: tuple[str, ...]
+
+
 class StateChanged(Event, frozen=True, kw_only=True):
     """The run went into another state."""
 
@@ -242,6 +259,7 @@ AnyEvent: TypeAlias = (
     | SummaryTaken
     | SummaryRefused
     | Alert
+    | PayloadConflicted
     | StateChanged
     | EventsMissed
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -14,7 +14,15 @@ from repertory.actors import ActorContext, ActorRef
 from repertory.agents.accounting import Spending, Tallies, Tally
 from repertory.agents.agent import Agent
 from repertory.agents.alerts import AlertThresholds, Watch
-from repertory.agents.events import Alert, AnyEvent, EventHub, StateChanged, SummaryRefused, to_record
+from repertory.agents.events import (
+    Alert,
+    AnyEvent,
+    EventHub,
+    PayloadConflicted,
+    StateChanged,
+    SummaryRefused,
+    to_record,
+)
 from repertory.agents.fan_out import Head, Line, Place, worth_warming
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
@@ -25,9 +33,18 @@ from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
+from repertory.memory.documents import show_path
+from repertory.memory.payload import PayloadState, Staged
 from repertory.record import Draft, Ledger, RunStatistics
 from repertory.record.journal import Journal
-from repertory.record.records import EventLogged, RunStarted, RunState, RunStateChanged
+from repertory.record.records import (
+    ContentStored,
+    EventLogged,
+    PayloadChanged,
+    RunStarted,
+    RunState,
+    RunStateChanged,
+)
 from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.tools import ToolCallCache
@@ -89,6 +106,8 @@ class LiveRun:
 
     Attributes:
         parent: The run that delegated to it; None for a root.
+        payload: Its payload; None where it has none.
+        context: What the application handed in for its tools; it is neither recorded nor shown.
         resumed: Whether its record was read back, from an earlier process or from earlier in this one.
         actor: Of its latest incarnation, below which the runs begin that it delegates to.
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
@@ -113,6 +132,8 @@ class LiveRun:
     memory: Memory
     tally: Tally
     parent: LiveRun | None = None
+    payload: PayloadState | None = None
+    context: Any = field(default=None, repr=False)
     children: list[LiveRun] = field(default_factory=list["LiveRun"])
     ref: ActorRef[Any] | None = None
     actor: ActorContext | None = None
@@ -237,6 +258,55 @@ class LiveRun:
             snapshot = self.ledger.snapshot()
             told, self.told = self.told, len(snapshot)
             self.tell(added(snapshot[told:]))
+
+    # --- its payload ---
+
+    def payload_records(
+        self, staged: Sequence[Staged], *, call_id: str = "", stored: ContentStored | None = None
+    ) -> tuple[list[PayloadChanged], list[PayloadConflicted]]:
+        """What is to be written for changes of the payload, and the events that tell of conflicts.
+
+        Nothing is changed by it: ``adopt_payload`` does that, once they are on their way to the disk. Nothing may wait
+        in between, so that no other change comes in.
+        """
+        if self.payload is None:
+            return [], []
+        records = self.payload.commit(
+            staged,
+            run_id=self.run_id,
+            at=self.shared.clock(),
+            call_id=call_id,
+            stored=stored,
+            redact=self.shared.journal.redact,
+        )
+        return records, [
+            PayloadConflicted(
+                run_id=self.run_id,
+                agent=self.agent.name,
+                iteration=self.iteration,
+                at=record.at,
+                call_id=call_id,
+                source=record.source,
+                version=record.version,
+                paths=tuple(show_path(conflict.change.path) for conflict in record.conflicts),
+            )
+            for record in records
+            if record.conflicts
+        ]
+
+    def adopt_payload(self, records: Iterable[PayloadChanged]) -> None:
+        """Make what was written part of the payload."""
+        for record in records:
+            assert self.payload is not None
+            self.payload.adopt(record)
+
+    def commit_payload(self, staged: Sequence[Staged]) -> None:
+        """Change the payload; the change is on its way to the disk then."""
+        records, events = self.payload_records(staged)
+        self.shared.journal.submit([*records, *map(to_record, events)])
+        self.adopt_payload(records)
+        for event in events:
+            self.show(event)
 
     # --- how it stands ---
 

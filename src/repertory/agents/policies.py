@@ -9,6 +9,7 @@ import msgspec
 
 from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun
+from repertory.agents.payloads import instructions_of
 from repertory.agents.teams import TEAM_TOOLS
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
@@ -53,13 +54,13 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
 
 
-def system_text(agent: Agent[Any], policy: ContextPolicy | None, result: str = "") -> str:
+def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -> str:
     """The agent's instructions, how to work with what is not shown whole if it has the tools for that, and ``result``.
 
     It is the same for the whole run, which is what keeps the prompt cache.
     """
     told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
-    return "\n\n".join(text for text in (agent.instructions, told, result) if text.strip())
+    return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), told, result) if text.strip())
 
 
 def results_of(started: RunStarted) -> ResultPolicy | None:

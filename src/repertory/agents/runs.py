@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, cast
 
 import anyio.lowlevel
@@ -16,6 +17,8 @@ from repertory.agents.results import read_result
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
+from repertory.memory.documents import Path
+from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
 from repertory.record.records import FINAL_STATES, RunState, SummaryStored
 from repertory.summarizer import GetSummary
@@ -65,6 +68,51 @@ class Run(Generic[ResultT]):
     def memory(self) -> Memory:
         """The scope of memory that it reads and writes; it can be read after the run has ended, too."""
         return self._live.memory
+
+    @property
+    def payload(self) -> Any:
+        """A copy of its payload as it stands, of the type that the agent names; None where it has none.
+
+        It can be read after the run has ended, too. Of a sub-agent it is its own part of the lead's.
+        """
+        state = self._live.payload
+        return None if state is None else state.value
+
+    async def change_payload(
+        self,
+        values: Mapping[Any, Any] | None = None,
+        *,
+        append: Mapping[Any, Any] | None = None,
+        remove: Sequence[Path] = (),
+    ) -> None:
+        """Change the run's payload, all at once or not at all. Returns once it is durable.
+
+        A path is ``"author.name"``, or its parts in a tuple where a name has a dot in it; "" is the whole. A tool that
+        is under way and changes the same place is told that it came second. A cancelled call has changed it, or has
+        not.
+
+        Args:
+            values: What to put where, by path.
+            append: One item for the end of each list, by path.
+            remove: Paths of what to take out of a mapping.
+
+        Raises:
+            PayloadInvalid: The payload would not fit its type, or there is no such place; nothing was changed.
+            ConfigurationError: The run has no payload.
+            RunError: The run has ended.
+        """
+        await anyio.lowlevel.checkpoint()
+        live, draft = self._live, Payload.draft(self._live.payload)
+        for path, value in (values or {}).items():
+            draft.set(path, value)
+        for path, value in (append or {}).items():
+            draft.append(path, value)
+        for path in remove:
+            draft.remove(path)
+        if live.ending or live.ended.is_set():
+            raise RunError(f"run {self.id} has ended ({live.state}); its payload is not changed any more")
+        live.commit_payload(draft.staged("caller"))
+        await live.shared.journal.write(())
 
     def statistics(self, *, tree: bool = False) -> RunStatistics:
         """What it did and cost so far, in all processes; with ``tree``, together with all runs below it.

@@ -18,12 +18,13 @@ from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
+from repertory.agents.payloads import instructions_of, new_payload, payload_on_record
 from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
 from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
-from repertory.errors import JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
+from repertory.errors import ContextMissing, JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
 from repertory.llm.messages import Json
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger
@@ -72,9 +73,25 @@ class Runtime:
         """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
         return self._beginning.setdefault(run_id, anyio.Lock())
 
-    async def begin(self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None = None) -> LiveRun:
-        """Start a new run; its beginning and its task are one transaction, and on their way to the disk."""
+    async def begin(
+        self,
+        started: RunStarted,
+        agent: Agent[Any],
+        *,
+        parent: LiveRun | None = None,
+        payload: Any = None,
+        context: Any = None,
+    ) -> LiveRun:
+        """Start a new run; its beginning, task and payload are one transaction, and on their way to the disk.
+
+        Raises:
+            PayloadInvalid: The payload does not fit what the agent declares, nor do its defaults.
+            ConfigurationError: The agent's instructions show what its payload has not.
+        """
         shared, scope_id = self.shared, f"scope-{started.run_id}"
+        lead = None if parent is None else parent.payload
+        state, first = new_payload(agent, payload, started=started, lead=lead, redact=self._journal.redact)
+        instructions_of(agent, state)
         if parent is None:
             memory = await Memory.open(shared.memory, started.run_id, scope_id=scope_id)
         else:
@@ -83,22 +100,39 @@ class Runtime:
         tally = parent.tally if parent is not None else shared.tallies.begin(started.run_id)
         ledger = Ledger(self._journal, started.run_id, clock=shared.clock)
         live = LiveRun(
-            shared=shared, started=started, agent=agent, ledger=ledger, memory=memory, tally=tally, parent=parent
+            shared=shared,
+            started=started,
+            agent=agent,
+            ledger=ledger,
+            memory=memory,
+            tally=tally,
+            parent=parent,
+            payload=state,
+            context=context if parent is None else parent.context,
         )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
         drafts = await first_drafts(live)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, *drafts, also=[started])
+        self._launch(live, *drafts, also=[started, *first])
         live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
         return live
 
     async def ensure(
-        self, started: RunStarted, agent: Agent[Any], *, ended: Container[RunState], parent: LiveRun | None = None
+        self,
+        started: RunStarted,
+        agent: Agent[Any],
+        *,
+        ended: Container[RunState],
+        parent: LiveRun | None = None,
+        payload: Any = None,
+        context: Any = None,
     ) -> LiveRun:
         """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
 
         Raises:
             RunExists: It has another task or agent.
+            PayloadInvalid: As ``begin``.
+            ContextMissing: As ``take_up``.
         """
         live = self.find(started.run_id)
         row = await self.read_run(started.run_id) if live is None else None
@@ -113,19 +147,38 @@ class Runtime:
         if live is not None:
             return live
         if row is not None:
-            return await self.take_up(row, agent, ended=ended, parent=parent)
-        return await self.begin(started, agent, parent=parent)
+            return await self.take_up(row, agent, ended=ended, parent=parent, context=context)
+        return await self.begin(started, agent, parent=parent, payload=payload, context=context)
 
     async def take_up(
-        self, row: RunRow, agent: Agent[Any], *, ended: Container[RunState], parent: LiveRun | None = None
+        self,
+        row: RunRow,
+        agent: Agent[Any],
+        *,
+        ended: Container[RunState],
+        parent: LiveRun | None = None,
+        context: Any = None,
     ) -> LiveRun:
-        """Let a run of the journal go on, or show how it ended where it is in one of the given states."""
+        """Let a run of the journal go on, or show how it ended where it is in one of the given states.
+
+        Raises:
+            PayloadInvalid: Its payload does not fit the type that the agent names now.
+            ConfigurationError: The agent's instructions show what its payload has not.
+            ContextMissing: It goes on, and was begun with an application context.
+        """
+        if row.state not in ended and parent is None and row.started.has_context and context is None:
+            raise ContextMissing(
+                f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
+                "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
+            )
         live = await self._reopen(row, agent, parent)
+        live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
             _attach(live)
             live.close(recorded=True)
             return live
+        instructions_of(agent, live.payload)
         last = self._actors.get(live.run_id)
         if last is not None:
             await last.wait_stopped()  # it has ended, and its actor is on its way out
@@ -197,6 +250,7 @@ class Runtime:
             parent=parent,
             resumed=True,
             iteration=row.iteration,
+            payload=payload_on_record(agent, await journal.read_payload(started.run_id), below=parent is not None),
             agent_changed=started.agent_digest != agent.digest,
             plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
             told=len(ledger.snapshot()),  # by an earlier process

@@ -25,6 +25,7 @@ from repertory.agents.live import LiveRun, Shared
 from repertory.agents.loading import load_agent
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
+from repertory.agents.payloads import check_payloads
 from repertory.agents.policies import check_policies, results_of
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
@@ -64,6 +65,8 @@ class Supervisor:
         agent_ref: str = "",
         options: Json | None = None,
         results: ResultPolicy | None = None,
+        payload: Any = None,
+        context: Any = None,
         run_id: str | None = None,
         on_lifecycle: Callable[[MessageEvent], object] | None = None,
     ) -> Run[ResultT]:
@@ -83,6 +86,10 @@ class Supervisor:
             options: Kept with the run and handed to a function that ``agent_ref`` names.
             results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
                 its tools say.
+            payload: The first value of its payload, of the type that the agent names, or what JSON has for one; None
+                for the defaults of that type.
+            context: Anything of the application's, which its tools and those of its sub-agents find in
+                ``ToolContext.context``. It is neither recorded nor shown to a model; ``resume`` takes it again.
             run_id: The id to give it: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 in all,
                 as it names files and the runs below it. None makes one.
             on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
@@ -92,11 +99,14 @@ class Supervisor:
             ConfigurationError: The task is empty or does not fit the agent's ``input``, the agent's model cannot be
                 used, or policies contradict themselves: they name a tool or a compactor that there is none of, or an
                 expiration without a mode; or the id is malformed.
+            PayloadInvalid: The payload does not fit its type, or the agent names none.
             RunExists: There is a run with this id and another task or agent.
+            ContextMissing: The run with this id goes on, and was begun with a context.
         """
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
+        check_payloads(agent)
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
         if run_id is not None:
@@ -112,14 +122,15 @@ class Supervisor:
             agent_ref=agent_ref,
             options={} if options is None else options,
             results=msgspec.to_builtins(results) if results is not None else {},
+            has_context=context is not None,
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
         async with runtime.alone_with(started.run_id):
             if run_id is None:
-                live = await runtime.begin(started, agent)
+                live = await runtime.begin(started, agent, payload=payload, context=context)
             else:
-                live = await runtime.ensure(started, agent, ended=FINAL_STATES)
+                live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
             if on_lifecycle is not None and on_lifecycle not in live.listeners:
                 live.listeners.append(on_lifecycle)
         return await _durable(live)
@@ -136,12 +147,12 @@ class Supervisor:
         return Run(live)
 
     @overload
-    async def resume(self, run_id: str, *, agent: Agent[ResultT]) -> Run[ResultT]: ...
+    async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
 
     @overload
-    async def resume(self, run_id: str, *, agent: None = None) -> Run[Any]: ...
+    async def resume(self, run_id: str, *, agent: None = None, context: Any = None) -> Run[Any]: ...
 
-    async def resume(self, run_id: str, *, agent: Agent[Any] | None = None) -> Run[Any]:
+    async def resume(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
         """Go on with a run that another process began, or that failed or was stopped.
 
         What it had delegated goes on with it, also what was stopped together with it. A tool call that was under way
@@ -151,6 +162,7 @@ class Supervisor:
             run_id: The run, or an unambiguous beginning of its id. A sub-agent's run is resumed through its root.
             agent: The definition to go on with; None imports the one that was named when it was spawned. Where it is
                 another than the run was begun with, ``RunResumed.agent_changed`` says so.
+            context: As for ``spawn``; a run that was given one needs one to go on.
 
         Returns:
             The run. One that is done already stays so and gives its result at once.
@@ -159,16 +171,18 @@ class Supervisor:
             RunNotFound: There is no such run.
             RunError: It is under way in this process, or a sub-agent's.
             ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
+            ContextMissing: It goes on, was given a context when it was spawned, and is given none now.
+            PayloadInvalid: Its payload does not fit the type that the agent names now.
         """
         check_text("a run_id", run_id)
         if agent is not None:
             check_agent(agent)
         run_id = (await self.journal.read_run(run_id)).started.run_id
         async with self._runtime.alone_with(run_id):
-            live = await self._resume(await self.journal.read_run(run_id), agent)
+            live = await self._resume(await self.journal.read_run(run_id), agent, context)
         return await _durable(live)
 
-    async def _resume(self, row: RunRow, agent: Agent[Any] | None) -> LiveRun:
+    async def _resume(self, row: RunRow, agent: Agent[Any] | None, context: Any) -> LiveRun:
         runtime, started = self._runtime, row.started
         if started.parent_id is not None:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
@@ -183,8 +197,9 @@ class Supervisor:
             agent = load_agent(started.agent_ref, **started.options)
         if row.state != "done":
             check_policies(agent, results_of(started))
+            check_payloads(agent)
             check_prices(agent, runtime.shared.models)
-        return await runtime.take_up(row, agent, ended=("done",))
+        return await runtime.take_up(row, agent, ended=("done",), context=context)
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
         """Every run in the journal, oldest first; None means in any state."""

@@ -17,8 +17,9 @@ import msgspec
 from repertory._frozen import thaw
 from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun, Said
+from repertory.agents.payloads import bring_back
 from repertory.agents.tasks import read_task, task_schema
-from repertory.errors import ConfigurationError, LimitExceeded, ToolFailed, ToolRetry
+from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, canonical_json
 from repertory.record import Snapshot
 from repertory.record.records import FINAL_STATES
@@ -254,6 +255,7 @@ class Team:
         live, end = delegated.live, delegated.live.end
         if end is None or end.state != "done":
             raise ToolFailed(f"{agent} {delegated.standing}")
+        bring_back(context.payload, live.run_id, live.payload)
         facts = {"run": live.run_id, "agent": agent, "iterations": live.iteration}
         form = "markdown" if live.agent.output_type is None else "json"
         return ToolOutput(end.result or "", source_type="agent", format=form, facts=facts)
@@ -298,6 +300,7 @@ class Team:
             collected.append(delegated.run_id)
             end = delegated.live.end
             if end is not None and end.state == "done":
+                bring_back(context.payload, delegated.live.run_id, delegated.live.payload)
                 # Indented, so that no report can pass for another's, or for what is said of it here.
                 told[-1] += "".join(f"\n {line}" for line in (end.result or "").splitlines())
         self._collected.update(collected)
@@ -351,7 +354,7 @@ class Team:
             live = await self._runs.spawn_below(
                 self._live, self._members[agent], text, run_id=run_id, call_id=context.call_id, options=options
             )
-        except LimitExceeded as error:
+        except (LimitExceeded, PayloadInvalid, ConfigurationError) as error:
             raise ToolFailed(f"{agent} was not started: {error}") from error
         found = await self._find(run_id) if live.ended.is_set() else None  # it may have been given the task again
         return found or self._follow(Delegated(run_id, live))
@@ -415,7 +418,7 @@ class Team:
                 call_id=before.started.parent_call_id or "",
                 options={**before.started.options, "failed": end.error or ""},
             )
-        except LimitExceeded:
+        except (LimitExceeded, PayloadInvalid, ConfigurationError):
             return False
         delegated.live, delegated.attempt = live, attempt
         if delegated.why:  # cancelled meanwhile

@@ -26,11 +26,14 @@ from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
+from repertory.memory.documents import show_path
+from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Journal, Ledger, Snapshot
 from repertory.record.entries import Retrieved
 from repertory.record.records import (
     ContentStored,
     OutcomeStatus,
+    PayloadChanged,
     Record,
     SearchHit,
     ToolCallRow,
@@ -313,6 +316,8 @@ class Caller:
             progress=self._progress_of(use),
             contents=self._reading,
             memory=live.memory,
+            payload=Payload.draft(live.payload, changed_by=tool.effect),
+            context=live.context,
         )
         try:
             # A copy: what a tool does to its arguments is its own affair.
@@ -321,7 +326,7 @@ class Caller:
             await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise
         try:
-            await self._append(use, output, iteration)
+            await self._append(use, output, iteration, context.payload)
         except RecordRefused as error:
             # The tool has done its work, so that is said once: a crash here would run it again.
             text = f"{tool.name} ran, but its result cannot be kept: {error}"
@@ -329,14 +334,24 @@ class Caller:
             await self._append(use, output, iteration)
         live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
 
-    async def _append(self, use: ToolUse, output: ToolOutput, iteration: int) -> None:
-        """Shape a result and keep it; the content store takes the whole where the model is shown less."""
+    async def _append(self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None) -> None:
+        """Shape a result and keep it, with what the call changed of the payload.
+
+        The content store takes the whole where the model is shown less.
+        """
         output = self._journal.redact(output)
         shaped = self._shape(use, output)
+        stored = None if shaped.content_id is None else self._stored(use, output, shaped)
+        staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
+        changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
+        content = shaped.content
+        if conflicts:
+            note = _note_on(changes)
+            content = f"{content}\n{note}" if isinstance(content, str) else (*content, Text(note))
         draft = Draft(
             role="user",
             kind="sub-agent-result" if use.name in REPORTING else "action-result",
-            content=(ToolResult(use.id, shaped.content, is_error=output.is_error),),
+            content=(ToolResult(use.id, content, is_error=output.is_error),),
             iteration=iteration,
             tool=use.name,
             tool_call_id=use.id,
@@ -351,25 +366,31 @@ class Caller:
             pinned=output.pin,
             metadata=output.metadata,
         )
-        records = [*output.records]
-        if shaped.content_id is not None:
-            stored = ContentStored(
-                content_id=shaped.content_id,
-                run_id=self._live.run_id,
-                source_type=output.source_type,
-                source=use.name,
-                # What the ledger holds whole is read from there; what it does not, stands here alone.
-                body="" if text_of(shaped.content) == output.text else output.text,
-                length=len(output.text),
-                at=self._live.shared.clock(),
-                url=output.url,
-                format=output.format,
-                retention=self._policy.rules(use.name).retention if self._policy is not None else None,
-                metadata=output.metadata,
-            )
-            records.insert(0, stored)
+        records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
         crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
-        await self._keep(draft, output.status, records, duration=output.duration, error=crash[-_TRACEBACK:])
+        finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
+        ticket = self._live.ledger.submit(draft, also=[finished, to_record(ended), *records])
+        self._live.adopt_payload(changes)
+        await ticket.wait()
+        for event in (ended, *conflicts):
+            self._live.show(event)
+
+    def _stored(self, use: ToolUse, output: ToolOutput, shaped: Shaped) -> ContentStored:
+        """What the content store takes in of a result that is cited."""
+        return ContentStored(
+            content_id=shaped.content_id or "",
+            run_id=self._live.run_id,
+            source_type=output.source_type,
+            source=use.name,
+            # What the ledger holds whole is read from there; what it does not, stands here alone.
+            body="" if text_of(shaped.content) == output.text else output.text,
+            length=len(output.text),
+            at=self._live.shared.clock(),
+            url=output.url,
+            format=output.format,
+            retention=self._policy.rules(use.name).retention if self._policy is not None else None,
+            metadata=output.metadata,
+        )
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
         """Decide what the model first sees of a result."""
@@ -386,10 +407,10 @@ class Caller:
             facts=output.facts,
         )
 
-    async def _keep(self, draft: Draft, status: OutcomeStatus, records: Sequence[Record] = (), **more: Any) -> None:
-        """Make a result durable together with its outcome and everything it commits."""
-        finished, ended = self._end_of(draft, status, **more)
-        await self._live.ledger.append(draft, also=[finished, to_record(ended), *records])
+    async def _keep(self, draft: Draft, status: OutcomeStatus) -> None:
+        """Make a result durable together with its outcome."""
+        finished, ended = self._end_of(draft, status)
+        await self._live.ledger.append(draft, also=[finished, to_record(ended)])
         self._live.show(ended)
 
     def _end_of(self, draft: Draft, status: OutcomeStatus, **more: Any) -> tuple[ToolFinished, AnyEvent]:
@@ -455,6 +476,18 @@ class Caller:
             for entry in self._live.ledger.snapshot()
             if entry.position in wanted or (cited and entry.content_id == cited)
         )
+
+
+def _note_on(changes: Sequence[PayloadChanged]) -> str:
+    """What the model is told of changes of the payload that were not made."""
+    lines = [
+        f"{show_path(conflict.change.path)}: "
+        + (f"changed in version {conflict.version} already" if conflict.version else conflict.reason)
+        + f"; this value is kept in the record of version {record.version} alone"
+        for record in changes
+        for conflict in record.conflicts
+    ]
+    return "\n".join(["[payload: not everything could be changed, as others changed it meanwhile.", *lines]) + "]"
 
 
 def _result_form(live: LiveRun) -> ResultForm | None:

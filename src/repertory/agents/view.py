@@ -76,7 +76,7 @@ class ContextView:
         self._policy = layered_policy(live)
         self.retrieval = self._policy is not None and self._policy.retrieval
         told, options, final = ("", agent.options, ()) if form is None else (form.told, form.options, form.schemas)
-        system = redact(tuple(Text(text) for text in [system_text(agent, self._policy, told)] if text))
+        system = redact(tuple(Text(text) for text in [system_text(live, self._policy, told)] if text))
         own = [_described(tool.schema, profile.provider_types) for tool in tools]
         schemas = redact([*own, *final])
         self._options = options

@@ -204,6 +204,9 @@ class Progress:
                 return f"summary refused: {one_line(event.reason, 160)}"
             case events.Alert():
                 return f"alert: {one_line(event.reason, 200)}"
+            case events.PayloadConflicted():
+                places = one_line(", ".join(event.paths), 120)
+                return f"payload: {places} was changed by others first; version {event.version} keeps the other value"
             case events.StateChanged():
                 agent.state = event.state
                 agent.now = one_line(event.error or "", 120)

@@ -19,6 +19,7 @@ from repertory.memory.actor import (
 )
 from repertory.memory.handle import Memory
 from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
+from repertory.memory.payload import Payload, PayloadScope, SourceRecord
 from repertory.memory.scopes import Conflict, MergeReport
 
 __all__ = [
@@ -34,12 +35,15 @@ __all__ = [
     "MergeReport",
     "MergeScope",
     "OpenScope",
+    "Payload",
+    "PayloadScope",
     "QueryItems",
     "Queued",
     "Quotas",
     "RestoreScope",
     "RetrieveItem",
     "SnapshotScope",
+    "SourceRecord",
     "StoreItem",
     "Transform",
 ]

@@ -28,6 +28,7 @@ from repertory.record.records import (
     ModelCalled,
     ModelCallRow,
     ModelReplied,
+    PayloadChanged,
     Record,
     RunRow,
     RunStarted,
@@ -397,6 +398,10 @@ class Journal:
     async def _read_bodies(self, rest: str, *values: Value) -> list[StoredBody]:
         found = await self._read(ContentStored, rest, *values, side=False)
         return [StoredBody(number=number, content=content) for number, content in found]
+
+    async def read_payload(self, run_id: str) -> list[PayloadChanged]:
+        """Every version of a run's payload, in order; [] where it has none."""
+        return await self._of_run(PayloadChanged, run_id)
 
     async def read_scopes(self) -> list[ScopeOpened]:
         """Every memory scope."""

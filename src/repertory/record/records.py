@@ -7,7 +7,7 @@ that their beginning wrote. New fields get defaults and types never change, so t
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,8 @@ RunState: TypeAlias = Literal["running", "waiting", "paused", "done", "failed", 
 Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
 OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
 ScopeMode: TypeAlias = Literal["root", "shared", "snapshot", "isolated"]
+PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning"]
+PathParts: TypeAlias = tuple[str | int, ...]
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
 
@@ -40,6 +42,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         scope_id: Its memory scope.
         options: What the caller set for this run.
         results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
+        has_context: Whether an application context was handed in, which is never recorded.
         at: Seconds since 1970.
     """
 
@@ -56,6 +59,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     scope_id: str = ""
     options: Json = msgspec.field(default_factory=dict)
     results: Json = msgspec.field(default_factory=dict)
+    has_context: bool = False
 
     def __post_init__(self) -> None:
         freeze_fields(self, "options", "results")
@@ -346,6 +350,64 @@ class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "metadata", sequences=("tags", "related_to"))
 
 
+class PayloadChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a payload.
+
+    Attributes:
+        path: Where: names of fields and numbers of list items, from 0; () for the whole.
+        op: ``set`` puts the value there, ``append`` adds its items to the list there, ``remove`` takes a name away.
+        value: JSON; None for ``remove``.
+    """
+
+    path: PathParts
+    op: Literal["set", "append", "remove"] = "set"
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "value", sequences=("path",))
+
+
+class PayloadConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was not made, as somebody else had changed the same place first.
+
+    Attributes:
+        change: What was wanted; its value stands here alone.
+        version: The version that changed the place; 0 where the change itself does not fit the payload any more.
+        reason: Why, where no version says it.
+    """
+
+    change: PayloadChange
+    version: int = 0
+    reason: str = ""
+
+
+class PayloadChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a run went to its next version; the first one is there from the run's beginning.
+
+    Attributes:
+        version: From 1, without gaps.
+        author: Whose doing it was.
+        base: The version that the changes were made of; for ``spawn`` that of the parent's payload, 0 for a root.
+        changes: What became part of the payload, in order.
+        conflicts: What did not.
+        call_id: The tool call with whose outcome it was committed; "" for others.
+        source: The name of the tool, or the id of the sub-agent's run.
+    """
+
+    run_id: str
+    version: int
+    author: PayloadAuthor
+    at: float
+    base: int = 0
+    changes: tuple[PayloadChange, ...] = ()
+    conflicts: tuple[PayloadConflict, ...] = ()
+    call_id: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, sequences=("changes", "conflicts"))
+
+
 class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a person watching the run would want to know.
 
@@ -376,6 +438,7 @@ Record: TypeAlias = (
     | SummaryStored
     | ScopeOpened
     | ItemWritten
+    | PayloadChanged
     | EventLogged
 )
 

@@ -28,6 +28,9 @@ from repertory.record.records import (
     ItemWritten,
     ModelCalled,
     ModelReplied,
+    PayloadChange,
+    PayloadChanged,
+    PayloadConflict,
     Record,
     RunStarted,
     RunStateChanged,
@@ -134,6 +137,14 @@ _CODECS: Final[dict[str, _Codec]] = {
     "Json": (encode_json, decode_json),
     "tuple[Block, ...]": (_encode_blocks, _decode_blocks),
     "tuple[str, ...]": (encode_json, lambda text: tuple(decode_json(text))),
+    "tuple[PayloadChange, ...]": (
+        encode_json,
+        lambda text: msgspec.convert(decode_json(text), tuple[PayloadChange, ...]),
+    ),
+    "tuple[PayloadConflict, ...]": (
+        encode_json,
+        lambda text: msgspec.convert(decode_json(text), tuple[PayloadConflict, ...]),
+    ),
     "bool": (int, bool),
     "Retrieved | None": (lambda value: None if value is None else encode_json(value), _decode_retrieved),
 }
@@ -395,6 +406,7 @@ TABLES: Final[dict[type[Any], Table]] = {
             ItemWritten,
             "scope_id item_id position type source at deleted tags related_to metadata content",
         ),
+        Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
         Table("events", EventLogged, "run_id type iteration at body"),
     )
 }
@@ -405,6 +417,7 @@ AFTER_REFUSED: Final = "a batch that it builds on was refused"
 _HINTS: Final = {
     "UNIQUE constraint failed: runs.": "; is there a run of this id already?",
     "UNIQUE constraint failed: entries.": "; are there two ledgers for one run?",
+    "UNIQUE constraint failed: payloads.": "; do two processes change one payload?",
 }
 
 

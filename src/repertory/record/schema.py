@@ -71,6 +71,8 @@ _FIRST = Migration(
         "CREATE INDEX contents_by_run ON contents (run_id)",
         "CREATE INDEX summaries_by_run ON summaries (run_id)",
         "CREATE INDEX items_by_scope ON items (scope_id, position)",
+        # Unique for the same reason.
+        "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
         "CREATE INDEX events_by_run ON events (run_id)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
@@ -132,6 +134,16 @@ _VIEWS = Migration(
                   json_extract(body, '$.arithmetic.saving_per_call') AS saving_per_call,
                   json_array_length(body, '$.edits') AS edits
            FROM decisions""",
+        # A path is written as JSON has it: ["findings", 0, "title"]. A change in conflict was not made.
+        """CREATE VIEW payload_history AS
+           SELECT p.run_id, p.version, p.author, p.call_id, p.source, p.at, json_extract(c.value, '$.path') AS path,
+                  json_extract(c.value, '$.op') AS op, json_extract(c.value, '$.value') AS value, NULL AS conflicts_with
+           FROM payloads p, json_each(p.changes) c
+           UNION ALL
+           SELECT p.run_id, p.version, p.author, p.call_id, p.source, p.at, json_extract(c.value, '$.change.path'),
+                  json_extract(c.value, '$.change.op'), json_extract(c.value, '$.change.value'),
+                  json_extract(c.value, '$.version')
+           FROM payloads p, json_each(p.conflicts) c""",
         """CREATE VIEW cost_by_purpose AS
            SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
                   coalesce(sum(output_tokens), 0) AS output_tokens, coalesce(sum(cost), 0.0) AS cost

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 import msgspec
 
 from repertory.errors import ConfigurationError
+from repertory.memory.payload import Payload
 from repertory.record.entries import Entry
 from repertory.record.records import ContentStored, Record, SearchHit
 from repertory.tools.threads import current_time
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from repertory.memory import Memory
+
+    ContextT = TypeVar("ContextT", default=Any)
+else:
+    from typing import TypeVar
+
+    ContextT = TypeVar("ContextT")  # in Python 3.11 and 3.12 it has no default, which only type checkers need
 
 
 class RunRecord(Protocol):
@@ -40,9 +49,10 @@ def _say_nothing(text: str) -> None:
     """Nobody listens to progress."""
 
 
-class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, eq=False):
     """What a tool gets when one of its parameters is annotated ``ToolContext``. The model never sees it.
 
+    ``ToolContext[AppContext]`` tells a type checker what ``context`` is; it is the same at run time.
     Every field has a default, so a test writes ``ToolContext()`` or names only what its tool uses.
 
     Attributes:
@@ -58,6 +68,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         record: The run's record; None outside a run.
         contents: The content store; None where there is none.
         memory: The scope of memory that the run reads and writes; None where there is none.
+        payload: The run's payload, to read and to change; a change counts if the call succeeds.
+        context: What the application handed to ``spawn`` or ``resume``; None where it handed in nothing.
         staged: Records given to ``commit``; ``execute`` takes them from here.
     """
 
@@ -72,7 +84,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     record: RunRecord | None = None
     contents: ContentReader | None = None
     memory: Memory | None = None
+    payload: Payload = msgspec.field(default_factory=Payload)
+    context: ContextT = msgspec.field(default=cast(Any, None))
     staged: list[Record] = msgspec.field(default_factory=list[Record])
+
+    def __repr__(self) -> str:
+        # Not its fields: the application's context must not come into a message or a log by accident.
+        return f"<ToolContext of call {self.call_id!r} in run {self.run_id!r}>"
 
     def remaining(self) -> float | None:
         """Seconds until the tool is cancelled; None where it has no deadline."""

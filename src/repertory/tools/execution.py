@@ -57,6 +57,8 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
         if tool.definition.context_parameter is not None:
             values[tool.definition.context_parameter] = context
         output = await _run(tool, values, context)
+        if output.is_error:
+            context.payload.discard()
         return msgspec.structs.replace(output, duration=anyio.current_time() - begun)
 
 

@@ -65,7 +65,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     context_parameter: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         kind = _resolve(name, parameter, names)
-        if kind is ToolContext:
+        if kind is ToolContext or typing.get_origin(kind) is ToolContext:
             context_parameter = parameter.name
             continue
         kind = read_constraints(kind, f"tool {name!r}: parameter {parameter.name!r}")

@@ -1,0 +1,115 @@
+"""Values of the user's own types as JSON and back: what fits is taken, and what does not is named by its field.
+
+Unlike ``repertory._json_types``, on which it builds, it is for values that programs keep, not for what models send: no
+field is left out, and nothing is put right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_type_hints
+
+import msgspec
+
+from repertory._constraints import is_pydantic_model
+from repertory._frozen import thaw
+from repertory._json_types import JsonType
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+class Misfit(ValueError):
+    """A value does not fit a type; the text says what was expected and what came, and ends with where."""
+
+
+class ValueType:
+    """One type of the user's own, whose values are written with all of their fields and read exactly.
+
+    Attributes:
+        kind: The type itself.
+        name: What an error calls it.
+    """
+
+    def __init__(self, kind: Any, where: str) -> None:
+        """Look at a type.
+
+        Args:
+            kind: The type.
+            where: Where it was given, for the error.
+
+        Raises:
+            ConfigurationError: It cannot be written as JSON.
+        """
+        self.kind = kind
+        self._json = JsonType(kind, where)
+        self.name = self._json.name
+
+    def from_json(self, data: Any) -> Any:
+        """Make a value of JSON, which it shares nothing with.
+
+        Raises:
+            Misfit: It does not fit.
+        """
+        try:
+            return self._json.read_exactly(thaw(data))
+        except ValueError as error:
+            raise Misfit(str(error)) from error
+
+    @property
+    def fields(self) -> frozenset[str] | None:
+        """The names of its fields, as JSON has them; None where any name will do."""
+        if dataclasses.is_dataclass(self.kind):
+            return frozenset(field.name for field in dataclasses.fields(self.kind))
+        if isinstance(self.kind, type) and issubclass(self.kind, msgspec.Struct):
+            return frozenset(self.kind.__struct_encode_fields__)
+        if (models := getattr(self.kind, "model_fields", None)) is not None:
+            return frozenset(field.alias or name for name, field in models.items())
+        return frozenset(self.kind.__annotations__) if hasattr(self.kind, "__total__") else None
+
+    def hints(self) -> dict[str, Any]:
+        """The types of its fields, by the names that JSON has them under; {} where any name will do."""
+        names = self.fields
+        hints: dict[str, Any] = get_type_hints(self.kind) if names is not None else {}
+        if names is not None and isinstance(self.kind, type) and issubclass(self.kind, msgspec.Struct):
+            own = zip(self.kind.__struct_fields__, self.kind.__struct_encode_fields__, strict=True)
+            return {encoded: hints[name] for name, encoded in own}
+        models: dict[str, Any] = getattr(self.kind, "model_fields", None) or {}
+        return {(models[name].alias or name) if name in models else name: hint for name, hint in hints.items()}
+
+
+def to_plain(value: Any) -> Any:
+    """Write any value as JSON with all of its fields, also those that ``omit_defaults`` would leave out.
+
+    Raises:
+        Misfit: It holds what JSON cannot say.
+    """
+    try:
+        return _plain(value)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise Misfit(f"expected what JSON can say, got {value!r:.100}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, msgspec.Struct) and not kind.__struct_config__.array_like:
+        config = kind.__struct_config__
+        tag = {config.tag_field: config.tag} if config.tag_field else {}
+        names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+        found = {encoded: getattr(value, name) for name, encoded in names}
+        return tag | {name: _plain(field) for name, field in found.items() if field is not msgspec.UNSET}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if is_pydantic_model(kind):
+        return kind.model_dump(value, mode="json", by_alias=True)
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _key(key: Any) -> str:
+    (text,) = msgspec.to_builtins({key: None}, str_keys=True)
+    return str(text)

@@ -1,0 +1,145 @@
+"""Payloads as JSON: what stands at a path, what differs between two of them, and one with a change made to it.
+
+A document is never changed: a change makes another one, which shares what is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from repertory.errors import PayloadInvalid
+from repertory.record.records import PathParts, PayloadChange
+
+Path: TypeAlias = str | Sequence[str | int]
+"""Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
+
+MISSING: Final = object()
+
+
+def parts_of(path: Path) -> PathParts:
+    """The parts of a path; () for the whole.
+
+    Raises:
+        PayloadInvalid: It is no path.
+    """
+    given: Any = (path.split(".") if path else ()) if isinstance(path, str) else path
+    if not isinstance(given, list | tuple) or not all(isinstance(part, str | int) and part != "" for part in given):
+        raise PayloadInvalid(f"a path in a payload is 'author.name' or ('author', 'name'), got {path!r:.200}")
+    return tuple(given)
+
+
+def show_path(path: Sequence[str | int]) -> str:
+    """A path as errors write it."""
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def resolve(document: Any, path: Path, *, last: bool = True) -> PathParts:
+    """The parts of a path with the numbers of list items as numbers.
+
+    Args:
+        document: What it leads into.
+        path: The path.
+        last: Whether there must be something at its end, too, where that is a name.
+
+    Raises:
+        PayloadInvalid: There is nothing; the message says where the path ends, and what there is.
+    """
+    parts, done = parts_of(path), list[str | int]()
+    for number, part in enumerate(parts, start=1):
+        if isinstance(document, list):
+            length = len(document)
+            index = int(part) if isinstance(part, int) or part.isdecimal() else -1
+            if not 0 <= index < length:
+                raise PayloadInvalid(f"the payload has no item {part!r} at {show_path(done)}, a list of {length}")
+            document, part = document[index], index  # noqa: PLW2901
+        elif isinstance(document, dict):
+            part = str(part)  # noqa: PLW2901 - JSON has no other names
+            if part not in document and (last or number < len(parts)):
+                there = ", ".join(map(str, document)) or "nothing"  # pyright: ignore[reportUnknownArgumentType]
+                raise PayloadInvalid(f"the payload has no {part!r} at {show_path(done)}; there is {there:.300}")
+            document = document.get(part)
+        else:
+            raise PayloadInvalid(f"the payload has {document!r:.60} at {show_path(done)}, which has no {part!r}")
+        done.append(part)
+    return tuple(done)
+
+
+def find(document: Any, parts: PathParts) -> Any:
+    """What stands at a place; ``MISSING`` where nothing does."""
+    for part in parts:
+        try:
+            document = document[part]
+        except (LookupError, TypeError):
+            return MISSING
+    return document
+
+
+def changed(document: Any, change: PayloadChange) -> Any:
+    """The document with a change made to it."""
+    return _changed(document, change.path, change)
+
+
+def _changed(document: Any, path: PathParts, change: PayloadChange) -> Any:
+    if not path:
+        return [*document, *change.value] if change.op == "append" else change.value
+    part, rest = path[0], path[1:]
+    if isinstance(document, list):
+        items: list[Any] = [*document]
+        items[cast(int, part)] = _changed(items[cast(int, part)], rest, change)
+        return items
+    if not rest and change.op == "remove":
+        return {name: value for name, value in document.items() if name != part}
+    return {**document, part: _changed(document.get(part), rest, change)}
+
+
+def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[PayloadChange]:
+    """The changes that make one document of another, each at its innermost place.
+
+    A list that only grew is appended to, so that others may append to it as well; one in which something moved is set
+    as a whole.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        was, now = cast("dict[str, Any]", old), cast("dict[str, Any]", new)
+        for name, value in now.items():
+            if name in was:
+                yield from changes_between(was[name], value, (*path, name))
+            else:
+                yield PayloadChange(path=(*path, name), value=value)
+        for name in was:
+            if name not in now:
+                yield PayloadChange(path=(*path, name), op="remove")
+    elif isinstance(old, list) and isinstance(new, list):
+        yield from _changes_of_list(old, new, path)
+    elif type(old) is not type(new) or old != new:
+        yield PayloadChange(path=path, value=new)
+
+
+def _changes_of_list(old: list[Any], new: list[Any], path: PathParts) -> Iterator[PayloadChange]:
+    if len(new) == len(old):
+        for index, (was, now) in enumerate(zip(old, new, strict=True)):
+            yield from changes_between(was, now, (*path, index))
+    elif len(new) > len(old) and is_same(old, new[: len(old)]):
+        yield PayloadChange(path=path, op="append", value=new[len(old) :])
+    else:
+        yield PayloadChange(path=path, value=new)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two documents are equal, 1 and true told apart."""
+    return next(changes_between(one, other), None) is None
+
+
+def overlaps(one: PathParts, other: PathParts) -> bool:
+    """Whether one of two places is within the other, or is the same."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
+def collide(one: PayloadChange, other: PayloadChange) -> bool:
+    """Whether two changes of the same document cannot both be made: the second would undo or misplace the first."""
+    if not overlaps(one.path, other.path):
+        return False
+    # What is appended moves nothing: not what others append, nor what they change within the items that are there.
+    appended, else_where = (one, other) if one.op == "append" else (other, one)
+    return not (appended.op == "append" and (else_where.op == "append" or len(else_where.path) > len(appended.path)))

@@ -1,0 +1,491 @@
+"""The payload of a run: typed, changed with a tool's outcome or by its caller, shared in parts with sub-agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import anyio
+import msgspec
+import pydantic
+import pytest
+
+import repertory as rp
+from backends import RunAsync
+from repertory.agents.events import PayloadConflicted
+from repertory.errors import ConfigurationError, PayloadInvalid, RunError
+from repertory.llm.messages import ToolResult, text_of
+from repertory.llm.model import ModelRequest
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+class Research(msgspec.Struct):
+    """What a research team produces."""
+
+    topic: str = "tides"
+    rounds: int = 0
+    notes: list[str] = msgspec.field(default_factory=list[str])
+    scores: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    sources: list[rp.SourceRecord] = msgspec.field(default_factory=list[rp.SourceRecord])
+
+
+@rp.tool(effect="transactional")
+async def note(text: str, context: rp.ToolContext) -> str:
+    """Keep a note.
+
+    Args:
+        text: The note.
+    """
+    context.payload.append("notes", text)
+    return f"kept as note {len(context.payload.get('notes'))}"
+
+
+@rp.tool(effect="transactional")
+async def put(path: str, value: Any, context: rp.ToolContext) -> str:
+    """Put a value into the payload."""
+    context.payload.set(path, value)
+    return "put"
+
+
+@rp.tool(effect="transactional")
+async def fail_after_note(text: str, context: rp.ToolContext) -> str:
+    """Keep a note and fail."""
+    context.payload.append("notes", text)
+    raise rp.ToolFailed("the pen broke")
+
+
+def results_of(request: ModelRequest) -> list[str]:
+    """What the tools said, in order."""
+    return [text_of(block) for m in request.messages for block in m.content if isinstance(block, ToolResult)]
+
+
+def agent_with(*steps: Any, tools: Any = (note, put, fail_after_note), **options: Any) -> rp.Agent:
+    """An agent that makes these calls, with a payload."""
+    options.setdefault("payload", Research)
+    return rp.Agent("researcher", tools=tools, model=ScriptedModel([*steps, "done"]), **options)
+
+
+async def run_to_end(agent: rp.Agent, journal: Any = None, **options: Any) -> rp.Run:
+    """Run it in a supervisor of its own."""
+    async with rp.open_supervisor(journal=journal) as supervisor:
+        run = await supervisor.spawn(agent, "Find out.", **options)
+        await run.wait_result()
+        return run
+
+
+class Plain(TypedDict, total=False):
+    """The same as a mapping."""
+
+    topic: str
+    notes: list[str]
+
+
+@dataclass
+class Data:
+    """The same as a dataclass."""
+
+    topic: str = "tides"
+    notes: list[str] = field(default_factory=list[str])
+
+
+class Model(pydantic.BaseModel):
+    """The same as a model."""
+
+    topic: str = "tides"
+    notes: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Research, Research(topic="moons")),
+        (Data, Data(topic="moons")),
+        (Plain, {"topic": "moons", "notes": []}),
+        (dict[str, Any], {"topic": "moons", "notes": []}),
+        (Model, Model(topic="moons")),
+    ],
+)
+def test_a_payload_of_any_kind_is_typed_durable_and_changed_by_tools(
+    kind: Any, value: Any, run_async: RunAsync
+) -> None:
+    """What comes out is of the type that went in, changed, and a copy; every version is in the record."""
+
+    async def main() -> None:
+        async with rp.open_supervisor() as supervisor:
+            agent = agent_with([call("note", text="one"), call("note", text="two")], payload=kind)
+            run = await supervisor.spawn(agent, "Find out.", payload=value)
+            await run.wait_result()
+            payload = run.payload
+            assert type(payload) is type(value)
+            got = payload if isinstance(payload, dict) else vars(payload) if kind is not Research else None
+            notes = got["notes"] if got is not None else payload.notes
+            assert sorted(notes) == ["one", "two"]
+            notes.clear()  # a copy
+            assert run.payload != payload
+            versions = await supervisor.journal.read_payload(run.id)
+            assert [(version.version, version.author) for version in versions] == [
+                (1, "spawn"),
+                (2, "tool"),
+                (3, "tool"),
+            ]
+
+    run_async(main)
+
+
+def test_parallel_tools_that_change_different_places_both_land(run_async: RunAsync) -> None:
+    """Each began with the same version, and neither undoes the other."""
+    both = [call("put", path="rounds", value=2), call("put", path="scores.a", value=1), call("note", text="n")]
+
+    async def main() -> None:
+        run = await run_to_end(agent_with(both))
+        assert run.payload == Research(rounds=2, scores={"a": 1}, notes=["n"])
+
+    run_async(main)
+
+
+def test_parallel_tools_that_change_the_same_place_keep_the_first_and_say_so(run_async: RunAsync) -> None:
+    """The model, the watcher and the record are told; the other value stands in the record."""
+    begun, gate = anyio.Event(), anyio.Event()
+
+    @rp.tool(effect="transactional")
+    async def slow_put(value: str, context: rp.ToolContext) -> str:
+        """Put a topic late."""
+        context.payload.set("topic", value)
+        begun.set()
+        await gate.wait()
+        return "put"
+
+    @rp.tool(effect="transactional")
+    async def quick_put(value: str, context: rp.ToolContext) -> str:
+        """Put a topic once the other has begun."""
+        await begun.wait()
+        context.payload.set("topic", value)
+        return "put"
+
+    @rp.tool(effect="pure")
+    async def open_gate(context: rp.ToolContext) -> str:
+        """Let the slow one go on once the quick one has ended."""
+        while context.record is None or len(context.record.snapshot()) < 3:
+            await anyio.lowlevel.checkpoint()
+        gate.set()
+        return "open"
+
+    told: list[str] = []
+
+    def last(request: ModelRequest) -> str:
+        told.extend(results_of(request))
+        return "done"
+
+    calls = [call("slow_put", value="late"), call("quick_put", value="early"), call("open_gate")]
+    agent = rp.Agent("a", tools=[slow_put, quick_put, open_gate], model=ScriptedModel([calls, last]), payload=Research)
+
+    async def main() -> None:
+        async with rp.open_supervisor() as supervisor:
+            run = await supervisor.spawn(agent, "Race.")
+            await run.wait_result()
+            events = [event async for event in run.events() if isinstance(event, PayloadConflicted)]
+            versions = await supervisor.journal.read_payload(run.id)
+            assert run.payload.topic == "early"
+            assert [(event.source, event.version, event.paths) for event in events] == [("slow_put", 3, ("$.topic",))]
+            (conflict,) = versions[-1].conflicts
+            assert (conflict.change.value, conflict.version, versions[-1].changes) == ("late", 2, ())
+            note_on = next(text for text in told if "[payload:" in text)
+            assert "$.topic" in note_on
+            assert "version 2" in note_on
+
+    run_async(main)
+
+
+def test_a_tool_that_fails_changes_nothing(run_async: RunAsync) -> None:
+    """Neither what is seen nor what is recorded; a note that comes later is the first."""
+
+    async def main() -> None:
+        run = await run_to_end(agent_with(call("fail_after_note", text="lost"), call("note", text="kept")))
+        assert run.payload.notes == ["kept"]
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("rounds", "many", "Expected `int`, got `str` - at `$.rounds`"),
+        ("tpoic", "x", "no 'tpoic'"),
+        ("notes.5", "x", "no item '5' at $.notes, a list of 0"),
+        ("topic.deep", "x", "which has no 'deep'"),
+        ("scores.a", 1.5, "$.scores[...]"),
+    ],
+)
+async def test_a_value_that_does_not_fit_is_an_error_result_that_names_the_field(
+    path: str, value: Any, words: str
+) -> None:
+    """The model reads what was expected and where; nothing has changed, and the run goes on."""
+    told: list[str] = []
+
+    def last(request: ModelRequest) -> str:
+        told.extend(results_of(request))
+        return "done"
+
+    agent = rp.Agent(
+        "a", tools=[put], model=ScriptedModel([call("put", path=path, value=value), last]), payload=Research
+    )
+    run = await run_to_end(agent)
+    assert words in told[0]
+    assert run.payload == Research()
+
+
+async def test_a_pure_tool_cannot_change_the_payload() -> None:
+    """It may be answered from an earlier call, so that its change would be lost."""
+
+    @rp.tool(effect="pure")
+    async def sly(context: rp.ToolContext) -> str:
+        """Look, and write."""
+        context.payload.set("rounds", 3)
+        return "ok"
+
+    run = await run_to_end(agent_with(call("sly"), tools=[sly]))
+    assert run.payload.rounds == 0
+
+
+async def test_a_caller_changes_the_payload_all_at_once_or_not_at_all() -> None:
+    """One version; what does not fit is refused as a whole, and after the end nothing changes."""
+    gate = anyio.Event()
+
+    async def wait(request: ModelRequest) -> str:
+        await gate.wait()
+        return "done"
+
+    async with rp.open_supervisor(model=FunctionModel(wait)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a", payload=Research), "Wait.")
+        await run.change_payload({"topic": "moons", ("scores", "a.b"): 3}, append={"notes": "one"})
+        with pytest.raises(PayloadInvalid, match=r"rounds"):
+            await run.change_payload({"topic": "stars", "rounds": "many"})
+        await run.change_payload(remove=[("scores", "a.b")])
+        versions = await supervisor.journal.read_payload(run.id)
+        assert [version.author for version in versions] == ["spawn", "caller", "caller"]
+        gate.set()
+        await run.wait_result()
+        with pytest.raises(RunError, match="has ended"):
+            await run.change_payload({"topic": "late"})
+        assert run.payload == Research(topic="moons", notes=["one"])
+
+
+async def test_a_run_without_a_payload_says_how_to_have_one() -> None:
+    """To callers, at spawn, and to tools."""
+    async with rp.open_supervisor(model=ScriptedModel([call("note", text="x"), "done"])) as supervisor:
+        with pytest.raises(PayloadInvalid, match=r"agent a takes no payload.*Agent\(payload=…\)"):
+            await supervisor.spawn(rp.Agent("a"), "Go.", payload={"topic": "x"})
+        run = await supervisor.spawn(rp.Agent("a", tools=[note]), "Go.")
+        await run.wait_result()
+        assert run.payload is None
+        result = (await supervisor.journal.read_entries(run.id))[2]
+    assert "this run has no payload" in text_of(result.content)
+
+
+async def test_a_first_value_that_does_not_fit_is_refused_by_its_field() -> None:
+    """No run begins; a type without a default for a field needs a value."""
+
+    class Strict(msgspec.Struct):
+        topic: str
+
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(PayloadInvalid, match=r"`str`, got `int` - at `\$.topic`"):
+            await supervisor.spawn(rp.Agent("a", payload=Research), "Go.", payload={"topic": 3})
+        with pytest.raises(PayloadInvalid, match="topic"):
+            await supervisor.spawn(rp.Agent("a", payload=Strict), "Go.")
+        assert await supervisor.runs() == []
+    with pytest.raises(ConfigurationError, match=r"agent a: payload"):
+        rp.Agent("a", payload=object())
+
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+async def test_instructions_show_the_payload_as_the_run_began_with_it() -> None:
+    """Also after it has changed, so that the prompt's beginning stays; other braces are left alone."""
+    model = ScriptedModel([call("put", path="topic", value="moons"), "done"])
+    text = 'On {payload.topic}, {payload.scores}, answer {"a": {b}} and {{payload.topic}}, not {topic}.'
+    agent = rp.Agent("a", instructions=text, tools=[put], model=model, payload=Research)
+    await run_to_end(agent, payload=Research(scores={"x": 1}))
+    shown = {text_of(request.system).split("\n")[0] for request in model.requests}
+    assert shown == {'On tides, {"x":1}, answer {"a": {b}} and {payload.topic}, not {topic}.'}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"payload": Research, "instructions": "On {payload.tpoic}."}, "its payload has notes, rounds"),
+        ({"instructions": "On {payload.topic}."}, "it has no payload"),
+        ({"payload": dict, "instructions": "On {payload.topic}."}, "has no 'topic'"),
+        ({"payload": Research, "instructions": "On {payload.scores.x}."}, "has no 'x'"),
+    ],
+)
+async def test_a_template_that_names_what_is_not_there_is_refused_at_spawn(options: Any, words: str) -> None:
+    """The agent, the template and what there is are named."""
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match=r"agent a: its instructions show \{payload\.") as caught:
+            await supervisor.spawn(rp.Agent("a", **options), "Go.")
+        assert words in str(caught.value)
+        assert await supervisor.runs() == []
+
+
+# --- sub-agents -----------------------------------------------------------------------------------------------------
+
+
+def family(worker_calls: Any, *, scope: rp.PayloadScope, kind: Any = None) -> rp.Agent:
+    """A lead that delegates twice at once, and workers that make the given calls."""
+    worker = rp.Agent("worker", instructions="You work.", tools=[note, put], payload=kind, payload_scope=scope)
+
+    def answer(request: ModelRequest) -> Any:
+        done = len(results_of(request))
+        if text_of(request.system) == "You work.":
+            task = text_of(request.messages[0].content).split("\n", 1)[0]
+            return worker_calls(task) if done == 0 else f"{task}: {results_of(request)}"
+        return (
+            [call("delegate", agent="worker", task=name) for name in ("one", "two")]
+            if not done
+            else "\n".join(results_of(request))
+        )
+
+    return rp.Agent("lead", team=[worker], model=FunctionModel(answer), payload=Research)
+
+
+async def test_a_sub_agent_gets_its_scope_and_what_it_may_write_comes_back() -> None:
+    """Everything else is hidden; lists that only grew are joined; the lead's record says who wrote what."""
+    scope = rp.PayloadScope(read=("topic",), write=("notes",))
+    lead = family(lambda task: call("note", text=f"by {task}"), scope=scope)
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.", payload=Research(notes=["first"], rounds=7))
+        await run.wait_result()
+        assert sorted(run.payload.notes) == ["by one", "by two", "first"]
+        first = (await supervisor.journal.read_payload(run.children[0].id))[0]
+        assert first.changes[0].value == {"topic": "tides", "notes": ["first"]}
+        versions = await supervisor.journal.read_payload(run.id)
+        assert [version.author for version in versions] == ["spawn", "sub-agent", "sub-agent"]
+        assert {version.source for version in versions[1:]} == {child.id for child in run.children}
+        outcome = {row.intended.call_id for row in await supervisor.journal.read_tool_calls(run.id)}
+        assert {version.call_id for version in versions[1:]} == outcome
+
+
+async def test_two_sub_agents_that_change_the_same_place_keep_the_first_and_report_the_other() -> None:
+    """In the lead's result, as an event, and in the record with the other value."""
+    lead = family(lambda task: call("put", path="topic", value=task), scope=rp.PayloadScope(write=("topic",)))
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.")
+        answer = await run.wait_result()
+        versions = await supervisor.journal.read_payload(run.id)
+        events = [event async for event in run.events() if isinstance(event, PayloadConflicted)]
+    (conflict,) = versions[-1].conflicts
+    assert {run.payload.topic, conflict.change.value} == {"one", "two"}
+    assert answer.count("[payload: not everything could be changed") == 1
+    assert [event.paths for event in events] == [("$.topic",)]
+
+
+async def test_what_a_sub_agent_may_only_read_is_refused_to_it() -> None:
+    """Its tool says so; the lead's payload stays."""
+    lead = family(lambda task: call("put", path="topic", value=task), scope=rp.PayloadScope(read=("topic",)))
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.")
+        assert "may only be read here" in await run.wait_result()
+        assert run.payload.topic == "tides"
+
+
+async def test_a_scope_that_does_not_fit_the_members_type_is_told_to_the_lead() -> None:
+    """The delegation fails with the field's name, and the run goes on."""
+
+    class Narrow(msgspec.Struct):
+        topic: int
+
+    lead = family(lambda task: "x", scope=rp.PayloadScope(read=("topic",)), kind=Narrow)
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.")
+        answer = await run.wait_result()
+    assert "worker was not started" in answer
+    assert "$.topic" in answer
+
+
+@pytest.mark.parametrize(
+    ("lead", "member", "words"),
+    [
+        ({}, {"payload_scope": rp.PayloadScope(read=("topic",))}, "lead has none"),
+        ({"payload": Research}, {"payload_scope": rp.PayloadScope(read=("tpoic",))}, "payload of lead has no 'tpoic'"),
+        (
+            {"payload": Research},
+            {"payload_scope": rp.PayloadScope(read=("rounds",)), "payload": Data},
+            "payload of worker has no 'rounds'",
+        ),
+        ({}, {"payload": msgspec.defstruct("Need", [("topic", str)])}, "begins with the defaults of its type"),
+    ],
+)
+async def test_a_team_whose_payloads_do_not_fit_together_is_refused_at_spawn(
+    lead: Any, member: Any, words: str
+) -> None:
+    """Before anything runs; the agent and the field are named."""
+    agent = rp.Agent("lead", team=[rp.Agent("worker", **member)], **lead)
+    async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+        with pytest.raises(ConfigurationError, match=f"agent worker: .*{words}"):
+            await supervisor.spawn(agent, "Go.")
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_cited_has_one_source_record_of_its_true_length() -> None:
+    """Read twice it is one record, of what was read last; what is shown whole has none."""
+
+    @rp.tool(effect="unsafe")
+    async def fetch(url: str, size: int) -> rp.ToolOutput:
+        """Fetch a page."""
+        return rp.ToolOutput("line of text\n" * size, source_type="web", url=url, format="markdown")
+
+    steps = [
+        call("fetch", url="https://a", size=500),
+        call("fetch", url="https://a", size=600),
+        call("fetch", url="https://b", size=500),
+        call("fetch", url="https://c", size=1),
+    ]
+    policy = rp.ContextPolicy(results=rp.ResultPolicy(cite_over=1_000))
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(agent_with(*steps, tools=[fetch], context=policy), "Read.")
+        await run.wait_result()
+        contents = {stored.content_id: stored for stored in await supervisor.journal.read_contents(run.id)}
+        sources = run.payload.sources
+    assert [(source.url, source.length) for source in sources] == [("https://a", 7_800), ("https://b", 6_500)]
+    for source in sources:
+        stored = contents[source.content_id]
+        assert (source.type, source.format, source.length) == ("web", "markdown", stored.length)
+        assert source.accessed_at == stored.at
+
+
+# --- restarts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_payload_is_replayed_when_its_run_goes_on(tmp_path: Path, run_async: RunAsync) -> None:
+    """In another process's place: value, version and what instructions show are as they were."""
+    path = tmp_path / "p.db"
+    model = ScriptedModel([call("note", text="one"), "done"])
+    agent = rp.Agent("a", instructions="On {payload.topic}.", tools=[note, put], model=model, payload=Research)
+
+    async def main() -> None:
+        async with rp.open_supervisor(path, durability="process") as supervisor:
+            run = await supervisor.spawn(agent, "Go.", payload=Research(topic="moons"), run_id="r1")
+            await run.change_payload({"topic": "stars"})
+            run.stop()
+            with pytest.raises(RunError):
+                await run.wait_result()
+        other = rp.Agent(
+            "a", instructions="On {payload.topic}.", tools=[note], model=ScriptedModel(["done"]), payload=Data
+        )
+        bad = rp.Agent("a", model=ScriptedModel([]), payload=msgspec.defstruct("Bad", [("topic", int)]))
+        async with rp.open_supervisor(path, durability="process") as supervisor:
+            with pytest.raises(PayloadInvalid, match=r"payload of run r1 on record does not fit Bad.*topic"):
+                await supervisor.resume("r1", agent=bad)
+            again = await supervisor.resume("r1", agent=other)
+            await again.wait_result()
+            assert (again.payload.topic, type(again.payload)) == ("stars", Data)
+            versions = await supervisor.journal.read_payload("r1")
+            assert [version.version for version in versions] == list(range(1, len(versions) + 1))
+        assert text_of(other.model.requests[-1].system).startswith("On moons.")  # type: ignore[union-attr]
+
+    run_async(main)
