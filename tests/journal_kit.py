@@ -162,6 +162,8 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             run_id,
             prompt_estimate=5,
             expected_tokens=6,
+            cost_at_most=0.6,
+            tokens_at_most=8,
         ),
         ModelReplied(
             run_id=run_id,
@@ -170,6 +172,8 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             content=(Text("hello"),),
             usage=Usage(1, 2, 3, 4, 5),
             cost=0.1 + 0.2,
+            cost_lost=0.2,
+            tokens_lost=8,
             purpose="summary",
             plain_tokens=7,
             plain_cost=0.7,

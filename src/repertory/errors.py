@@ -52,7 +52,7 @@
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
     │   ├── ContextMissing          it was given an application context, which must be handed in again
-    │   └── LimitExceeded           iterations, depth, number of runs, money
+    │   └── LimitExceeded           iterations, depth, number of runs, money, tokens
     ├── RecordingError              a recorded run cannot be read
     └── AddressInUse                another process serves at this socket or port
 

@@ -11,14 +11,17 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, RunFailed
+from repertory.agents.accounting import Spending, Tally
+from repertory.agents.events import SummaryRefused
+from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
 from repertory.llm.messages import ToolResult, text_of
-from repertory.llm.model import ModelRequest, ModelResponse, Usage
-from repertory.llm.profiles import OFFLINE, cost_at_most, profile_for
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
+from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import _Tree, limit_storm
@@ -170,6 +173,19 @@ async def test_a_member_whose_model_does_not_exist_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 8])
+async def test_a_tree_uses_at_most_its_tokens_and_one_call(workers: int) -> None:
+    """Prompts and answers, of all runs together."""
+    paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(workers))
+    async with rp.open_supervisor(model=paid.model) as supervisor:
+        run = await supervisor.spawn(lead(rp.Limits(tokens=44_000)), "Go.")
+        words = r"used 4\d,\d00 tokens; the limit of agent lead is 44,000 tokens \(limits\.tokens\)"
+        with pytest.raises(RunFailed, match=words), trio.fail_after(30):
+            await run.wait_result()
+        assert paid.taken in (40, 41)
+        assert run.statistics(tree=True).tokens_billed == 1_100 * paid.taken
+
+
+@pytest.mark.parametrize("workers", [1, 8])
 async def test_a_tree_spends_at_most_its_bound_and_one_call(workers: int) -> None:
     """However many work side by side, and they do as long as there is money for it."""
     paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(workers))
@@ -205,6 +221,60 @@ async def test_money_of_earlier_processes_counts_also_that_of_calls_that_were_cu
     assert 20 < paid.taken <= 31
 
 
+class BreaksOff(FunctionModel):
+    """A model whose server breaks off twice before it answers."""
+
+    async def complete(self, request: ModelRequest, *, on_event: Any = None) -> ModelResponse:
+        """Answer at the third attempt."""
+        for _ in range(2):
+            on_event(BrokenOff())
+        return await super().complete(request, on_event=on_event)
+
+
+async def test_attempts_that_broke_off_count_with_the_most_that_they_can_have_taken() -> None:
+    """They are billed as a rule: one call of a dollar, made at the third attempt, counts as three dollars."""
+    model = BreaksOff(lambda request: one_dollar(call("nothing")), profile=DOLLARS)
+    agent = rp.Agent("a", limits=rp.Limits(cost=6.0), max_tokens=1_000, context=None)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        with pytest.raises(RunFailed, match=r"have spent \$6\.0000"):
+            await run.wait_result()
+        figures = run.statistics()
+    assert (len(model.requests), figures.cost_seen, figures.cost_lost) == (2, 2.0, 4.0)
+    assert figures.tokens_lost > 4 * 1_000
+
+
+async def test_a_summary_is_made_only_where_all_of_it_can_be_paid() -> None:
+    """Where it could take more than is left, no model is asked for it, that is said, and the run goes on without."""
+    reader, summaries = Reader(3, stop_at=3), Paid(lambda request: "Short.")
+    results = rp.ResultPolicy(compact_mode="summary", compact_length=200)
+    async with rp.open_supervisor(model=reader.model, summaries=summaries.model) as supervisor:
+        run = await supervisor.spawn(clerk(limits=rp.Limits(cost=0.1)), "Read.", results=results)
+        await reader.arrived.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        reader.go()
+        await run.wait_result()
+        refused = [event.reason async for event in run.events() if isinstance(event, SummaryRefused)]
+    assert len(refused) >= 2
+    assert "what is left under the limits does not suffice" in refused[0]
+    assert summaries.taken == 0
+
+
+async def test_what_does_not_wait_needs_room_for_all_of_it() -> None:
+    """A call of the loop may go beyond the limit; a summary may not, and waits for nobody."""
+    agent = rp.Agent("a", limits=rp.Limits(tokens=100))
+    spending = Spending("run", agent, Tally())
+    async with spending.reserved(1, Amount(0.0, 40), wait=False), spending.reserved(2, Amount(0.0, 50), wait=False):
+        with pytest.raises(LimitExceeded, match="what is left"):
+            async with spending.reserved(3, Amount(0.0, 10), wait=False):
+                raise AssertionError
+        async with spending.reserved(4, Amount(0.0, 1_000)):  # something is left
+            with trio.move_on_after(0) as scope:
+                async with spending.reserved(5, Amount(0.0, 1)):
+                    raise AssertionError
+            assert scope.cancelled_caught
+
+
 async def test_what_a_cut_off_call_can_have_cost_is_on_record() -> None:
     """Prompt and longest answer, at the prices of the model."""
     started = trio.Event()
@@ -218,7 +288,7 @@ async def test_what_a_cut_off_call_can_have_cost_is_on_record() -> None:
         run = await supervisor.spawn(rp.Agent("a", max_tokens=1_000), "Go.")
         await started.wait()
         (row,) = await supervisor.journal.read_model_calls(run.id)
-    expected = cost_at_most(OFFLINE, prompt=row.called.expected_tokens, output=1_000)
+    expected = amount_at_most(OFFLINE, prompt=row.called.expected_tokens, output=1_000).cost
     assert row.called.cost_at_most == pytest.approx(expected)
     assert expected > 1_000 * 5 / 1_000_000
 
@@ -284,6 +354,8 @@ async def test_a_limit_on_money_knows_what_summaries_cost_too() -> None:
         ("cost", "1", "a number"),
         ("cost", math.nan, "a number"),
         ("cost", math.inf, "a number"),
+        ("tokens", 0, "a whole number of at least 1 or None"),
+        ("tokens", 1e6, "a whole number"),
     ],
 )
 def test_what_is_no_limit_is_refused_where_it_is_written(field: str, value: Any, words: str) -> None:
@@ -295,7 +367,7 @@ def test_what_is_no_limit_is_refused_where_it_is_written(field: str, value: Any,
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"limits": {"iterations": 5}}, "limits must be Limits.*iterations, depth, runs, cost, parallel_tools"),
+        ({"limits": {"iterations": 5}}, "limits must be Limits.*iterations, depth, runs, cost, tokens.*parallel_tools"),
         ({"limits": None}, "limits must be Limits"),
         ({"instructions": ["a"]}, "instructions must be a text"),
         ({"description": 1}, "description must be a text"),
@@ -335,4 +407,5 @@ async def test_the_storm_notices_a_tree_beyond_its_limits() -> None:
     found = [words for seed in range(8) for words in await Loose(random.Random(seed)).failures()]
     assert any("limits.runs" in words for words in found)
     assert any("limits.cost" in words for words in found)
+    assert any("limits.tokens" in words for words in found)
     assert any("answers, and may have" in words for words in found)

@@ -42,13 +42,14 @@ from repertory.llm import (
     profile_for,
 )
 from repertory.llm.messages import RawBlock, Thinking
-from repertory.llm.model import Breakpoint, Retrying, TextDelta, TokenCounter, ToolSchema, encode_request
+from repertory.llm.model import Breakpoint, BrokenOff, Retrying, TextDelta, TokenCounter, ToolSchema, encode_request
 from repertory.testing import FunctionModel, MessagesServer, open_messages_server
 from repertory.testing.faults import (
     Break,
     Drip,
     Fault,
     Garbage,
+    Refuse,
     Reset,
     Stall,
     Truncate,
@@ -220,6 +221,8 @@ def test_what_may_pass_is_tried_again(run_async: RunAsync, fault: Fault) -> None
             assert response.content[1:] == ANSWER[1:]
             retries = [event for event in events if isinstance(event, Retrying)]
             assert [event.attempt for event in retries] == [2]
+            refused = isinstance(fault, Refuse) or fault == Reset()
+            assert events.count(BrokenOff()) == (not refused), "what the server had begun to answer is billed"
             assert retries[0].reason
             after = events[events.index(retries[0]) + 1 :]
             assert "".join(e.text for e in after if isinstance(e, TextDelta)) == ANSWER[1].text  # type: ignore[union-attr]

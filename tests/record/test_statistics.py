@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import journal_kit as kit
 from backends import RunAsync
 from repertory.llm import Usage
+from repertory.llm.profiles import Amount
 from repertory.record import EventLogged, Record, RunStatistics, open_journal
 from repertory.record.records import DecisionMade, ModelReplied, OutcomeStatus, ToolFinished
 from repertory.record.schema import MIGRATIONS, migrate
@@ -58,7 +59,7 @@ def test_figures_are_sums_over_the_records_of_a_run(kind: str, tmp_path: Path, r
             await journal.write([kit.called(7, {}, run_id="run-2")])
             await journal.write(
                 [
-                    ModelReplied(run_id="run-1", call=2, at=5.0, error="too long"),
+                    ModelReplied(run_id="run-1", call=2, at=5.0, error="down", cost_lost=0.5, tokens_lost=9),
                     ModelReplied(run_id="run-1", call=3, at=9.0, usage=PAID, cost=0.5, plain_tokens=60, plain_cost=2.0),
                     ModelReplied(run_id="run-1", call=1, at=7.0, usage=Usage(100), cost=0.25, purpose="summary"),
                     ended("read"),
@@ -73,6 +74,9 @@ def test_figures_are_sums_over_the_records_of_a_run(kind: str, tmp_path: Path, r
             )
             figures = await journal.read_statistics()
             tree = await journal.read_statistics("run-1")
+            await journal.write([kit.called(8, {}, run_id="run-1.a", cost_at_most=2.0, tokens_at_most=20)])
+            assert await journal.read_open_calls("run-1") == {("run-1.a", 8): Amount(2.0, 20)}
+            assert await journal.read_open_calls("run-2") == {("run-2", 7): Amount()}
         assert figures["run-1"] == RunStatistics(
             iterations=1,
             model_calls=4,
@@ -81,7 +85,10 @@ def test_figures_are_sums_over_the_records_of_a_run(kind: str, tmp_path: Path, r
             cache_read_tokens=4,
             cache_write_tokens=24,
             output_tokens=2,
+            tokens_billed=131,
             cost_seen=0.75,
+            cost_lost=0.5,
+            tokens_lost=9,
             cost_plain=2.0,
             view_tokens=29,
             record_tokens=60,
@@ -118,6 +125,8 @@ def records_of(run_id: str) -> st.SearchStrategy[Record]:
             call=SMALL,
             usage=st.builds(Usage, SMALL, SMALL, SMALL, SMALL, SMALL),
             cost=MONEY,
+            cost_lost=MONEY,
+            tokens_lost=SMALL,
             plain_tokens=SMALL,
             plain_cost=MONEY,
             purpose=st.sampled_from(["agent", "summary"]),

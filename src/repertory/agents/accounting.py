@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 import anyio
@@ -14,12 +14,15 @@ import msgspec
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.model import Usage
-from repertory.llm.profiles import ModelProfile, cost_of
+from repertory.llm.profiles import Amount, ModelProfile, cost_of
 from repertory.record import Journal, Record, RunStatistics
-from repertory.record.records import ModelReplied
+from repertory.record.records import ModelCalled, ModelReplied
 from repertory.record.statistics import count_in
 
-T = TypeVar("T")
+Call: TypeAlias = tuple[str, int]
+"""A model call: its run's id and its number."""
+
+_NOTHING: Final = Amount()
 
 
 def plain_usage(profile: ModelProfile, *, prompt: int, previous_prompt: int, output: int) -> Usage:
@@ -57,16 +60,31 @@ class Tally:
 
     Attributes:
         by_run: What is on record.
-        under_way: The most, in US dollars, that each run's call under way can cost.
-        cut_off: The same of the calls that nobody saw the end of: they are billed as a rule, and nobody says how much.
-        changed: Set when a call under way has ended or says what it can cost.
+        open_calls: The most that each model call without a reply can have taken, by run and number: it is under way, or
+            nobody saw the end of it. Such a call is billed as a rule, and nobody says how much.
+        under_way: The same of the calls that this process is making, also of those that are not on record yet.
+        tools_run: How many tool calls each run has begun.
     """
 
-    def __init__(self, by_run: dict[str, RunStatistics] | None = None) -> None:
+    def __init__(
+        self,
+        by_run: Mapping[str, RunStatistics] | None = None,
+        open_calls: Mapping[Call, Amount] | None = None,
+        tools_run: Mapping[str, int] | None = None,
+    ) -> None:
         self.by_run = dict(by_run or {})
-        self.under_way: dict[str, float] = {}
-        self.cut_off: dict[str, float] = {}
-        self.changed = anyio.Event()
+        self.open_calls = dict(open_calls or {})
+        self.under_way: dict[Call, Amount] = {}
+        self.tools_run = Counter(tools_run or {})
+        self._settled = anyio.Event()
+
+    def count(self, record: Record) -> None:
+        """Count a record that has become durable."""
+        count_in(self.by_run, record)
+        if isinstance(record, ModelCalled):
+            self.open_calls[record.run_id, record.call] = Amount(record.cost_at_most, record.tokens_at_most)
+        elif isinstance(record, ModelReplied):
+            self.open_calls.pop((record.run_id, record.call), None)
 
     def of(self, run_id: str) -> RunStatistics:
         """The figures of one run."""
@@ -74,7 +92,34 @@ class Tally:
 
     def tree(self, run_id: str) -> RunStatistics:
         """The sum over a run and all runs below it."""
-        return sum(_below(self.by_run, run_id), start=self.of(run_id))
+        below = (figures for name, figures in list(self.by_run.items()) if name.startswith(f"{run_id}."))
+        return sum(below, start=self.of(run_id))
+
+    def taken(self, run_id: str) -> Amount:
+        """What a run and those below it have taken; of calls that were cut off, the most that they can have."""
+        # The writer's thread adds to both while this looks at them.
+        figures = [one for name, one in list(self.by_run.items()) if _is_in(name, run_id)]
+        cut_off = [
+            most
+            for call, most in list(self.open_calls.items())
+            if call not in self.under_way and _is_in(call[0], run_id)
+        ]
+        billed = (Amount(one.cost_seen + one.cost_lost, one.tokens_billed + one.tokens_lost) for one in figures)
+        return sum(billed, start=sum(cut_off, start=_NOTHING))
+
+    def reserved(self, run_id: str) -> Amount:
+        """The most that the calls under way of a run and of those below it can take."""
+        return sum((most for call, most in self.under_way.items() if _is_in(call[0], run_id)), start=_NOTHING)
+
+    def settle(self, call: Call) -> None:
+        """Forget a call under way: what is on record of it says what it took."""
+        del self.under_way[call]
+        settled, self._settled = self._settled, anyio.Event()
+        settled.set()
+
+    async def wait_settled(self) -> None:
+        """Wait until a call under way has ended."""
+        await self._settled.wait()
 
 
 class Tallies:
@@ -93,7 +138,9 @@ class Tallies:
         """The tally of a tree that has a record."""
         tally = self._of_root.get(root_id)
         if tally is None:
-            tally = self._of_root[root_id] = Tally(await self._journal.read_statistics(root_id))
+            journal = self._journal
+            open_calls, tools_run = await journal.read_open_calls(root_id), await journal.count_tools_run(root_id)
+            tally = self._of_root[root_id] = Tally(await journal.read_statistics(root_id), open_calls, tools_run)
         return tally
 
     def _committed(self, records: Sequence[Record]) -> None:
@@ -101,86 +148,85 @@ class Tallies:
             # The id of a run below another begins with the other's and a dot.
             tally = self._of_root.get(getattr(record, "run_id", "").partition(".")[0])
             if tally is not None:
-                count_in(tally.by_run, record)
+                tally.count(record)
 
 
 class Spending:
-    """What a run may spend by its own limit and by those of the runs above it: reserved before a call, settled after.
+    """What a run may take by its own limits and by those of the runs above it: reserved before a call, settled after.
+
+    The record of a call is its reservation and the record of its reply settles it, so a restart forgets nothing. A call
+    without a reply counts with the most that it can have taken, as does an attempt that broke off and was made again.
 
     Attributes:
-        bounded: Whether there is such a limit.
+        bounded: Whether there is a limit on money or tokens.
     """
 
     def __init__(self, run_id: str, agent: Agent[Any], tally: Tally, *, above: Spending | None = None) -> None:
         self._run_id = run_id
         self._tally = tally
-        self._bounds: tuple[tuple[str, Agent, float], ...] = above._bounds if above is not None else ()
-        if agent.limits.cost is not None:
-            self._bounds = ((run_id, agent, agent.limits.cost), *self._bounds)
-        self.bounded = bool(self._bounds)
+        self._bounds: tuple[tuple[str, Agent[Any]], ...] = (
+            (run_id, agent),
+            *(above._bounds if above is not None else ()),
+        )
+        self.bounded = any(getattr(agent.limits, name) is not None for _, agent in self._bounds for name in _AMOUNTS)
 
-    async def count_cut_off(self, journal: Journal) -> None:
-        """Count the calls of the tree that earlier processes did not see the end of, at the most that they can cost."""
-        for run_id in {self._run_id, *self._tally.by_run}:
-            calls = await journal.read_model_calls(run_id)
-            self._tally.cut_off[run_id] = sum(row.called.cost_at_most for row in calls if row.replied is None)
-
-    def call(self) -> AbstractAsyncContextManager[None]:
-        """Make one model call, once there is money for it.
-
-        As long as something is left, one call may begin whatever it costs. Another one beside it waits where both
-        together could cost more than is left, so that a tree spends at most its bound and one call.
+    def check(self) -> None:
+        """See that something is left, before anything begins.
 
         Raises:
-            LimitExceeded: What may be spent has been spent.
+            LimitExceeded: What may be taken has been taken.
         """
-        return self._reserved() if self._bounds else nullcontext()
+        self._is_full()
 
     @asynccontextmanager
-    async def _reserved(self) -> AsyncGenerator[None]:
-        tally, run_id = self._tally, self._run_id
-        while self._has_to_wait():
-            await tally.changed.wait()
-        tally.under_way[run_id] = math.inf  # until the request is made, which says how much it can cost
+    async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[None]:
+        """Make a model call once there is room for it: it is on record before it is sent, and its reply before the end.
+
+        As long as something is left, one call may begin whatever it takes. Another one beside it waits where those
+        under way could take all that is left, so that a tree takes at most its bound and one call.
+
+        Args:
+            call: The call's number within the run.
+            at_most: What it can take.
+            wait: What is only useful does not wait: there must be room for all of it beside those under way.
+
+        Raises:
+            LimitExceeded: What may be taken has been taken; or, without ``wait``, there is no room for it.
+        """
+        if not wait and self._is_full(at_most):
+            raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
+        while wait and self._is_full():
+            await self._tally.wait_settled()
+        self._tally.under_way[self._run_id, call] = at_most
         try:
             yield
-        except BaseException as error:
-            cost = tally.under_way[run_id]
-            if cost != math.inf and not isinstance(error, Exception):  # else it has ended, and the record says how
-                tally.cut_off[run_id] = tally.cut_off.get(run_id, 0.0) + cost
-            raise
         finally:
-            del tally.under_way[run_id]
-            self._wake()
+            self._tally.settle((self._run_id, call))
 
-    def expect(self, cost: float) -> None:
-        """Say what the call under way can cost at most, in US dollars."""
-        if self._run_id in self._tally.under_way:
-            self._tally.under_way[self._run_id] = cost
-            self._wake()
+    def _is_full(self, more: Amount = _NOTHING) -> bool:
+        """Whether the calls under way, and so much more, can take all that is left, and be it of one limit.
 
-    def _wake(self) -> None:
-        changed, self._tally.changed = self._tally.changed, anyio.Event()
-        changed.set()
-
-    def _has_to_wait(self) -> bool:
-        wait = False
-        for run_id, agent, bound in self._bounds:
-            spent = self._tally.tree(run_id).cost_seen + _tree_sum(self._tally.cut_off, run_id)
-            if spent >= bound:
-                raise LimitExceeded(
-                    f"run {run_id} and those below it have spent ${spent:.4f}; the limit of agent {agent.name} is "
-                    f"${bound:.4f} (limits.cost)"
-                )
-            beside = _tree_sum(self._tally.under_way, run_id)
-            wait = wait or (beside > 0 and spent + beside >= bound)
-        return wait
+        Raises:
+            LimitExceeded: Nothing is left.
+        """
+        full = False
+        for run_id, agent in self._bounds if self.bounded else ():
+            taken, reserved = self._tally.taken(run_id), self._tally.reserved(run_id) + more
+            for name, (verb, words) in _AMOUNTS.items():
+                bound, now = getattr(agent.limits, name), getattr(taken, name)
+                if bound is not None and now >= bound:
+                    raise LimitExceeded(
+                        f"run {run_id} and those below it have {verb} {words.format(now)}; the limit of agent "
+                        f"{agent.name} is {words.format(bound)} (limits.{name})"
+                    )
+                beside = getattr(reserved, name)
+                full = full or (bound is not None and beside > 0 and now + beside >= bound)
+        return full
 
 
-def _below(figures: Mapping[str, T], run_id: str) -> list[T]:
-    """What there is for the runs below one, by their ids."""
-    return [figure for name, figure in list(figures.items()) if name.startswith(f"{run_id}.")]
+_AMOUNTS: Final = {"cost": ("spent", "${:.4f}"), "tokens": ("used", "{:,} tokens")}
 
 
-def _tree_sum(amounts: Mapping[str, float], run_id: str) -> float:
-    return amounts.get(run_id, 0.0) + sum(_below(amounts, run_id))
+def _is_in(run_id: str, tree: str) -> bool:
+    """Whether a run is that one, or below it."""
+    return run_id == tree or run_id.startswith(f"{tree}.")

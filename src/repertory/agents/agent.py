@@ -40,16 +40,19 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on one run and on the runs below it. A run that reaches one ends with ``LimitExceeded``.
 
-    They count what is on record, in whichever process it happened, and are reserved before anything begins.
+    They count what is on record, in whichever process it happened, and are reserved before anything begins. A run below
+    others is bound by its own limits and by theirs: the smaller counts.
 
     Attributes:
         iterations: Iterations of one run, each of which is a model call that was answered.
         depth: How many levels of sub-agents may stand below the root; 0 forbids delegation.
         runs: How many runs the whole tree may hold, the root included; also those that have ended.
-        cost: US dollars that the whole tree may spend, by its models' prices, the summarizer's calls included; None
-            for no bound. The call with which the bound is reached is still paid; where calls side by side could go
-            further beyond it, they are made one after the other. A call that a crash cut off counts with the most that
-            it can have cost.
+        cost: US dollars that the run and those below it may spend, by their models' prices, the summarizer's calls
+            included; None for no bound. The call with which the bound is reached is still paid; where calls side by
+            side could go further beyond it, they are made one after the other. A call that was cut off, or an attempt
+            that broke off, counts with the most that it can have cost.
+        tokens: The same in tokens, of all prompts, whether read from the cache or not, and of all answers; None for no
+            bound.
         parallel_tools: How many tool calls of one message run at once.
 
     Raises:
@@ -60,12 +63,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 3
     runs: int = 20
     cost: float | None = None
+    tokens: int | None = None
     parallel_tools: int = 8
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("depth", 0), ("runs", 1), ("parallel_tools", 1)):
             check_number(f"limits.{name}", getattr(self, name), int, least=least)
         check_number("limits.cost", self.cost, int | float, least=0, none=True)
+        check_number("limits.tokens", self.tokens, int, least=1, none=True)
         if self.cost == 0:
             raise ConfigurationError("limits.cost must be above 0, or None for no bound, got 0")
 

@@ -324,6 +324,7 @@ class LiveRun:
 
     def check_limits(self) -> None:
         """Raise ``LimitExceeded`` if it may not make another iteration."""
+        self.spending.check()
         most = self.agent.limits.iterations
         if self.iteration >= most:
             raise LimitExceeded(
@@ -485,13 +486,13 @@ class LiveRun:
         return next((cost_of(model.profile, usage) for model in self.summary_models), 0.0)
 
     def ask_summarizer(self, job: Summarize | SummarizeResult) -> bool:
-        """Send the summarizer a request and go on; one that names no models is for those of the run.
+        """Send the summarizer a request, paid by the run, and go on; one that names no models is for those of the run.
 
         Returns:
             Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
         """
-        if job.models is None:
-            job = msgspec.structs.replace(job, models=self.summary_models)
+        models = self.summary_models if job.models is None else job.models
+        job = msgspec.structs.replace(job, models=models, budget=self.spending)
         try:
             self.shared.summarizer.tell(job)
         except MailboxFull:

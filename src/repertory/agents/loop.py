@@ -30,7 +30,7 @@ from repertory.errors import (
 )
 from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
-from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent
 from repertory.llm.profiles import ModelProfile
 from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
@@ -56,6 +56,7 @@ class Loop:
         self.view = ContextView(live, tools=caller.tools.values(), form=caller.form, ref=ref)
         self._team = team
         self._nudges = 0
+        self._broken_off = 0  # attempts of the model call under way
 
     async def run(self) -> RunEnd | None:
         """Run to the end.
@@ -211,10 +212,9 @@ class Loop:
 
     async def _iterate(self) -> None:
         self._live.check_limits()
-        async with self._live.spending.call():
-            self._live.iteration += 1
-            iteration = self._live.iteration
-            calls = await self._ask_model(iteration)
+        self._live.iteration += 1
+        iteration = self._live.iteration
+        calls = await self._ask_model(iteration)
         if calls:
             self._nudges = 0
             await self._caller.run(calls, iteration)
@@ -232,35 +232,37 @@ class Loop:
                 shown to a model again, it would be declined again.
         """
         while True:
-            shown = await self.view.show(iteration)
-            begun = anyio.current_time()
-            try:
-                response = await self._complete(shown.request)
-            except ModelError as error:
-                self._live.answered(refused=True)
-                # Another request is made then: a refused one is never sent again unchanged.
-                if not self.view.failed(shown, error, duration=anyio.current_time() - begun):
-                    raise
-                if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
-                    await self._say("system", _COMPACTED)
-                continue
-            self._live.answered()
-            answer = read_answer(
-                response,
-                known=self._caller.known_ids,
-                tools=self._caller.tools,
-                most=_most_characters(shown.request.max_tokens, self._model.profile),
-            )
-            replied = self.view.replied(shown, answer, response.usage, duration=anyio.current_time() - begun)
-            if answer.refused:
-                await self._journal.write(replied)
-                if self._live.try_to_end():
-                    raise ModelRefused(_refusal(answer, response.extra))
-                return []
-            calls = await self._caller.keep(answer, iteration, replied)
-            if answer.unmade and not calls:
-                self._count_nudge()
-            return calls
+            async with self.view.show(iteration) as shown:
+                self._broken_off, begun = 0, anyio.current_time()
+                try:
+                    response = await self._complete(shown.request)
+                except ModelError as error:
+                    self._live.answered(refused=True)
+                    took, lost = anyio.current_time() - begun, self._broken_off
+                    # Another request is made then: a refused one is never sent again unchanged.
+                    if not await self.view.failed(shown, error, duration=took, broken_off=lost):
+                        raise
+                    if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
+                        await self._say("system", _COMPACTED)
+                    continue
+                self._live.answered()
+                took, lost = anyio.current_time() - begun, self._broken_off
+                answer = read_answer(
+                    response,
+                    known=self._caller.known_ids,
+                    tools=self._caller.tools,
+                    most=_most_characters(shown.request.max_tokens, self._model.profile),
+                )
+                replied = self.view.replied(shown, answer, response.usage, duration=took, broken_off=lost)
+                if answer.refused:
+                    await self._journal.write(replied)
+                    if self._live.try_to_end():
+                        raise ModelRefused(_refusal(answer, response.extra))
+                    return []
+                calls = await self._caller.keep(answer, iteration, replied)
+                if answer.unmade and not calls:
+                    self._count_nudge()
+                return calls
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
         """Call the model.
@@ -275,6 +277,9 @@ class Loop:
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 
     def _on_stream(self, event: StreamEvent) -> None:
+        if isinstance(event, BrokenOff):
+            self._broken_off += 1
+            return
         self._live.answered(refused=isinstance(event, Retrying))
         if isinstance(event, Retrying):
             self._live.publish(ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason)

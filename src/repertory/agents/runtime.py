@@ -259,8 +259,6 @@ class Runtime:
             was, now = started.agent_digest, agent.digest
             log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
         live.members.update(live.tally.by_run)
-        if parent is None and any(member.limits.cost is not None for member in agent.walk()):
-            await live.spending.count_cut_off(journal)
         heard = {entry.message_id for entry in ledger.snapshot()}
         for _, record in await journal.read_events(live.run_id):
             if record.type == SAID:
@@ -412,6 +410,7 @@ def _reserve_room(parent: LiveRun, run_id: str) -> bool:
     members = parent.root.members
     if run_id in members:
         return False
+    parent.spending.check()
     for levels, run in enumerate(parent.lineage(), start=1):
         limits = run.agent.limits
         if levels > limits.depth:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from time import perf_counter
@@ -32,7 +32,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
 from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
-from repertory.llm.profiles import cost_at_most, cost_of
+from repertory.llm.profiles import Amount, amount_at_most, cost_of
 from repertory.record import Snapshot
 from repertory.record.records import ModelReplied, Record
 from repertory.tools import Tool
@@ -51,6 +51,7 @@ class Shown(msgspec.Struct, frozen=True):
         estimate: Tokens that its prompt is estimated to have, by characters.
         build_seconds: What it took to plan and make it.
         call: Number of the model call within the run; 0 before it is recorded.
+        at_most: What the call can take.
     """
 
     request: ModelRequest
@@ -58,6 +59,7 @@ class Shown(msgspec.Struct, frozen=True):
     estimate: int
     build_seconds: float
     call: int = 0
+    at_most: Amount = Amount()
 
 
 class ContextView:
@@ -162,18 +164,26 @@ class ContextView:
 
     # --- before a call ------------------------------------------------------------------------------------
 
-    async def show(self, iteration: int) -> Shown:
-        """Make the next request, and write it down with the decisions that it shows first.
+    @asynccontextmanager
+    async def show(self, iteration: int) -> AsyncGenerator[Shown]:
+        """Make the next request, and write it down with the decisions that it shows first, once there is room for it.
 
         Raises:
             ContextOverflow: It does not fit, even at its smallest.
+            LimitExceeded: Calls beside it have taken what was left.
         """
         self._live.tell_added()
         try:
             shown = self._make(iteration)
             if self._planner is not None and await self._learn_count(shown, iteration):
                 shown = self._make(iteration)
-            return await self._record(shown, iteration)
+            expected = self._calibration.real_tokens(shown.estimate)
+            most = amount_at_most(self._profile, prompt=expected, output=self._max_tokens)
+            self._calls += 1
+            shown = msgspec.structs.replace(shown, call=self._calls, at_most=most)
+            async with self._live.spending.reserved(shown.call, most):
+                await self._record(shown, expected, iteration)
+                yield shown
         finally:
             if left := self._edits.records():  # they hold whether or not a request could be made: listeners were told
                 self._journal.submit(left)
@@ -249,15 +259,12 @@ class ContextView:
         self._calibration = known.observe(estimate=estimate, real=counted)
         return counted > 0
 
-    async def _record(self, shown: Shown, iteration: int) -> Shown:
-        live, real, call = self._live, self._calibration.real_tokens, self._calls + 1
-        self._calls, expected = call, real(shown.estimate)
-        most = cost_at_most(self._profile, prompt=expected, output=self._max_tokens)
-        live.spending.expect(most)
+    async def _record(self, shown: Shown, expected: int, iteration: int) -> None:
+        live = self._live
         called = self._projector.record(
             shown.request,
             run_id=live.run_id,
-            call=call,
+            call=shown.call,
             iteration=iteration,
             position=shown.position,
             at=live.shared.clock(),
@@ -268,16 +275,16 @@ class ContextView:
         started = live.event(
             IterationStarted,
             view_tokens=expected,
-            record_tokens=real(self._record_estimate()),
+            record_tokens=self._calibration.real_tokens(self._record_estimate()),
             build_seconds=shown.build_seconds,
         )
-        called = msgspec.structs.replace(called, cost_at_most=most)
+        most = shown.at_most
+        called = msgspec.structs.replace(called, cost_at_most=most.cost, tokens_at_most=most.tokens)
         ticket = self._journal.submit([*self._edits.records(), called, to_record(started)])
         live.show(started)
         if live.spending.bounded:
             await ticket.wait()  # else a crash could forget a call that is billed
         # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
-        return msgspec.structs.replace(shown, call=call)
 
     def _cache_is_cold(self) -> bool:
         """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
@@ -304,8 +311,13 @@ class ContextView:
 
     # --- after a call -------------------------------------------------------------------------------------
 
-    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
-        """Count an answer, and make the records that go into the journal together with it."""
+    def replied(
+        self, shown: Shown, answer: Answer, usage: Usage, *, duration: float, broken_off: int = 0
+    ) -> list[Record]:
+        """Count an answer, and make the records that go into the journal together with it.
+
+        Attempts of the call that had ``broken_off`` before count with the most that they can have taken.
+        """
         live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
         self._answered, self._refusals, self._targets = shown, 0, (None,)
         self._see_thinking(answer.content)
@@ -328,6 +340,8 @@ class ContextView:
             raw=answer.raw,
             usage=usage,
             cost=cost,
+            cost_lost=shown.at_most.cost * broken_off,
+            tokens_lost=shown.at_most.tokens * broken_off,
             stop_reason=answer.stop_reason,
             duration=duration,
         )
@@ -352,8 +366,8 @@ class ContextView:
         if self._live.watch is not None:
             self._live.watch.saw_prompt(usage.prompt_tokens, estimate=estimate)
 
-    def failed(self, shown: Shown, error: ModelError, *, duration: float) -> bool:
-        """Record a call without an answer, and learn from it.
+    async def failed(self, shown: Shown, error: ModelError, *, duration: float, broken_off: int = 0) -> bool:
+        """Record a call without an answer, and learn from it; ``broken_off`` as for ``replied``.
 
         Returns:
             Whether another request may be answered: a smaller one, where a policy can make one and not too many were
@@ -375,11 +389,13 @@ class ContextView:
             call=shown.call,
             at=self._live.shared.clock(),
             error=f"{type(error).__name__}: {error}",
+            cost_lost=shown.at_most.cost * broken_off,
+            tokens_lost=shown.at_most.tokens * broken_off,
             duration=duration,
             prompt_limit=limit,
             prompt_counted=counted,
         )
-        self._journal.submit([replied, *self._edits.records()])
+        await self._journal.write([replied, *self._edits.records()])
         return again
 
     def _shorten(self, limit: int, counted: int, *, estimate: int) -> None:

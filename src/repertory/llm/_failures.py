@@ -65,11 +65,13 @@ class Failure(Exception):
         error: What the caller would be told.
         passing: Whether another attempt may succeed.
         asked: Seconds that the server asked us to wait; None where it did not.
+        begun: Whether the server had begun to answer, or may have, so that the attempt is billed as a rule.
     """
 
     error: ModelError
     passing: bool
     asked: float | None = None
+    begun: bool = False
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -163,13 +165,13 @@ def unreachable(place: Place, error: BaseException) -> Failure:
 def silent(place: Place, seconds: float) -> Failure:
     """Nothing but pings came for too long."""
     todo = "a slow local server needs a longer content_idle_timeout"
-    return Failure(ModelTimeout(f"{place.url} sent no content for {seconds:g} s; {todo}"), True)
+    return Failure(ModelTimeout(f"{place.url} sent no content for {seconds:g} s; {todo}"), True, begun=True)
 
 
 def endless(place: Place, seconds: float) -> Failure:
     """The answer was not complete in time. Another attempt would take as long, so there is none."""
     what = f"the answer of {place.url} was not complete after request_timeout={seconds:g} s"
-    return Failure(ModelTimeout(what), False)
+    return Failure(ModelTimeout(what), False, begun=True)
 
 
 def no_key(place: Place, why: str = "") -> Failure:

@@ -24,7 +24,7 @@ from repertory.llm._failures import Failure, Place
 from repertory.llm._stream import Assembler, EventReader, count_of, reading, response_of
 from repertory.llm.features import needed_betas
 from repertory.llm.messages import Json
-from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent, encode_request
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.llm.retry import RetryPolicy
 
@@ -159,6 +159,8 @@ class AnthropicModel:
                 return await self._attempt(call, on_event)
             except Failure as caught:
                 failure = caught
+            if failure.begun and on_event is not None:
+                on_event(BrokenOff())
             if not failure.passing:
                 raise failure.error from failure.__cause__
             attempt += 1
@@ -198,7 +200,7 @@ class AnthropicModel:
             await client.close()
 
     async def _attempt(self, call: _Call, on_event: _Listener | None) -> ModelResponse:
-        idle = self._content_idle_timeout
+        idle, begun = self._content_idle_timeout, False
         with anyio.move_on_after(self._request_timeout):
             with anyio.move_on_after(idle) as silence:
 
@@ -206,14 +208,19 @@ class AnthropicModel:
                     if idle is not None:
                         silence.deadline = anyio.current_time() + idle
 
-                async with _ask(call, _MESSAGES, self._request_timeout) as response:
-                    if "event-stream" in response.headers.get("content-type", ""):
-                        answer = await _read_events(response, call.place, on_event, heard)
-                    else:
-                        answer = response_of(await _read_json(response, DOCUMENT_BYTES))
-                if answer.stop_reason == "model_context_window_exceeded":
-                    said = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
-                    raise _failures.from_status(call.place, 400, {"error": said}, {})
+                try:
+                    async with _ask(call, _MESSAGES, self._request_timeout) as response:
+                        begun = True
+                        if "event-stream" in response.headers.get("content-type", ""):
+                            answer = await _read_events(response, call.place, on_event, heard)
+                        else:
+                            answer = response_of(await _read_json(response, DOCUMENT_BYTES))
+                    if answer.stop_reason == "model_context_window_exceeded":
+                        said = {"type": answer.stop_reason, "message": "the answer ran into the end of the window"}
+                        raise _failures.from_status(call.place, 400, {"error": said}, {})
+                except Failure as failure:
+                    failure.begun = begun
+                    raise
                 return answer
             raise _failures.silent(call.place, idle or 0.0)
         raise _failures.endless(call.place, self._request_timeout or 0.0)

@@ -182,7 +182,14 @@ class Retrying(msgspec.Struct, frozen=True):
     reason: str
 
 
-StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying
+class BrokenOff(msgspec.Struct, frozen=True):
+    """An attempt ended without a whole answer after the server had begun with it.
+
+    It is billed as a rule, and nobody says how much: limits count the most that it can have taken.
+    """
+
+
+StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStarted | Retrying | BrokenOff
 
 
 @runtime_checkable

@@ -366,12 +366,31 @@ def cost_of(profile: ModelProfile, usage: Usage) -> float:
     ) / 1_000_000
 
 
-def cost_at_most(profile: ModelProfile, *, prompt: int, output: int) -> float:
-    """US dollars that a call with such a prompt can cost: nothing is cached, and the answer is as long as it may be.
+class Amount(msgspec.Struct, frozen=True):
+    """What limits on a tree of runs count of its model calls.
 
-    0 where nobody knows its prices (``known=False``).
+    Attributes:
+        cost: US dollars.
+        tokens: Of the prompts, whether cached or not, and of the answers.
     """
-    if not profile.known:
-        return 0.0
-    prices = prices_at(profile, prompt)
-    return (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000
+
+    cost: float = 0.0
+    tokens: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.cost + other.cost, self.tokens + other.tokens)
+
+    def __mul__(self, times: int) -> Amount:
+        return Amount(self.cost * times, self.tokens * times)
+
+
+def amount_at_most(profile: ModelProfile, *, prompt: int, output: int) -> Amount:
+    """What a call with such a prompt can take: nothing is cached, and the answer is as long as it may be.
+
+    It costs 0 where nobody knows its prices (``known=False``).
+    """
+    cost = 0.0
+    if profile.known:
+        prices = prices_at(profile, prompt)
+        cost = (prompt * max(prices.input, prices.cache_write) + output * prices.output) / 1_000_000
+    return Amount(cost, prompt + output)

@@ -17,6 +17,7 @@ import msgspec
 from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged, JournalUnreadable, RunNotFound
 from repertory.llm.messages import Block, Json, ToolUse, text_of
+from repertory.llm.profiles import Amount
 from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
 from repertory.record.entries import Entry
 from repertory.record.records import (
@@ -336,6 +337,27 @@ class Journal:
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
         return await self._fetch("figures", statistics_sql(where), () if run_id is None else (run_id,), decode)
+
+    async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
+        """The most that each model call without a reply can have taken, of a run and of those below it."""
+        answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
+        sql = f"""SELECT run_id, call, json_extract(more, '$.cost_at_most'), json_extract(more, '$.tokens_at_most')
+            FROM model_calls c WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
+
+        def decode(rows: Rows) -> dict[tuple[str, int], Amount]:
+            return {
+                (str(run), int(call or 0)): Amount(float(cost or 0), int(tokens or 0))
+                for run, call, cost, tokens in rows
+            }
+
+        return await self._fetch("open model calls", sql, (run_id,) * 3, decode)
+
+    async def count_tools_run(self, run_id: str) -> dict[str, int]:
+        """For a run and each one below it, how many tool calls began; one that began again after a crash is one."""
+        sql = f"SELECT run_id, count(DISTINCT call_id) FROM tool_intents WHERE {OF_TREE} GROUP BY run_id"
+        return await self._fetch(
+            "tool calls", sql, (run_id,) * 3, lambda rows: {str(row[0]): int(row[1] or 0) for row in rows}
+        )
 
     async def read_request(self, run_id: str, call: int) -> Json:
         """The whole request of one model call, as it was sent, put together from its parts.

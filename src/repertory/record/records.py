@@ -186,6 +186,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True):
         prompt_estimate: Tokens that the prompt was estimated to have, by its characters.
         expected_tokens: The same, corrected by what earlier prompts were billed for.
         cost_at_most: US dollars that the call can cost; a limit on money counts it where the reply never came.
+        tokens_at_most: Tokens that it can take, for a limit on tokens.
     """
 
     run_id: str
@@ -202,6 +203,7 @@ class ModelCalled(msgspec.Struct, frozen=True, kw_only=True):
     prompt_estimate: int = 0
     expected_tokens: int = 0
     cost_at_most: float = 0.0
+    tokens_at_most: int = 0
     purpose: str = "agent"
     server: str = ""
 
@@ -216,6 +218,9 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
         raw: What the model answered where ``content`` says something else, as JSON that may be cut short; "" where it
             is the same.
         cost: US dollars by the profile's prices; 0.0 where they are unknown.
+        cost_lost: US dollars that attempts of the call can have cost which broke off before their answer was whole:
+            they are billed as a rule, and nobody says how much. A limit on money counts the most that they can cost.
+        tokens_lost: Tokens that they can have taken, for a limit on tokens.
         error: Why there is no answer; None where there is one.
         prompt_limit: Tokens that a prompt of this run may have, by what the server refused; 0 where it refused nothing.
         prompt_counted: Tokens of the refused prompt by the server's count; 0 where it did not say.
@@ -234,6 +239,8 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[Block, ...] = ()
     usage: Usage = Usage()
     cost: float = 0.0
+    cost_lost: float = 0.0
+    tokens_lost: int = 0
     stop_reason: str = ""
     error: str | None = None
     duration: float = 0.0

@@ -384,8 +384,8 @@ TABLES: Final[dict[type[Any], Table]] = {
             "model_replies",
             ModelReplied,
             "run_id call at purpose usage.input_tokens usage.output_tokens usage.cache_read_tokens "
-            "usage.cache_write_tokens usage.cache_write_1h_tokens cost plain_tokens plain_cost stop_reason error "
-            "duration content",
+            "usage.cache_write_tokens usage.cache_write_1h_tokens cost cost_lost tokens_lost plain_tokens plain_cost "
+            "stop_reason error duration content",
             usage=Usage,
         ),
         Table(

@@ -38,7 +38,11 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
         cache_read_tokens: Those of ``tokens_seen`` that were read from the prompt cache.
         cache_write_tokens: Those that were written to it, whatever their time to live.
         output_tokens: Tokens of the answers, over all iterations.
+        tokens_billed: Tokens of all model calls, the summarizer's included: prompts, cached or not, and answers.
         cost_seen: US dollars of all model calls, the summarizer's included.
+        cost_lost: US dollars that attempts of them can have cost which broke off before their answer was whole. They
+            are billed as a rule, and nobody says how much.
+        tokens_lost: Tokens that those attempts can have taken.
         cost_plain: US dollars of the plain loop, cache reads and writes priced as the provider would.
         view_tokens: The newest prompt; in a sum, those of all runs together.
         record_tokens: The prompt that a plain loop would send now; in a sum, those of all runs together.
@@ -64,7 +68,10 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     output_tokens: int = 0
+    tokens_billed: int = 0
     cost_seen: float = 0.0
+    cost_lost: float = 0.0
+    tokens_lost: int = 0
     cost_plain: float = 0.0
     view_tokens: int = 0
     record_tokens: int = 0
@@ -124,7 +131,13 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     def _with_reply(self, reply: ModelReplied) -> RunStatistics:
         usage = reply.usage
-        paid = self._with(cost_seen=reply.cost, replied_at=reply.at)
+        paid = self._with(
+            tokens_billed=usage.prompt_tokens + usage.output_tokens,
+            cost_seen=reply.cost,
+            cost_lost=reply.cost_lost,
+            tokens_lost=reply.tokens_lost,
+            replied_at=reply.at,
+        )
         if reply.purpose != "agent" or reply.error is not None:
             return paid
         more = paid._with(
@@ -156,7 +169,12 @@ _OF_LOOP: Final = "purpose = 'agent' AND error IS NULL"
 # Where the figures of a run come from: a table, which of its rows, and what each figure is over those.
 _SOURCES: Final = (
     ("model_calls", "", "count(*) AS model_calls"),
-    ("model_replies", "", "sum(cost) AS cost_seen, max(at) AS replied_at"),
+    (
+        "model_replies",
+        "",
+        f"""sum({_PROMPT} + output_tokens) AS tokens_billed, sum(cost) AS cost_seen, sum(cost_lost) AS cost_lost,
+            sum(tokens_lost) AS tokens_lost, max(at) AS replied_at""",
+    ),
     (
         "model_replies",
         _OF_LOOP,

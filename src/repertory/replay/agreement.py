@@ -22,7 +22,7 @@ from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Json, Message, RedactedThinking, Text, Thinking, tool_uses
 from repertory.llm.model import Model, ModelRequest, ModelResponse, ToolSchema
-from repertory.llm.profiles import ModelProfile, cost_at_most, cost_of
+from repertory.llm.profiles import ModelProfile, amount_at_most, cost_of
 from repertory.replay.billing import plain_requests
 from repertory.replay.playing import play
 from repertory.replay.recording import RecordedRun
@@ -168,7 +168,7 @@ def _type_of(value: Any) -> str:
 def price_at_most(samples: Sequence[Sample], profile: ModelProfile) -> float:
     """US dollars that asking can cost: nothing is cached, every answer is as long as it may be."""
     return sum(
-        times * cost_at_most(profile, prompt=estimate_tokens(request), output=_ANSWER)
+        times * amount_at_most(profile, prompt=estimate_tokens(request), output=_ANSWER).cost
         for sample in samples
         for times, request in ((1, sample.view), (2, sample.record))
     )

@@ -13,7 +13,7 @@ from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context.tokens import text_tokens
 from repertory.context.trail import bounded_trail
-from repertory.errors import ActorStopped, JournalError, MailboxFull, ModelError
+from repertory.errors import ActorStopped, JournalError, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.messages import Json, Text
 from repertory.llm.model import encode_request
 from repertory.record import Journal
@@ -221,7 +221,7 @@ class SummarizerActor:
                 except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
                     _pass_on(error)
                     failure = f"{type(error).__name__}: {error}"
-                    if isinstance(error, ModelError):
+                    if isinstance(error, ModelError | LimitExceeded):
                         break  # models try again by themselves what may pass
         return None, failure
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 
 from repertory.context.projector import BREAKPOINTS
+from repertory.errors import ModelError
 from repertory.llm.messages import Json, canonical_json
-from repertory.llm.model import Model, ModelRequest, ModelResponse, encode_request, server_of
-from repertory.llm.profiles import cost_at_most, cost_of
+from repertory.llm.model import BrokenOff, Model, ModelRequest, ModelResponse, StreamEvent, encode_request, server_of
+from repertory.llm.profiles import Amount, amount_at_most, cost_of
 from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied
 from repertory.record.requests import EntryBlocks, request_digest
@@ -36,15 +38,17 @@ class RecordedCalls:
         """Have a model answer. The request is on record before it is sent; the answer or the error, after.
 
         Raises:
+            LimitExceeded: The run's limits leave no room for it.
             ModelError: There was no answer.
             TypeError: The model is no model.
         """
-        job, begun = self._job, self._clock()
+        job = self._job
         body, recorded = self._bodies(request)
         prompt = len(canonical_json(body)) // 4
         # Negative, as the run's own calls count from 1 upwards, and drawn by lot, so that no other call has it, also
         # after a restart.
         call = -1 - int.from_bytes(os.urandom(6))
+        most = amount_at_most(model.profile, prompt=prompt, output=request.max_tokens)
         called = ModelCalled(
             run_id=job.run_id,
             call=call,
@@ -53,34 +57,44 @@ class RecordedCalls:
             position=job.upto if isinstance(job, Summarize) else job.position,
             digest=request_digest(body),
             body=recorded,
-            at=begun,
+            at=self._clock(),
             prompt_estimate=prompt,
-            cost_at_most=cost_at_most(model.profile, prompt=prompt, output=request.max_tokens),
+            cost_at_most=most.cost,
+            tokens_at_most=most.tokens,
             purpose="summary",
             server=server_of(model),
         )
-        self._journal.submit([called])
-        answered: dict[str, Any] = {}
+        async with nullcontext() if job.budget is None else job.budget.reserved(call, most, wait=False):
+            await self._journal.write([called])
+            return await self._answer(called, model, request, most)
+
+    async def _answer(self, called: ModelCalled, model: Model, request: ModelRequest, most: Amount) -> ModelResponse:
+        broken_off = 0
+
+        def hear(event: StreamEvent) -> None:
+            nonlocal broken_off
+            broken_off += isinstance(event, BrokenOff)
+
+        def replied(**fields: Any) -> ModelReplied:
+            now, lost = self._clock(), most * broken_off
+            common: dict[str, Any] = {"run_id": called.run_id, "call": called.call, "purpose": called.purpose}
+            common |= {"at": now, "duration": now - called.at, "cost_lost": lost.cost, "tokens_lost": lost.tokens}
+            return ModelReplied(**common, **fields)
+
         try:
-            response = _checked(await model.complete(request))
-            cost = cost_of(model.profile, response.usage)
-            self.cost += cost
-            answered = {
-                "content": response.content,
-                "usage": response.usage,
-                "cost": cost,
-                "stop_reason": response.stop_reason,
-            }
-            return response
+            response = _checked(await model.complete(request, on_event=hear))
         except BaseException as error:
-            answered["error"] = f"{type(error).__name__}: {error}"
+            if not isinstance(error, ModelError):
+                broken_off += 1  # it took too long, or the model itself broke: nobody knows what was billed
+            ticket = self._journal.submit([replied(error=f"{type(error).__name__}: {error}")])
+            if isinstance(error, Exception):
+                await ticket.wait()  # its reservation ends with this
             raise
-        finally:
-            now = self._clock()
-            replied = ModelReplied(
-                run_id=job.run_id, call=call, at=now, duration=now - begun, purpose="summary", **answered
-            )
-            self._journal.submit([replied])
+        cost = cost_of(model.profile, response.usage)
+        self.cost += cost
+        answered: dict[str, Any] = {name: getattr(response, name) for name in ("content", "usage", "stop_reason")}
+        await self._journal.write([replied(cost=cost, **answered)])
+        return response
 
     def _bodies(self, request: ModelRequest) -> tuple[Json, Json]:
         """A request as it is to be read back, its cache markers listed apart, and as it is kept.

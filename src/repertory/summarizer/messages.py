@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 import msgspec
 
@@ -10,6 +11,7 @@ from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.llm.model import Model, ModelRequest
+from repertory.llm.profiles import Amount
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 
@@ -19,6 +21,14 @@ EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
 RESULT_SUMMARIZED = "ResultSummarized"
 """The type of the journal's event that holds a result's summary: ``position``, ``text``, and ``key``, as in
 ``SummaryStored``."""
+
+
+class Budget(Protocol):
+    """What a run may still spend."""
+
+    def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[None]:
+        """Make a model call of the run; raises ``LimitExceeded`` where there is no room, and it is not to wait."""
+        ...
 
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +48,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
             summary by the provider. Then ``models`` is the run's own, as another one's summary would leave the thinking
             behind it invalid; it is asked once, and nobody takes its place. None for any other summary.
         iteration: The iteration that asked, for the log of model calls.
+        budget: What pays for it; None for no bound.
         reply_to: Told ``SummaryReady`` or ``SummaryFailed``; None where nobody waits.
     """
 
@@ -53,6 +64,7 @@ class Summarize(msgspec.Struct, frozen=True, kw_only=True):
     fallback: bool = True
     request: ModelRequest | None = None
     iteration: int = 0
+    budget: Budget | None = None
     reply_to: ActorRef[Any] | None = None
 
     def failed(self, reason: str, *, superseded: bool = False) -> SummaryFailed:
@@ -76,6 +88,7 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
         length: Characters that the summary should have, about; more than twice as many are refused.
         models: Who may write it, tried in this order; None for those of the run's supervisor.
         iteration: The iteration that asked, for the log of model calls.
+        budget: What pays for it; None for no bound.
         reply_to: Who is told; None where nobody waits.
     """
 
@@ -92,6 +105,7 @@ class SummarizeResult(msgspec.Struct, frozen=True, kw_only=True):
     length: int = 400
     models: tuple[Model, ...] | None = None
     iteration: int = 0
+    budget: Budget | None = None
     reply_to: ActorRef[Any] | None = None
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
 from repertory.testing.models import FunctionModel, call
 
+_TOKENS = 1_010  # of a call; the prompt has fewer than it is estimated at, so that no call takes more than reserved
 _TOGETHER = 16  # calls that are made, and cancelled, side by side
 _MOST_CHECKPOINTS = 14  # a spawn passes about ten
 _LONGEST = 0.03  # seconds; a spawn takes a few milliseconds, most of them at the disk
@@ -68,7 +69,7 @@ async def limit_storm(seed: int, count: int) -> list[str]:
     """Cut trees of runs off at random instants, resume them until they end, and compare with their limits.
 
     The model takes a dollar for each call and keeps its own books, as a provider does. A tree may hold as many runs as
-    its limit says, make as many iterations in each, and spend its bound and one call.
+    its limit says, make as many iterations in each, and take its bound of money and of tokens and one call.
 
     Args:
         seed: Decides everything that is left to chance.
@@ -92,6 +93,7 @@ class _Tree:
             runs=chance.randint(1, 9),
             depth=chance.randint(1, 3),
             cost=float(chance.randint(1, 20)) if chance.random() < 0.8 else None,
+            tokens=_TOKENS * chance.randint(1, 20) if chance.random() < 0.5 else None,
             iterations=chance.randint(2, 9),
         )
         # A dollar for a thousand tokens written, which is as many as an answer may have.
@@ -115,7 +117,7 @@ class _Tree:
             calls = [call("delegate", agent=self._chance.choice(members[0]), task=f"part {n}") for n in range(wide)]
         done = self._chance.random() < 0.05
         content = (Text("Done."),) if done else tuple(calls)
-        return ModelResponse(content=content, usage=Usage(input_tokens=100, output_tokens=1_000))
+        return ModelResponse(content=content, usage=Usage(input_tokens=_TOKENS - 1_000, output_tokens=1_000))
 
     async def failures(self) -> list[str]:
         """Cut it off some times, let it end, and look at what is on record and in the provider's books."""
@@ -137,6 +139,8 @@ class _Tree:
                 found.append(f"{len(rows)} runs, and limits.runs is {limits.runs}")
             if limits.cost is not None and self._taken > limits.cost + 1:
                 found.append(f"{self._taken} dollars spent, and limits.cost is {limits.cost:g}")
+            if limits.tokens is not None and self._taken * _TOKENS > limits.tokens + _TOKENS:
+                found.append(f"{self._taken * _TOKENS} tokens used, and limits.tokens is {limits.tokens}")
             for row in rows:
                 entries = await journal.read_entries(row.started.run_id)
                 answers = sum(entry.role == "assistant" for entry in entries)
