@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from repertory.llm.messages import Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import profile_for
 from repertory.record import Entry
+from repertory.record.records import EntryAppended, RunStarted
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 
@@ -397,3 +399,85 @@ def test_calls_that_cannot_be_made_do_not_go_on_for_ever() -> None:
     with pytest.raises(RunFailed) as failed:
         rp.run_sync(agent, "Go.", model=model)
     assert isinstance(failed.value.__cause__, LimitExceeded)
+
+
+# --- crashes ------------------------------------------------------------------------------------------------------
+
+
+async def resumed_after(
+    started: RunStarted, entries: Sequence[Entry], agent: rp.Agent[Any], model: rp.Model
+) -> tuple[Any, list[Entry]]:
+    """The result, and the record, of a run whose process died when so much of it was on record."""
+    async with rp.open_journal() as journal:
+        await journal.write([started, *(EntryAppended(run_id=started.run_id, entry=entry) for entry in entries)])
+        async with rp.open_supervisor(journal=journal, model=model) as supervisor:
+            run = await supervisor.resume(started.run_id, agent=agent)
+            with trio.fail_after(5):
+                return await run.wait_result(), await entries_of(supervisor, run)
+
+
+@pytest.mark.parametrize("profile", [None, SONNET])
+async def test_a_crash_after_any_entry_changes_nothing(profile: rp.ModelProfile | None) -> None:
+    """Wherever the record breaks off, the run comes to the same result, asks nothing twice, and stays legal."""
+
+    def answer(request: ModelRequest) -> Any:
+        legal(request)
+        turns = sum(message.role == "assistant" for message in request.messages)
+        if profile is not None:
+            return ([call("look", what="a")], '{"title": 1}', '{"title": "x"}')[turns]
+        return ([call("look", what="a"), final(title=1)], "words", [call("look", what="b"), final(title="x")])[turns]
+
+    agent = rp.Agent("a", output=Report, tools=[looker([])])
+    model = FunctionModel(answer, profile=profile)
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(agent, "Go.")
+        assert await run.wait_result() == Report("x")
+        whole, (row,) = await entries_of(supervisor, run), await supervisor.runs()
+    for cut in range(1, len(whole) + 1):
+        again = FunctionModel(answer, profile=profile)
+        result, entries = await resumed_after(row.started, whole[:cut], agent, again)
+        assert result == Report("x")
+        assert [entry.content for entry in entries] == [entry.content for entry in whole]
+        turns_left = sum(entry.role == "assistant" for entry in whole[cut:])
+        assert len(again.requests) == turns_left
+
+
+async def test_a_result_of_another_form_is_asked_for_again() -> None:
+    """A run that was resumed with another type before its end was on record is told so."""
+    async with rp.open_supervisor(model=ScriptedModel([final(title="x")])) as supervisor:
+        run = await supervisor.spawn(rp.Agent("a", output=Report), "Go.")
+        await run.wait_result()
+        whole, (row,) = await entries_of(supervisor, run), await supervisor.runs()
+    model = ScriptedModel([final(text="x")])
+    result, _ = await resumed_after(row.started, whole, rp.Agent("a", output=Claim), model)
+    assert result == Claim("x")
+    assert "the form that is asked for changed" in said_last(model.requests[0])
+    legal(model.requests[0])
+
+
+# --- in a team ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_member_takes_a_typed_task_and_gives_a_typed_result() -> None:
+    """The lead reads JSON; a task that does not fit is told to it with the field."""
+    member = rp.Agent("member", instructions="You work.", input=Topic, output=Report)
+
+    def answer(request: ModelRequest) -> Any:
+        if text_of(request.system).startswith("You work."):
+            assert '"name": "tides"' in said_last(request)
+            return final(**GOOD)
+        replies = [text_of(block) for message in request.messages for block in message.content]
+        if len(request.messages) == 1:
+            return call("delegate", agent="member", task={"name": 3})
+        if len(request.messages) == 3:
+            assert "$.name" in replies[-1]
+            return call("delegate", agent="member", task={"name": "tides"})
+        return replies[-1]
+
+    async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("lead", team=[member]), "Go.")
+        with trio.fail_after(5):
+            report = await run.wait_result()
+        assert msgspec.json.decode(report, type=Report) == REPORT
+        (child,) = run.children
+        assert await child.wait_result() == REPORT

@@ -39,6 +39,7 @@ _CONTINUE = "Your last message was cut off at the output limit. Go on exactly wh
 _GO_ON = "Your last message was paused. Go on exactly where it stopped."
 _EMPTY = "Your last message was empty. Either call a tool or give your answer."
 _COMPACTED = "Context was compacted and truncated to fit token limits."
+_OTHER_FORM = "Your result was taken before the form that is asked for changed. Give it again in the form of now."
 _MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run fails instead of looping
 
 
@@ -115,6 +116,8 @@ class Loop:
         interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
         await self._caller.run(calls, iteration)
+        if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):
+            await self._say("system", _OTHER_FORM)
 
     async def _may_go_on(self) -> bool:
         """Serve the mailbox between iterations: wait while paused, take in what the user said."""

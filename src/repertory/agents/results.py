@@ -78,18 +78,24 @@ class ResultForm:
 
     def find(self, entries: Sequence[Entry]) -> str | None:
         """The run's result as JSON, if the last turn on its record gives one and nobody has said anything since."""
-        place = next((at for at in range(len(entries) - 1, -1, -1) if entries[at].role == "assistant"), None)
-        if place is None:
-            return None
-        turn, since = entries[place], entries[place + 1 :]
-        if not tool_uses(turn.content):
-            return None if since else self._read_answer(turn)[0]
-        if any(entry.tool_call_id is None for entry in since):
-            return None
-        replies = self.reply(turn, {entry.tool_call_id or "": entry for entry in since}, anew=True)
-        return next((reply.result for reply in replies if reply.result is not None), None)
+        last = entries[-1]
+        if last.role == "assistant" and not tool_uses(last.content):
+            return self._read_answer(last)[0]
+        return next((reply.result for reply in self._taken(entries) if reply.result is not None), None)
 
-    def reply(self, turn: Entry, results: Mapping[str, Entry], *, anew: bool = False) -> list[Reply]:
+    def is_outdated(self, entries: Sequence[Entry]) -> bool:
+        """Whether the last turn gave a result that was taken, and does not fit what is asked for now."""
+        return any(reply.error is not None for reply in self._taken(entries))
+
+    def _taken(self, entries: Sequence[Entry]) -> list[Reply]:
+        """The calls of the last turn that gave a result which was not refused, answered again."""
+        place = next((at for at in range(len(entries) - 1, -1, -1) if entries[at].role == "assistant"), len(entries))
+        results = {entry.tool_call_id: entry for entry in entries[place + 1 :]}
+        if not results or None in results:  # somebody has said something since
+            return []
+        return self.reply(entries[place], results, anew=True)
+
+    def reply(self, turn: Entry, results: Mapping[str | None, Entry], *, anew: bool = False) -> list[Reply]:
         """Answer the calls of a turn that give a result, once all its other calls have theirs.
 
         Args:

@@ -230,7 +230,7 @@ class Caller:
         if self.form is None or not any(self._is_final(call.use) for call in calls):
             return
         snapshot, place = self._live.ledger.snapshot(), calls[0].position
-        results = {entry.tool_call_id or "": entry for entry in snapshot[place + 1 :]}
+        results = {entry.tool_call_id: entry for entry in snapshot[place + 1 :]}
         replies = self.form.reply(snapshot[place], results)
         if replies:
             told = [tool_result(reply.use, reply.text, iteration, wrong=reply.error is not None) for reply in replies]
