@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.context import register_compactor
-from repertory.context.compactors import COMPACTORS, compact, on_compactor_failure, said_of
+from repertory.context.compactors import COMPACTORS, close_json, compact, on_compactor_failure, said_of
 
 
 def js(value: object) -> str:
@@ -224,3 +224,74 @@ def test_any_text_is_compacted_within_its_room(text: str, length: int) -> None:
 def test_json_that_is_too_deep_is_text() -> None:
     """No compactor takes it, and nothing breaks."""
     assert compact("[" * 100_000, 40) == "[" * 20
+
+
+# --- results of many megabytes ----------------------------------------------------------------------------
+
+WORDS = "the tide comes in at noon and goes out at six. " * 40
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LOG * 1_000 + "FATAL the end", ["of its first 64,000 and last 32,000 characters:\nlog of ", "FATAL the end"]),
+        (js([{"id": n, "city": f"Town {n}"} for n in range(50_000)]), ["rows; columns id, city\nid=0, city=Town 0"]),
+        (js({"a": [1, {"b": [WORDS] * 9_000}], "z": 1}), ["of its first", "a: 2 items, first 1"]),
+        (LISTING * 9_000, [" .py", "src/app.py\nsrc/lib/util.py"]),
+        ("# Tides\n\n## North\n" + WORDS * 100, ["page: Tides", "sections: Tides; North"]),
+        (FILE + "def tide():\n    return 1\n\n" * 9_000, ["lines; begins: import os", "3: class Harbour"]),
+        (CSV * 9_000, ["table of", "id,city,price"]),
+    ],
+)
+def test_of_a_very_long_result_the_beginning_and_the_end_are_looked_at(text: str, expected: list[str]) -> None:
+    """And it is said how much that was, so that no count passes for one of the whole."""
+    said = compact(text, 500)
+    assert said.startswith("of its first ")
+    assert len(said) <= 500
+    for part in expected:
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '["' + "x" * 200_000, "{" + "not json " * 20_000, "[1" + ", 2" * 90_000 + "x"]
+)
+def test_what_only_begins_like_json_is_looked_at_as_text_or_as_far_as_it_goes(text: str) -> None:
+    """Whatever it is, something is said of it."""
+    assert 0 < len(compact(text, 500)) <= 500
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_the_beginning_of_json_is_closed_into_json(value: object) -> None:
+    """Wherever it is cut, what is left can be read, or is nothing."""
+    text = js([value])
+    for end in range(0, len(text), 1 + len(text) // 50):
+        if closed := close_json(text[:end]):
+            msgspec.json.decode(closed)
+
+
+def test_an_application_s_compactor_is_given_all_of_a_long_result() -> None:
+    """The text and its values, whatever the built-in ones look at."""
+    seen: list[tuple[int, int]] = []
+
+    class Whole:
+        name = "whole"
+
+        def matches(self, text: str, data: Any) -> bool:
+            seen.append((len(text), len(data)))
+            return False
+
+        def compact(self, text: str, data: Any, length: int) -> str:
+            raise AssertionError("it never matches")
+
+    before = dict(COMPACTORS)
+    try:
+        register_compactor(Whole())
+        compact(text := js(list(range(50_000))), 500)
+    finally:
+        COMPACTORS.clear()
+        COMPACTORS.update(before)
+    assert seen == [(len(text), 50_000)]

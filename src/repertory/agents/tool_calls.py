@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from threading import get_ident
 from typing import Any, Literal, TypeAlias
 
@@ -41,6 +42,7 @@ from repertory.record.records import (
     ToolIntended,
 )
 from repertory.tools import EarlierCall, Tool, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
+from repertory.tools.threads import compute
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 
@@ -339,8 +341,7 @@ class Caller:
 
         The content store takes the whole where the model is shown less.
         """
-        output = self._journal.redact(output)
-        shaped = self._shape(use, output)
+        output, shaped = await compute(partial(self._arrive, use, output), size=len(output.text))
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
         changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
@@ -369,7 +370,9 @@ class Caller:
         records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
         crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
         finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
-        ticket = self._live.ledger.submit(draft, also=[finished, to_record(ended), *records])
+        submit = partial(self._live.ledger.submit, draft, also=[finished, to_record(ended), *records])
+        # A change of the payload is made and adopted in one step, or another call's could come between.
+        ticket = submit() if changes else await compute(submit, size=finished.characters)
         self._live.adopt_payload(changes)
         await ticket.wait()
         for event in (ended, *conflicts):
@@ -391,6 +394,11 @@ class Caller:
             retention=self._policy.rules(use.name).retention if self._policy is not None else None,
             metadata=output.metadata,
         )
+
+    def _arrive(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
+        """A result without what is to be redacted, and what the model first sees of it; callable from any thread."""
+        output = self._journal.redact(output)
+        return output, self._shape(use, output)
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:
         """Decide what the model first sees of a result."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from repertory.context.cutting import LOOKED_AT, clip, first_chars, kind_of_text
-from repertory.context.lines import trouble_lines
+from repertory.context.lines import MOST_READ, looked_at, trouble_lines
 
 _SNIPPET = 200  # characters of a search result's snippet, and of what a schema says of a field, at most
 _FIRST_FIELDS = 5  # of each of several schemas; of a single one all, as far as there is room
 
 
 class Compactor(Protocol):
-    """Makes a few lines out of one kind of result."""
+    """Makes a few lines out of one kind of result. For a very long one it may be called from another thread."""
 
     @property
     def name(self) -> str:
@@ -39,22 +39,34 @@ class Compactor(Protocol):
         ...
 
 
+class _Said(NamedTuple):
+    """What a built-in compactor says: one line of the whole, then items, which are written only as far as they fit."""
+
+    head: str
+    items: Sequence[Any] = ()
+    write: Callable[[Any], str] = str
+
+
 class _Kind(msgspec.Struct, frozen=True):
-    """A built-in compactor: what tells its kind, and the lines that say what a result was; as many as fit are shown."""
+    """A built-in compactor: what tells its kind, and what it says of a result."""
 
     name: str
     test: Callable[[str, Any], bool]
-    lines: Callable[[str, Any, int], Iterable[str]]
+    say: Callable[[str, Any, int], _Said]
 
     def matches(self, text: str, data: Any) -> bool:
         return self.test(text, data)
 
     def compact(self, text: str, data: Any, length: int) -> str:
-        lines = list(self.lines(text, data, length))
-        for at, line in enumerate(lines):
+        said = self.say(text, data, length)
+        lines = [said.head]
+        length -= len(said.head) + 1
+        for at, item in enumerate(said.items):
+            line = said.write(item)
             length -= len(line) + 1
-            if length < 0 and at:
-                return "\n".join([*lines[:at], f"… {len(lines) - at} more"])
+            if length < 0:
+                return "\n".join([*lines, f"… {len(said.items) - at} more"])
+            lines.append(line)
         return "\n".join(lines)
 
 
@@ -80,14 +92,28 @@ def said_of(text: str, length: int, *, tool: str = "", name: str = "", asked_for
     others = () if asked_for else COMPACTORS
     own = "" if asked_for and isinstance(COMPACTORS.get(tool), _Kind) else tool
     known = [COMPACTORS[each] for each in dict.fromkeys((name, own, *others)) if each in COMPACTORS]
-    data = _json(text) if known else None
+    views: dict[bool, tuple[str, Any, str]] = {}
     for compactor in known:
         try:
-            if compactor.matches(text, data):
-                return first_chars(compactor.compact(text, data, length), length)
+            built_in = isinstance(compactor, _Kind)
+            if built_in not in views:
+                views[built_in] = _glance(text) if built_in else (text, _json(text), "")
+            seen, data, note = views[built_in]
+            if compactor.matches(seen, data):
+                return first_chars(note + compactor.compact(seen, data, length - len(note)), length)
         except Exception as error:  # noqa: BLE001 - an application's code, and its result is better said badly than lost
             _on_failure.get()(compactor.name, error)
     return None
+
+
+def _glance(text: str) -> tuple[str, Any, str]:
+    """As much of a result as takes no time to look at, the same as JSON values, and a line that says how much it is."""
+    if len(text) <= MOST_READ:
+        return text, _json(text), ""
+    closed = close_json(text[:MOST_READ]) if _may_be_json(text) else ""
+    if (data := _json(closed)) is not None:
+        return closed, data, f"of its first {len(closed):,} characters:\n"
+    return looked_at(text), None, f"of its first {MOST_READ * 2 // 3:,} and last {MOST_READ // 3:,} characters:\n"
 
 
 def beginning(text: str, length: int) -> str:
@@ -120,8 +146,34 @@ _TELLING = ("snippet", "description", "text", "content")
 _FIELDS = ("fields", "columns", "properties", "attributes")
 
 
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.S)
+
+
+def _may_be_json(text: str) -> bool:
+    return text[:LOOKED_AT].lstrip()[:1] in ("{", "[")
+
+
+def close_json(head: str) -> str:
+    """The beginning of some JSON up to the last value that is whole, with its lists and objects closed there."""
+    end, closed, open_ = 0, "", ""
+    for token in _TOKEN.finditer(head):
+        match token[0]:
+            case "[":
+                open_ = "]" + open_
+            case "{":
+                open_ = "}" + open_
+            case "]" | "}":
+                open_ = open_[1:]
+                end, closed = token.end(), open_
+            case ",":
+                end, closed = token.start(), open_
+            case _:
+                pass
+    return head[:end] + closed
+
+
 def _json(text: str) -> Any:
-    if text.lstrip()[:1] not in ("{", "["):
+    if not _may_be_json(text):
         return None
     try:
         return msgspec.json.decode(text)
@@ -156,12 +208,13 @@ def _is_search(_: str, data: Any) -> bool:
     )
 
 
-def _search(_: str, data: Any, length: int) -> Iterator[str]:
-    rows = _rows(data)
-    yield f"{len(rows)} search results"
-    for row in rows:
+def _search(_: str, data: Any, length: int) -> _Said:
+    def write(row: dict[str, Any]) -> str:
         words = clip(str(_first(row, *_TELLING)), min(_SNIPPET, length // 4))
-        yield f"- {clip(str(_first(row, 'title')), 100)} {_first(row, 'url', 'link', 'href')} {words}"
+        return f"- {clip(str(_first(row, 'title')), 100)} {_first(row, 'url', 'link', 'href')} {words}"
+
+    rows = _rows(data)
+    return _Said(f"{len(rows)} search results", rows, write)
 
 
 def _fields_of(entity: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -183,8 +236,9 @@ def _is_schema(_: str, data: Any) -> bool:
     return bool(entities) and all(_fields_of(entity) for entity in entities)
 
 
-def _schema(_: str, data: Any, length: int) -> Iterator[str]:
+def _schema(_: str, data: Any, __: int) -> _Said:
     entities = _entities(data)
+    lines: list[str] = []
     for entity in entities:
         fields = _fields_of(entity)
         told = [f"{_scalar(_first(entity, 'name', 'title', 'table') or 'entity', 80)}: {len(fields)} fields"]
@@ -193,41 +247,48 @@ def _schema(_: str, data: Any, length: int) -> Iterator[str]:
         related = _first(entity, "relations", "relationships", "foreign_keys")
         if isinstance(related, list | dict):
             told.append("relations " + ", ".join(_scalar(each, 60) for each in list(related)[:_FIRST_FIELDS]))
-        yield "; ".join(told)
+        lines.append("; ".join(told))
         for name, said in fields if len(entities) == 1 else fields[:_FIRST_FIELDS]:
             kind, about = _first(said, "type", "data_type", "dataType"), _first(said, "description", "comment")
             what = f"- {clip(name, 80)} {_scalar(kind, 40) if kind else ''}".rstrip()
-            yield f"{what}: {_scalar(about, _SNIPPET)}" if about else what
+            lines.append(f"{what}: {_scalar(about, _SNIPPET)}" if about else what)
+    return _Said(lines[0], lines[1:])
 
 
 def _is_rows(text: str, data: Any) -> bool:
     return bool(_rows(data)) or (data is None and kind_of_text(text) == "table")
 
 
-def _table(text: str, data: Any, _: int) -> Iterator[str]:
+def _table(text: str, data: Any, _: int) -> _Said:
     if rows := _rows(data):
-        yield f"{len(rows)} rows; columns {', '.join(dict.fromkeys(name for row in rows[:50] for name in row))}"
-        for row in rows:
-            yield ", ".join(f"{name}={_scalar(value, 40)}" for name, value in row.items())
-        return
-    lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]
-    yield f"table of {max(0, len(lines) - 1)} rows"
-    yield from (clip(line, 160) for line in lines)
+        columns = ", ".join(dict.fromkeys(name for row in rows[:50] for name in row))
+        return _Said(f"{len(rows)} rows; columns {columns}", rows, _row)
+    lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]  # a rule is no row
+    return _Said(f"table of {max(0, len(lines) - 1)} rows", lines, lambda line: clip(line, 160))
 
 
-def _skeleton(_: str, data: Any, __: int) -> Iterator[str]:
-    def lines(value: Any, path: str, depth: int) -> Iterator[str]:
+def _row(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={_scalar(value, 40)}" for name, value in row.items())
+
+
+def _skeleton(_: str, data: Any, __: int) -> _Said:
+    def walk(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) and value and depth < 3:
             inside: dict[str, Any] = value
             for name, inner in inside.items():
-                yield from lines(inner, f"{path}.{name}" if path else str(name), depth + 1)
-        elif isinstance(value, list):
-            items: list[Any] = value
-            yield f"{path or 'list'}: {len(items)} items, first {_scalar(items[0], 80) if items else '–'}"
+                yield from walk(inner, f"{path}.{name}" if path else str(name), depth + 1)
         else:
-            yield f"{path}: {_scalar(value, 80)}"
+            yield path, value
 
-    return lines(data, "", 0)
+    def write(leaf: tuple[str, Any]) -> str:
+        path, value = leaf
+        if isinstance(value, list):
+            items: list[Any] = value
+            return f"{path or 'list'}: {len(items)} items, first {_scalar(items[0], 80) if items else '–'}"
+        return f"{path}: {_scalar(value, 80)}"
+
+    first, *leaves = walk(data, "", 0)
+    return _Said(write(first), leaves, write)
 
 
 # --- text: listings, logs, pages, files -----------------------------------------------------------------------
@@ -238,6 +299,7 @@ _HEADING = re.compile(r"<h[1-3][^>]*>([^<]*)</h[1-3]>|^#{1,3}[ \t]+([^\n]+)", re
 _MARKUP = re.compile(r"(?s)<(?:script|style)\b.*?</(?:script|style)>|<[^>]+>")
 _LINK = re.compile(r"https?://[^\s\"'<>)\]]+")
 _PATH_LINE = re.compile(r"^[\s│├└─|`*+-]*(?:[-dl][rwx-]{9}\S*\s.*\s)?([\w@.~ -]*/?[\w@.~/-]*[\w@.~/-])/?\s*$")
+_ENDING = re.compile(r"\.([^./\s]++)[ \t\r]*+$", re.M)
 _PATH_MARK = re.compile(r"[./]\w|^[-dl]r")
 _DEFINITION = re.compile(
     r"^\s*(?:(\d+)\s*[\t|:→]\s?)?\s*((?:export |pub |async |static |public |private |default )*"
@@ -249,24 +311,31 @@ def _is_listing(text: str, data: Any) -> bool:
     if data is not None:
         paths: list[Any] = data if isinstance(data, list) else []
         return bool(paths) and all(isinstance(path, str) and len(path) < 200 for path in paths)
-    lines = [line for line in text.split("\n")[:60] if line.strip()]
-    found = [line for line in lines if len(line) < 200 and _PATH_LINE.match(line) and _PATH_MARK.search(line)]
-    return len(lines) >= 3 and 10 * len(found) >= 7 * len(lines)
+    lines = [line for line in text.split("\n", 60)[:60] if line.strip()]
+    others = 0
+    for line in lines:
+        if not (len(line) < 200 and _PATH_MARK.search(line) and _PATH_LINE.match(line)):
+            others += 1
+            if 10 * others > 3 * len(lines):
+                return False
+    return len(lines) >= 3
 
 
-def _listing(text: str, data: Any, _: int) -> Iterator[str]:
-    every: list[str] = data if isinstance(data, list) else [line.strip() for line in text.split("\n") if line.strip()]
-    kinds = Counter(path.rpartition(".")[2] for path in every if "." in path.rpartition("/")[2])
-    counted = ", ".join(f"{count} .{kind}" for kind, count in kinds.most_common(4))
-    yield f"{len(every)} entries{': ' * bool(counted)}{counted}"
-    yield from (clip(path, 120) for path in every)
+def _listing(text: str, data: Any, _: int) -> _Said:
+    every: list[str] = data if isinstance(data, list) else list(filter(str.strip, text.split("\n")))
+    listed = text if data is None else "\n".join(every)
+    kinds = Counter(_ENDING.findall(listed, 0, 4 * LOOKED_AT))
+    whole = len(listed) <= 4 * LOOKED_AT
+    counted = ", ".join(f"{count} .{kind}" if whole else f".{kind}" for kind, count in kinds.most_common(4))
+    return _Said(f"{len(every)} entries{': ' * bool(counted)}{counted}", every, lambda path: clip(path, 120))
 
 
-def _log(text: str, _: Any, length: int) -> Iterator[str]:
-    lines = [line for line in text.split("\n") if line.strip()]
-    yield f"log of {len(lines)} lines"
+def _log(text: str, _: Any, length: int) -> _Said:
+    text = text.strip("\n")
+    first, last = text.partition("\n")[0], text.rpartition("\n")[2]
     trouble = trouble_lines(text, most=4, width=max(80, length // 4))
-    yield from dict.fromkeys([clip(lines[0], 120), *trouble, clip(lines[-1], 120)])
+    lines = list(dict.fromkeys([clip(first, 120), *trouble, clip(last, 120)]))
+    return _Said(f"log of {text.count(chr(10)) + 1} lines", lines)
 
 
 def _is_page(text: str, data: Any) -> bool:
@@ -274,30 +343,35 @@ def _is_page(text: str, data: Any) -> bool:
     return data is None and (headings >= 2 or bool(_TAG.search(text[:LOOKED_AT])))
 
 
-def _page(text: str, _: Any, length: int) -> Iterator[str]:
-    titled = _TITLE.search(text)
+def _page(text: str, _: Any, length: int) -> _Said:
+    titled = _TITLE.search(text, 0, 4 * LOOKED_AT)
     title = next((group for group in titled.groups() if group), "") if titled else ""
     most = max(80, length // 2)
-    yield clip(f"page: {title}" if title else "page", min(106, most))
-    yield clip(_MARKUP.sub(" ", text[: 40 * length]), max(80, length // 3))
-    headings = [next(group for group in match if group) for match in _HEADING.findall(text) if any(match)]
+    lines = [clip(_MARKUP.sub(" ", text[: 40 * length]), max(80, length // 3))]
+    headings: dict[str, None] = {}
+    for match in _HEADING.finditer(text):
+        if heading := next((group for group in match.groups() if group), ""):
+            headings[clip(_MARKUP.sub(" ", heading), 60)] = None
+            if sum(map(len, headings)) > most:
+                break
     if headings:
-        yield clip("sections: " + "; ".join(dict.fromkeys(clip(_MARKUP.sub(" ", h), 60) for h in headings)), most)
+        lines.append(clip(f"sections: {'; '.join(headings)}", most))
     if links := list(dict.fromkeys(_LINK.findall(text))):
-        yield clip(f"{len(links)} links: " + " ".join(links[:3]), most)
+        lines.append(clip(f"{len(links)} links: " + " ".join(links[:3]), most))
+    return _Said(clip(f"page: {title}" if title else "page", min(106, most)), lines)
 
 
-def _file(text: str, _: Any, length: int) -> Iterator[str]:
+def _file(text: str, _: Any, length: int) -> _Said:
     lines = text.split("\n")
     first = next((clip(line, 100) for line in lines if line.strip()), "")
-    yield f"{len(lines)} lines; begins: {first}"
+    told: list[str] = []
     for number, line in enumerate(lines, 1):
         if match := _DEFINITION.match(line):
-            told = f"{match[1] or number}: {clip(match[2], 80)}"
-            yield told
-            length -= len(told)
+            told.append(f"{match[1] or number}: {clip(match[2], 80)}")
+            length -= len(told[-1])
             if length < 0:
-                return  # the rest of a long file need not be looked at
+                break  # the rest of a long file need not be looked at
+    return _Said(f"{len(lines)} lines; begins: {first}", told)
 
 
 def _is_text(kind: str) -> Callable[[str, Any], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -34,7 +35,11 @@ _JOINERS = "\u200d\ufe0e\ufe0f"
 
 def kind_of_text(text: str) -> TextKind:
     """Guess what a text is from its beginning."""
-    sample = text[:LOOKED_AT]
+    return _kind_of(text[:LOOKED_AT])
+
+
+@lru_cache(maxsize=64)  # of one result it is asked some eight times
+def _kind_of(sample: str) -> TextKind:
     if _JSON.match(sample):
         return "json"
     lines = [line for line in sample.split("\n") if line.strip()][:40]
@@ -108,7 +113,8 @@ def cut(text: str, limit: int) -> Cut | None:
     end = _end_before(text, limit - room, kind)
     start = _start_after(text, len(text) - room, kind) if room else len(text)
     first, lines = text.count("\n", 0, end) + 1, text.count("\n") + 1
-    last = max(first, text.count("\n", 0, start) + (not text.endswith("\n", 0, start)))
+    before = lines - 1 - text.count("\n", start)  # most of a long text is before it, and counting takes time
+    last = max(first, before + (not text.endswith("\n", 0, start)))
     where = f", lines {first}–{last} of {lines}" if lines > 1 else ""
     return Cut(text[:end], text[start:], start - end, f"[… {start - end:,} characters left out{where} …]")
 

@@ -76,9 +76,9 @@ def shape_result(
     short = None if rules.pin or not limits else cut(text, min(limits))
     cited = bool(rules.cite_over) and len(text) > rules.cite_over
     how, about = _how_to_get(content_id, rules), _facts(url, facts or {})
-    size, lines = f"{len(text):,} characters", text.count("\n") + 1
+    size = f"{len(text):,} characters"
     if cited and rules.cite_on_arrival and not rules.pin:
-        excerpt = first_chars(text, rules.excerpt_chars)
+        excerpt, lines = first_chars(text, rules.excerpt_chars), text.count("\n") + 1
         head = " | ".join(part for part in (f"citation {content_id}", tool, f"{size}, {lines:,} lines", about) if part)
         shown = f"[{head}]\n{excerpt}"
         spans: tuple[tuple[int, int], ...] = ((len(shown) - len(excerpt), len(shown)),)

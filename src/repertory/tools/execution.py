@@ -9,6 +9,7 @@ import math
 import traceback
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -22,7 +23,7 @@ from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
 from repertory.tools.repeats import arguments_digest
-from repertory.tools.threads import run_in_thread, turn_to_compute
+from repertory.tools.threads import compute, run_in_thread, turn_to_compute
 
 logger = logging.getLogger("repertory.tools")
 
@@ -101,7 +102,9 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
     except Exception as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
         output = _explain(tool, error, timed_out=scope.cancel_called)
     else:
-        return _present(tool, value, context) if finished else _out_of_time(tool, None)
+        if not finished:
+            return _out_of_time(tool, None)
+        return await compute(partial(_present, tool, value, context), size=_size_of(value))
     # A crash during cancellation hides the cancellation on asyncio; it must win, as it does on trio.
     await anyio.lowlevel.checkpoint_if_cancelled()
     return output
@@ -113,6 +116,12 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
         return await function(**values)
     value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
     return await value if inspect.isawaitable(value) else value  # a plain wrapper around an async function
+
+
+def _size_of(value: object) -> int:
+    """Characters of what a tool returned, where that is to be had without work; else 0."""
+    content = value.content if isinstance(value, ToolOutput) else value
+    return len(content) if isinstance(content, str | bytes | bytearray) else 0
 
 
 def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:

@@ -99,9 +99,20 @@ def clean_text(text: str) -> tuple[str, int]:
     Returns:
         The text, and how many characters of it were replaced.
     """
-    if text.isascii() and "\0" not in text:
+    if "\0" not in text and (text.isascii() or _can_be_written(text)):
         return text, 0
     return _UNSAFE.subn("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _can_be_written(text: str) -> bool:
+    # The pattern takes five times as long, which a text of many megabytes would feel; most need only the first try.
+    for encoding in ("latin-1", "utf-8"):
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            continue
+        return True
+    return False
 
 
 def cut_middle(text: str, limit: int, *, name: str) -> str:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ MAX_THREADS = 64  # a tool left behind holds its place until it really ends, so 
 # How many compute at once. Python runs one thread at a time, and the event loop's takes its turn with those that
 # compute: each one more makes every answer of the loop some 5 ms later (sys.getswitchinterval()), and none faster.
 MOST_COMPUTING = (os.cpu_count() or 1) + 1
+
+MAX_ON_LOOP = 1_000_000  # characters
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.threads")
 _computing: RunVar[anyio.CapacityLimiter] = RunVar("repertory.tools.computing")
@@ -48,6 +51,20 @@ def current_time() -> float:
 def turn_to_compute() -> anyio.CapacityLimiter:
     """A turn for what computes rather than waits, to be held by ``async with``; there are ``MOST_COMPUTING``."""
     return _limiter(_computing, MOST_COMPUTING)
+
+
+async def compute(function: Callable[[], T], *, size: int) -> T:
+    """Do what follows a tool's work: in a thread where it is about ``size`` characters, more than a million of them.
+
+    To look through a million takes a millisecond or two, as long as the event loop may be held up. The wait cannot be
+    cancelled, so that what a tool has done is recorded in any case; the function must come to an end by itself.
+    """
+    if size <= MAX_ON_LOOP:
+        return function()
+    results: list[T] = []
+    with anyio.CancelScope(shield=True):
+        results.append(await anyio.to_thread.run_sync(function))
+    return results[0]
 
 
 def _limiter(variable: RunVar[anyio.CapacityLimiter], places: int) -> anyio.CapacityLimiter:
