@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from context_histories import Story, profile
+from context_histories import Story, planned, profile
 
 from repertory.context import ContextPolicy, Planner
 from repertory.errors import ContextOverflow
@@ -60,3 +60,20 @@ def test_the_error_says_which_part_is_too_large(large: str, part: int) -> None:
     assert sum(parts) == pytest.approx(total, abs=4)
     assert parts[part] > 4_800
     assert sum(number > 1_000 for number in parts) == 1
+
+
+def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
+    """Results that were not written to the cache are not written after all because the view is long."""
+    story = Story()
+    for number in range(40):
+        words = f"berth_{number} " + "plain words of no use " * 20
+        story.turn("\n".join([words] * 12), text=f"Step {number}. " + "What I think of it. " * 30)
+    policy = ContextPolicy(comfort_tokens=12_000)
+    shown_once, kinds = set[int](), set[str]()
+    for snapshot, outcome in planned(story, policy, profile(window=1_000_000), head_tokens=2_000):
+        verbatim = {at for at in shown_once if outcome.plan.representation(snapshot[at]) == "verbatim"}
+        assert not verbatim, f"at entry {len(snapshot)}"
+        kinds |= {decision.kind for decision in outcome.decisions if shown_once}
+        held = outcome.plan.held if outcome.decisions else 0
+        shown_once = {entry.position for entry in snapshot[held:] if entry.tool_call_id} if held else set[int]()
+    assert kinds >= {"once", "comfort"}

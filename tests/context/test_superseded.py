@@ -10,8 +10,8 @@ from context_histories import Story, planned, profile
 from repertory.context import ContextPolicy, Plan, Planner
 from repertory.context.plan import CoverRange, StubResult
 
-OLD = "lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
-NEW = "lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150
+OLD = "def turn():\n    lib/crane.py turns left\n" + "the load hangs in the wind\n" * 150
+NEW = "def turn():\n    lib/crane.py turns right\n" + "the load hangs in the wind\n" * 150
 
 
 def read_twice(**second: Any) -> Story:
@@ -45,17 +45,34 @@ def test_an_older_read_goes_when_room_is_needed() -> None:
     assert [*plan.shown] == [2]
     stub = plan.shown[2]
     assert isinstance(stub, StubResult)
-    assert stub.text == "[superseded: read, iteration 1; called again with the same arguments in iteration 3]"
+    assert stub.text == "[superseded: read, iteration 1; called again for this or more in iteration 3]"
 
 
 @pytest.mark.parametrize(
     "second",
-    [{"arguments": {"path": "a", "line": 2}}, {"tool": "stat"}, {"errors": [0]}],
-    ids=["other arguments", "another tool", "it failed"],
+    [
+        {"arguments": {"path": "a", "line": 2}},
+        {"arguments": {"path": "b", "line": 1}},
+        {"tool": "stat"},
+        {"errors": [0]},
+    ],
+    ids=["another range", "another path", "another tool", "it failed"],
 )
 def test_what_is_not_the_same_supersedes_nothing(second: dict[str, Any]) -> None:
     """Negative control: only a newer answer to the same call makes an older one go."""
     assert not last_plan(read_twice(**second), short_of_room(read_twice())).shown
+
+
+@pytest.mark.parametrize("wider", [{"lines": [1, 400]}, {"limit": 400}, {}], ids=["a pair", "a number", "all of it"])
+def test_a_wider_range_of_the_same_read_makes_the_older_one_go(wider: dict[str, Any]) -> None:
+    """All that it gave stands in the newer one, whatever the tool says above and below its lines."""
+    part = "".join(f"{number}\tcrane_{number} turns left\n" for number in range(100, 330))
+    whole = "".join(f"{number}\tcrane_{number} turns left\n" for number in range(1, 400))
+    story = Story()
+    story.turn(f"a (lines 100-329)\n{part}100 more", arguments={"path": "a", "lines": [100, 329]})
+    story.turn("something else\n" * 60)
+    story.turn(f"a (lines 1-399)\n{whole}", arguments={"path": "a", **wider})
+    assert [*last_plan(story, short_of_room(story)).shown] == [2]
 
 
 def test_a_pointer_to_the_first_result_does_not_supersede_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 
 import msgspec
 
@@ -34,6 +35,7 @@ _LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that sav
 _FEW = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps (C9)
 _HEADROOM = 0.8  # of a limit, so that the next prompts fit too
+_SHORTEST = 2  # the level of a trail that says how often each tool was called
 
 
 class Editor:
@@ -43,6 +45,12 @@ class Editor:
         self.trail = trail
 
     # --- stretches ----------------------------------------------------------------------------------------
+
+    def foldable(self, live: Live, upto: int) -> tuple[int, int]:
+        """Tokens that a fold would take out of view, and those of the trail that takes their place."""
+        if upto <= live.plan.start or not live.policy.summaries:
+            return 0, 0
+        return live.before(upto) - live.covered - live.spoken_tokens(upto), self.trail.chars(upto) // 4 + 60
 
     def fold(self, live: Live, snapshot: Sequence[Entry], upto: int, *, users: bool = True) -> list[CoverRange]:
         """Let the trail stand for everything uncovered up to a position.
@@ -95,15 +103,9 @@ class Editor:
         First a line for each call is left, then how often each tool was called; stretches of the last kind become one.
         What was said stays.
         """
-        covers = [cover for cover in live.plan.covers if cover.strategy == TRAIL]
-        total = sum(cover.tokens for cover in covers)
-        older, seen = list[CoverRange](), 0
-        for cover in covers:
-            seen += cover.tokens
-            if seen <= total * 3 // 4:
-                older.append(cover)
-        edits: list[CoverRange] = []
-        for level in (1, 2):
+        total = sum(cover.tokens for cover in live.plan.covers if cover.strategy == TRAIL)
+        older, edits = self._older(live), list[CoverRange]()
+        for level in (1, _SHORTEST):
             groups = [[cover] for cover in older if cover.level < level] if level == 1 else _groups(older)
             edits, left = [], total
             for group in groups:
@@ -116,6 +118,14 @@ class Editor:
             if left <= most:
                 break
         return edits
+
+    @staticmethod
+    def _older(live: Live) -> list[CoverRange]:
+        """The older three quarters of the trail."""
+        covers = [cover for cover in live.plan.covers if cover.strategy == TRAIL]
+        sizes = accumulate(cover.tokens for cover in covers)
+        most = sum(cover.tokens for cover in covers) * 3 // 4
+        return [cover for cover, so_far in zip(covers, sizes, strict=True) if so_far <= most]
 
     def _condensed(self, live: Live, snapshot: Sequence[Entry], group: Sequence[CoverRange], level: int) -> CoverRange:
         first, last = group[0].first, group[-1].last
@@ -224,19 +234,18 @@ class Editor:
             # No summary has come for two intervals: the program's own stands in, so that the window stays one.
             edits += self.fold(live, snapshot, edge)
             start = edge
-        edits += self.expire(live, snapshot, iteration, start)
-        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
-        edits += (edit for edit in self.supersede(live, snapshot, start) if edit.position not in taken)
-        taken.update(edit.position for edit in edits if isinstance(edit, StubResult))
+        edits = joined(edits, self.expire(live, snapshot, iteration, start))
+        edits = joined(edits, self.supersede(live, snapshot, start))
+        viewed: list[StubResult] = []
         recent = {entry.position for entry in live.results[-policy.keep_recent :]} if policy.keep_recent else set[int]()
         for entry in live.results if policy.stubs else ():
             rules = live.rules(entry.tool)
             old = iteration - entry.iteration > policy.window * rules.importance or entry.position not in recent
-            if old and start <= entry.position < live.last_turn and entry.position not in taken:
+            if old and start <= entry.position < live.last_turn:
                 asked = words_asked_for(entry, rules, live.gist(entry))
                 text = stub_of(entry, rules, "shortened", asked) if asked else viewed_stub(entry, rules)
-                edits.extend(worthwhile([_stubbed(entry, text, "shortened")]))
-        return edits
+                viewed.append(_stubbed(entry, text, "shortened"))
+        return joined(edits, worthwhile(viewed))
 
     # --- making it fit ------------------------------------------------------------------------------------
 
@@ -251,6 +260,7 @@ class Editor:
         bound: str,
         edge: int,
         summary: SummaryStored | None = None,
+        due: Sequence[Edit] = (),
         gently: bool = False,
     ) -> list[Edit]:
         """Find the gentlest edits after which the prompt fits, with headroom where that can be had.
@@ -264,16 +274,21 @@ class Editor:
             bound: What sets that limit, for the error.
             edge: Where the window begins.
             summary: What may take the place of the oldest trail before that is made shorter; None for nothing.
+            due: Edits of single results that are made in any case.
             gently: Whether the window and what users said stay in any case: nothing is raised, and edits that would not
                 clear a fifth of the limit are not made.
 
         Raises:
             ContextOverflow: Even at its smallest it does not fit.
         """
+        least_cleared = limit * (1 - _HEADROOM)
+        if gently and calibration.factor * self._most_cleared(live, limit, edge, summary, due) < least_cleared:
+            return []
         # What is written of the trail here may not be used: it must not stand in the way of what is written later.
         behind = partial(Editor(self.trail.ahead(snapshot))._behind, live, snapshot)
         recent, few = self._before_newest(live, live.policy.keep_recent), self._before_newest(live, _FEW)
         steps: list[Callable[[], list[Edit]]] = [
+            list,
             lambda: list(self.supersede(live, snapshot, live.plan.start)),
             lambda: behind(edge),
             lambda: [self.swap(live, snapshot, summary), *behind(edge)] if summary is not None else [],
@@ -285,14 +300,18 @@ class Editor:
             steps += [
                 lambda: behind(recent, condense_to=limit // 4),
                 lambda: behind(few, condense_to=limit // 4),
-                lambda: behind(live.last_turn, condense_to=limit // 8),
-                lambda: behind(live.last_turn, condense_to=limit // 16, users=False),
-                lambda: [*behind(live.last_turn, condense_to=limit // 16, users=False), *_cut_newest(live)],
+                lambda: behind(live.last_turn, condense_to=limit // 8, bounded=True),
+                lambda: behind(live.last_turn, condense_to=limit // 16, bounded=True, users=False),
+                lambda: [
+                    *behind(live.last_turn, condense_to=limit // 16, bounded=True, users=False),
+                    *_cut_newest(live),
+                ],
             ]
         fitting: list[Edit] | None = None
-        smallest, least, best = calibration.real_tokens(head + live.tokens), live, list[Edit]()
+        whole = calibration.real_tokens(head + live.tokens)
+        smallest, least, best = whole, live, list[Edit]()
         for step in steps:
-            edits = step()
+            edits = joined(step(), due)
             if not edits:
                 continue
             after = _after(live, snapshot, edits)
@@ -305,14 +324,33 @@ class Editor:
                 fitting = edits
         if gently:
             # Each edit rewrites the prompt, so only one that gives room for a while is worth it.
-            cleared = calibration.real_tokens(head + live.tokens) - smallest
-            return best if cleared >= limit * (1 - _HEADROOM) else []
+            return best if whole - smallest >= least_cleared else []
         if fitting is None:
             raise ContextOverflow(
                 f"the prompt has {smallest:,} tokens at its smallest, {limit:,} may be sent{bound and f' ({bound})'}; "
                 f"it has {_parts(least, head, smallest)}; make the largest of these smaller, or raise the limit"
             )
         return fitting
+
+    def _most_cleared(
+        self, live: Live, limit: int, edge: int, summary: SummaryStored | None, due: Sequence[Edit]
+    ) -> float:
+        """Tokens that gentle edits might clear, at most. Nothing is written for it, so it may be asked every time."""
+        old, _ = self.foldable(live, edge)
+        most = max(0, old - self.trail.chars(edge) // 4)
+        # What was expanded under a cover goes with the next one.
+        most += sum(shown.tokens for at, shown in live.plan.shown.items() if at < live.plan.start)
+        trail = sum(cover.tokens for cover in live.plan.covers)
+        if trail > limit // 4:
+            most += sum(cover.tokens for cover in self._older(live) if cover.level < _SHORTEST)
+        if summary is not None:
+            most += live.view_tokens(summary.first, summary.last + 1)
+        foldable = edge if live.policy.summaries else 0
+        stubs = [entry for entry in live.results if foldable <= entry.position < live.last_turn]
+        for entry in stubs if live.policy.stubs else ():
+            large = entry.position < edge or entry.tokens > limit // 10 or entry.position in live.superseded
+            most += entry.tokens if large else 0
+        return most + sum(edit.was_tokens for edit in due if isinstance(edit, StubResult | RemoveResult))
 
     @staticmethod
     def _before_newest(live: Live, keep: int) -> int:
@@ -328,9 +366,13 @@ class Editor:
         *,
         condense_to: int | None = None,
         over: int | None = None,
+        bounded: bool = False,
         users: bool = True,
     ) -> list[Edit]:
-        """Fold everything in front of an edge; shorten the trail, and seen results of more than so many tokens, too."""
+        """Fold everything in front of an edge; shorten the trail, and seen results of more than so many tokens, too.
+
+        ``bounded`` shortens the new trail likewise, where nothing else is left that could be shorter.
+        """
         edits: list[Edit] = []
         if condense_to is not None:
             edits += self.condense(live, snapshot, condense_to)
@@ -339,7 +381,7 @@ class Editor:
             upto = max(upto, live.cut_before(edge))
             self.trail.write(snapshot, upto)
             folds = self.fold(live, snapshot, upto, users=users)
-            if condense_to is not None and edge >= live.last_turn:  # nothing else is left that could be shorter
+            if condense_to is not None and bounded:
                 most = max(_LEAST_SAVED, condense_to // max(1, len(folds)))
                 folds = [_bounded(fold, live, snapshot, most) for fold in folds]
             edits += folds
@@ -390,6 +432,15 @@ def _groups(covers: Sequence[CoverRange]) -> list[list[CoverRange]]:
 def drop_thinking(live: Live) -> DropThinking:
     """Show no reasoning of what there is so far: an edit of the past leaves it bound to another history."""
     return DropThinking(position=live.position)
+
+
+def joined(edits: Iterable[Edit], more: Iterable[Edit]) -> list[Edit]:
+    """Edits, and those of single results among others that they leave possible: neither covered nor edited by them."""
+    first = list(edits)
+    taken = {edit.position for edit in first if isinstance(edit, StubResult | RemoveResult)}
+    start = max((edit.last + 1 for edit in first if isinstance(edit, CoverRange)), default=0)
+    left = (edit for edit in more if isinstance(edit, StubResult | RemoveResult))
+    return first + [edit for edit in left if edit.position >= start and edit.position not in taken]
 
 
 def worthwhile(edits: Iterable[StubResult]) -> list[StubResult]:

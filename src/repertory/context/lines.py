@@ -13,15 +13,16 @@ import string
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
-from repertory.context.cutting import clip, safe_cut
+from repertory.context.cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
 MOST_READ = 96_000
 """Characters of one text that are looked at, two thirds of them from its beginning: choosing takes time."""
 
 _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is taken apart
 _PIECE = 240  # characters, about: what such a line is taken apart into
-_GUTTER = re.compile(r"^[ \t]*\d+[ \t]*[→|:\t]")
+_GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]")
 # A path part is at most 255 characters long, as file systems have it, and none begins inside a row of dots or dashes:
 # without both, 3,000 dots in a row take seconds.
 _NAME = re.compile(
@@ -131,6 +132,15 @@ def source_lines(text: str) -> list[str]:
             if key:
                 lines.setdefault(key, line)
     return list(lines.values())
+
+
+def looks_like_file(text: str) -> bool:
+    """Whether a text was read from a file that somebody may want to change: its lines are numbered, or it is code."""
+    lines = text[:LOOKED_AT].split("\n")[:-1]
+    numbers = [int(found[1]) for line in lines if (found := _GUTTER.match(line))]
+    if 2 * len(numbers) > len(lines) and all(after == before + 1 for before, after in pairwise(numbers)):
+        return True  # matches of a search are numbered too, but not one after the other
+    return kind_of_text("\n".join(_GUTTER.sub("", line) for line in lines)) == "code"
 
 
 def _pieces(line: str) -> Iterable[str]:

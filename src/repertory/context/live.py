@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from repertory.context.plan import ExpandEntry, Plan, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.tokens import shown_tokens
 from repertory.context.trail import is_talk
-from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json
+from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json, text_of
 from repertory.record.entries import Entry
 
 
@@ -22,7 +23,8 @@ class Live:
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
         stubs: Results of which a stub is shown.
         cuts: Positions at which a summary may end, not included: no call is open there.
-        superseded: Of results whose call was made again since, with the same arguments: the position of the newer one.
+        superseded: Of results whose call was made again since, for the same or a wider range: the position of the newer
+            one.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
         gists: What a model wrote of single results, by position.
@@ -57,10 +59,11 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
-        self.superseded: dict[int, int] = {}
-        self._calls: dict[str, int] = {}  # hashes of what was called, by the call's id
+        self.superseded: dict[int, int] = {} if like is None else {**like.superseded}
+        self._compared = plan.start if like is None else like.position  # results below are in ``superseded``
+        self._calls: dict[str, _Call] = {}  # by their ids
         self._known_calls = like._calls if like is not None else {}
-        self._newest: dict[int, int] = {}  # position of the newest result, by what was called
+        self._reads: dict[int, list[Entry]] = {}  # the newest results of calls that are alike
         self.gists: Mapping[int, str] = like.gists if like is not None else {}
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
@@ -76,13 +79,13 @@ class Live:
             for block in entry.content:
                 if isinstance(block, ToolUse):
                     self._open.add(block.id)
-                    self._calls[block.id] = self._known_calls.get(block.id) or _hash_of(block)
+                    self._calls[block.id] = self._known_calls.get(block.id) or _call_of(block)
                 elif isinstance(block, ToolResult):
                     self._open.discard(block.tool_use_id)
                 elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
                     self.thinking = True
             if entry.tool_call_id is not None:
-                self._note_repeat(entry)
+                self._note_read(entry)
                 if self._compactable(entry):
                     self.results.append(entry)
                 elif isinstance(self.plan.shown.get(entry.position), StubResult):
@@ -94,15 +97,17 @@ class Live:
             self._before.append(self.tokens)
         self.position = len(snapshot)
 
-    def _note_repeat(self, entry: Entry) -> None:
-        """Note which result a new one supersedes: not one that failed, or that only points at the first."""
+    def _note_read(self, entry: Entry) -> None:
+        """Note which results a new one supersedes: not one that failed, or that only points at the first."""
         call = self._calls.get(entry.tool_call_id or "")
         failed = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
         if call is None or failed or entry.deduplicated_from:
             return
-        if call in self._newest:
-            self.superseded[self._newest[call]] = entry.position
-        self._newest[call] = entry.position
+        reads = self._reads.setdefault(call.kind, [])
+        for older in reads if entry.position >= self._compared else ():
+            if self._calls[older.tool_call_id or ""].exact == call.exact or _holds(entry, older):
+                self.superseded[older.position] = entry.position
+        reads[:] = [*(older for older in reads if older.position not in self.superseded), entry]
 
     def _compactable(self, entry: Entry) -> bool:
         if self.is_pinned(entry):
@@ -156,11 +161,11 @@ class Live:
         return self.cuts[index] if index < len(self.cuts) else self.cut_before(self.last_turn)
 
     def past_talk(self, position: int) -> int:
-        """The first position from there on that does not stay word for word."""
-        at = bisect_left(self.spoken, position)
-        while at < len(self.spoken) and self.spoken[at] == position and position + 1 < self.position:
-            at, position = at + 1, position + 1
-        return position
+        """Where a summary may end from there on, so that what stays word for word right behind it goes along."""
+        at, end = bisect_left(self.spoken, position), position
+        while at < len(self.spoken) and self.spoken[at] == end and end + 1 < self.position:
+            at, end = at + 1, end + 1
+        return max(position, self.cut_before(end))  # a caller may have pinned a turn without its results
 
     def spoken_tokens(self, upto: int) -> int:
         """Tokens in front of a position that a summary would leave verbatim."""
@@ -199,6 +204,30 @@ class Live:
         return found
 
 
-def _hash_of(call: ToolUse) -> int:
-    """The same for calls of one tool with the same arguments, whatever their order."""
-    return hash((call.name, canonical_json(call.input)))
+class _Call(NamedTuple):
+    """Hashes of a call: of its tool and arguments, whatever their order, and of these without any range."""
+
+    exact: int
+    kind: int
+
+
+def _call_of(call: ToolUse) -> _Call:
+    kind = {name: value for name, value in call.input.items() if not _is_range(value)}
+    return _Call(hash((call.name, canonical_json(call.input))), hash((call.name, canonical_json(kind))))
+
+
+def _is_range(value: object) -> bool:
+    """Whether an argument may say which part is wanted: a number, two of them, or nothing."""
+    if isinstance(value, list):
+        numbers: list[object] = value
+        return all(isinstance(number, int) for number in numbers)
+    return value is None or isinstance(value, int)
+
+
+def _holds(newer: Entry, older: Entry) -> bool:
+    """Whether a result holds the lines of another, but for its first and last: tools say there what range they show."""
+    text, lines = text_of(newer.content), text_of(older.content).splitlines()[1:-1]
+    if not lines or newer.tokens < older.tokens or max(lines, key=len) not in text:  # mostly it is not so
+        return False
+    standing = set(text.splitlines())
+    return all(line in standing for line in lines)

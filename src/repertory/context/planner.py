@@ -26,11 +26,11 @@ import msgspec
 
 from repertory.context.account import Account, cliffs_of, rates_of
 from repertory.context.binding import Compaction, compactable, compaction_call, wanted_compaction
-from repertory.context.cutting import kind_of_text
 from repertory.context.decisions import Decision, apply, arithmetic_of
-from repertory.context.edits import Editor, best_summary, drop_thinking
+from repertory.context.edits import Editor, best_summary, drop_thinking, joined
+from repertory.context.lines import looks_like_file
 from repertory.context.live import Live
-from repertory.context.plan import EMPTY, CoverRange, Edit, HoldBack, Plan, RemoveResult, StubResult
+from repertory.context.plan import EMPTY, CoverRange, Edit, HoldBack, Plan, StubResult
 from repertory.context.policy import ContextPolicy
 from repertory.context.shaping import tool_text
 from repertory.context.tokens import Calibration
@@ -41,7 +41,6 @@ from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
 _NO_GISTS: Mapping[int, str] = MappingProxyType({})
-_BELOW = 0.98  # of a length above which every token costs more
 _LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
 _BULKY = 1_000  # tokens of a result that may be shown once; the same
 _FILE = 2_500  # tokens of a file, about 250 lines: what is read to be edited stays whole in the window up to that
@@ -268,12 +267,6 @@ class Planner:
         if self._policy.summaries:
             self._trail.write(snapshot, max(live.plan.start, live.cut_at_turn(iteration - self._policy.window)))
 
-    def _foldable(self, live: Live, upto: int) -> tuple[int, int]:
-        """Tokens that a fold would take out of view, and those of the trail that takes their place."""
-        if upto <= live.plan.start or not self._policy.summaries:
-            return 0, 0
-        return live.before(upto) - live.covered - live.spoken_tokens(upto), self._trail.chars(upto) // 4 + 60
-
     def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
         """Tokens that the request before an answer could have done without."""
         live = self._live
@@ -281,64 +274,64 @@ class Planner:
         if self._profile.target == "binding":
             return compactable(live, answer.position)
         self._write(live, snapshot, answer.iteration)
-        old, size = self._foldable(live, self._edge(live, answer.iteration))
+        old, size = self._editor.foldable(live, self._edge(live, answer.iteration))
         return max(0, old - size) if old >= _LEAST_CLEARED else 0
 
     # --- deciding -----------------------------------------------------------------------------------------
 
     def _decide(self, now: _Moment, limit: int, *, refused: bool) -> tuple[Decision, Live] | None:
         """The decision and the view that it leads to; None to leave things as they are."""
-        live = now.live
-        if now.size > limit:
+        live, fits = now.live, now.size <= limit
+        if fits and self._thrifty and self._is_bound(live) and not now.cold:
+            return None  # the server would refuse the reasoning behind the edit
+        self._write(live, now.snapshot, now.iteration)
+        due = self._due(now)
+        if not fits:
             kind = "recovery" if refused else "forced"
-            return self._fitted(now, limit, kind, f"the prompt must not exceed {limit:,} tokens")
+            return self._fitted(now, limit, kind, f"the prompt must not exceed {limit:,} tokens", due)
         if not self._thrifty:
-            self._write(live, now.snapshot, now.iteration)
             edits = self._editor.strictly(live, now.snapshot, now.iteration, now.summaries)
             return self._decision(now, _Wish("strict", "every policy at every iteration", edits)) if edits else None
-        if self._is_bound(live) and not now.cold:
-            return None  # the server would refuse the reasoning behind the edit
-        cliff = max((at for at in self._cliffs if at * _BELOW < now.size), default=0)
-        wish = self._wish(now, pressed=bool(cliff))
+        doubt = now.calibration.doubt(self._head + live.tokens)
+        cliff = max((at - doubt for at in self._cliffs if at - doubt < now.size), default=0)
+        wish = self._wish(now, due, pressed=bool(cliff))
         decided = self._decision(now, wish) if wish is not None else None
         size = now.calibration.real_tokens(self._head + decided[1].tokens) if decided else now.size
-        if cliff and size > cliff * _BELOW:
+        if cliff and size > cliff:
             with suppress(ContextOverflow):  # then it is not avoidable
-                return self._fitted(now, int(cliff * _BELOW), "forced", "a longer prompt costs more for every token")
+                reason = "a longer prompt costs more for every token"
+                return self._fitted(now, cliff, "forced", reason, due)
         if size > self._comfort:
-            return self._fitted(now, self._comfort, "comfort", "a longer view costs the model's attention") or decided
+            reason = "a longer view costs the model's attention"
+            return self._fitted(now, self._comfort, "comfort", reason, due) or decided
         return decided
 
-    def _wish(self, now: _Moment, *, pressed: bool) -> _Wish | None:
+    def _due(self, now: _Moment) -> list[Edit]:
+        """What is edited in any case: results whose time was up a window ago, and those that were shown once."""
+        if not self._thrifty:
+            return []
+        return joined(self._overdue(now), self._shown_once(now) if self._account.since_counted == 0 else [])
+
+    def _wish(self, now: _Moment, due: Sequence[Edit], *, pressed: bool) -> _Wish | None:
         """What thrifty rhythm wants to edit now."""
-        live = now.live
-        self._write(live, now.snapshot, now.iteration)
-        stubs = self._shown_once(now) if self._account.since_counted == 0 else []
         fold = self._fold(now, pressed=pressed)
         if fold is not None:
-            taken = {edit.position for edit in fold.edits if isinstance(edit, StubResult | RemoveResult)}
-            start = max((edit.last + 1 for edit in fold.edits if isinstance(edit, CoverRange)), default=0)
-            left = [stub for stub in stubs if stub.position >= start and stub.position not in taken]
-            return _Wish(fold.kind, fold.reason, [*fold.edits, *left])
-        if overdue := self._overdue(now):
-            taken = {edit.position for edit in overdue if isinstance(edit, StubResult | RemoveResult)}
-            left = [stub for stub in stubs if stub.position not in taken]
-            return _Wish("expired", "the time of results is up", [*overdue, *left])
-        held = [] if now.cold else self._hold_back(live, now.snapshot, stubs)
-        return (
-            _Wish("once", "it is not written to the prompt cache in full", [*stubs, *held]) if stubs or held else None
-        )
+            return _Wish(fold.kind, fold.reason, joined(fold.edits, due))
+        stubs = [edit for edit in due if isinstance(edit, StubResult) and edit.why == "shown once"]
+        if len(stubs) < len(due):
+            return _Wish("expired", "the time of results is up", due)
+        held = [] if now.cold else self._hold_back(now.live, now.snapshot, stubs, now.iteration)
+        if not (due or held):
+            return None
+        return _Wish("once", "it is not written to the prompt cache in full", [*due, *held])
 
     def _fold(self, now: _Moment, *, pressed: bool) -> _Wish | None:
-        live, account, rates = now.live, self._account, self._rates
+        live, account = now.live, self._account
         upto = self._edge(live, now.iteration)
-        old, size = self._foldable(live, upto)
-        fresh = self._head + live.tokens - account.cached
-        cost = (rates.write - rates.read) * (size + max(0, live.tokens - live.before(upto) - fresh))
-        cost = 0.0 if now.cold else max(0.0, cost)
+        cost, saves = self._fold_price(live, upto)
+        cost = 0.0 if now.cold else cost
         free = now.cold or not self._cached
-        saves = rates.read * (old - size)
-        if saves <= 0 or (not pressed and old < _LEAST_CLEARED):
+        if saves <= 0 or (not pressed and self._editor.foldable(live, upto)[0] < _LEAST_CLEARED):
             edits = self._single(now) if free else []
             reason = "single results are shortened at no cost"
             return _Wish("cold" if self._cached else "free", reason, edits) if edits else None
@@ -348,11 +341,16 @@ class Planner:
         kind, reason = _reason(free=free, cached=self._cached, pays=pays)
         edits = self._summary(now, free=free, left=account.bank - cost)
         edits += self._editor.fold(live, now.snapshot, upto)
-        edits += self._editor.expire(live, now.snapshot, now.iteration, upto)
-        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
         # What is behind the fold is written anew with it, so nothing else need pay for these.
-        edits += (stub for stub in self._editor.supersede(live, now.snapshot, upto) if stub.position not in taken)
-        return _Wish(kind, reason, edits)
+        edits += self._editor.expire(live, now.snapshot, now.iteration, upto)
+        return _Wish(kind, reason, joined(edits, self._editor.supersede(live, now.snapshot, upto)))
+
+    def _fold_price(self, live: Live, upto: int) -> tuple[float, float]:
+        """What a fold costs, and what it saves at each call, in tokens at the input price."""
+        old, size = self._editor.foldable(live, upto)
+        cached = min(self._account.cached, self._head + live.tokens)  # what is new is written in any case
+        behind = max(0, cached - self._head - live.before(upto))
+        return (self._rates.write - self._rates.read) * (size + behind), self._rates.read * (old - size)
 
     def _summary(self, now: _Moment, *, free: bool, left: float) -> list[Edit]:
         """Along with a fold, a model's summary of trail that has outgrown its share, if what is left pays for that."""
@@ -376,9 +374,7 @@ class Planner:
         edits: list[Edit] = [*self._editor.expire(now.live, now.snapshot, now.iteration, 0)]
         if self._policy.summaries or not self._policy.stubs:
             return edits
-        taken = {edit.position for edit in edits if isinstance(edit, StubResult | RemoveResult)}
-        old = self._editor.shorten_old(now.live, now.snapshot)
-        return [*edits, *(edit for edit in old if edit.position not in taken)]
+        return joined(edits, self._editor.shorten_old(now.live, now.snapshot))
 
     def _overdue(self, now: _Moment) -> Sequence[Edit]:
         """Results that expired a window ago: an explicit expiration waits that long for a cheap moment, no longer."""
@@ -390,17 +386,19 @@ class Planner:
     def _shown_once(self, now: _Moment) -> list[StubResult]:
         """The stubs of results that the last request showed without writing them to the cache."""
         plan = now.live.plan
-        shown = now.snapshot[plan.held : plan.decided_at] if plan.held else ()
+        shown = now.snapshot[plan.held : min(plan.decided_at, now.live.last_turn)] if plan.held else ()
         return [stub for entry in shown if (stub := self._once(now.live, now.snapshot, entry)) is not None]
 
-    def _hold_back(self, live: Live, snapshot: Sequence[Entry], stubs: Sequence[StubResult]) -> list[Edit]:
+    def _hold_back(
+        self, live: Live, snapshot: Sequence[Entry], stubs: Sequence[StubResult], iteration: int
+    ) -> list[Edit]:
         """Keep what is new and bulky from being written to the cache."""
         if self._rates.write <= 1.0 or not (self._policy.show_once and self._policy.stubs):
             return []
         hold = live.last_turn + 1
-        gain, held = 0.0, 0
+        gain, held, poor = 0.0, 0, self._is_poor(live, iteration)
         for entry in snapshot[hold:]:
-            stub = self._once(live, snapshot, entry)
+            stub = self._once(live, snapshot, entry) if poor or entry.tokens >= _LARGE_SHARE * self._comfort else None
             held += entry.tokens
             gain += self._gain(entry.tokens, stub.tokens) if stub else -entry.tokens
         saved = sum(edit.was_tokens - edit.tokens for edit in stubs)
@@ -428,22 +426,23 @@ class Planner:
         if room_of(len(text), live.rules(entry.tool).importance) > len(text) // 2:
             return None
         large = entry.tokens >= _LARGE_SHARE * self._comfort
-        is_file = kind_of_text(text) == "code" and entry.tokens < _FILE
-        if not large and (is_file or not self._is_poor(live)):
+        is_file = entry.tokens < _FILE and looks_like_file(text)
+        if not large and is_file:
             return None
         stub = self._editor.shorten(live, snapshot, entry, "shown once", live.rules(entry.tool))
         return stub if stub.tokens < entry.tokens // 2 else None
 
-    def _is_poor(self, live: Live) -> bool:
-        """Whether the savings so far could not pay for a fold of about what there is."""
-        tail = live.tokens - live.covered
-        return self._account.bank < (self._rates.write - self._rates.read) * (0.25 * tail + 1_500)
+    def _is_poor(self, live: Live, iteration: int) -> bool:
+        """Whether the savings so far could not pay for a fold as it would be now."""
+        cost, saves = self._fold_price(live, self._edge(live, iteration))
+        return not self._account.pays_for(cost, saves)
 
     # --- the arithmetic -----------------------------------------------------------------------------------
 
-    def _fitted(self, now: _Moment, limit: int, kind: str, reason: str) -> tuple[Decision, Live] | None:
+    def _fitted(
+        self, now: _Moment, limit: int, kind: str, reason: str, due: Sequence[Edit]
+    ) -> tuple[Decision, Live] | None:
         live = now.live
-        self._write(live, now.snapshot, now.iteration)
         edits = self._editor.make_fit(
             live,
             now.snapshot,
@@ -453,6 +452,7 @@ class Planner:
             bound=self._bound if limit == self._limit else "the server refused a longer one",
             edge=live.cut_at_turn(now.iteration - self._policy.window),
             summary=self._ready_summary(now),
+            due=due,
             gently=kind == "comfort",
         )
         return self._decision(now, _Wish(kind, reason, edits)) if edits else None
@@ -514,7 +514,7 @@ class Planner:
                 bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens)
         owed = 0.0
         if plan.start == before.plan.start:
-            old, size = self._foldable(before, self._edge(before, iteration))
+            old, size = self._editor.foldable(before, self._edge(before, iteration))
             owed = account.owed + self._rates.read * max(0, old - size)
         arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
         return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)

@@ -154,7 +154,7 @@ def viewed_stub(entry: Entry, rules: ResultRules) -> str:
 
 def superseded_stub(entry: Entry, newer: Entry) -> str:
     """What remains of a result whose call was made again: where the newer one is."""
-    return _note(entry, "superseded", f"; called again with the same arguments in iteration {newer.iteration}")
+    return _note(entry, "superseded", f"; called again for this or more in iteration {newer.iteration}")
 
 
 def removal_of(entry: Entry, rules: ResultRules) -> str:
