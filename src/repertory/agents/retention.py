@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -41,10 +41,19 @@ class Retention:
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         due = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
         gone = [body async for body in self._unpinned(due) if body.has_time or await self._is_held(body)]
-        if gone:
-            await self._journal.delete_bodies(gone)
+        await self._let_go(gone)
         self._looked = max(self._looked, ended_by)
         return len(gone)
+
+    async def clean_run(self, run_id: str) -> int:
+        """Let go of all that the store holds of a run and of those below it; returns of how many contents."""
+        bodies = await self._journal.read_bodies(run_id)
+        await self._let_go(bodies)
+        return len(bodies)
+
+    async def _let_go(self, bodies: Sequence[StoredBody]) -> None:
+        if bodies:
+            await self._journal.delete_bodies(bodies)
 
     async def _unpinned(self, due: Iterable[StoredBody]) -> AsyncGenerator[StoredBody]:
         for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):

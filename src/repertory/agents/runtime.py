@@ -41,7 +41,7 @@ class Runtime:
 
     def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup, retention: Retention) -> None:
         self.shared = shared
-        self._retention = retention
+        self.retention = retention
         self._journal = shared.journal
         self._system = system
         self._tasks = tasks
@@ -318,7 +318,7 @@ class Runtime:
         if live.parent is None:
             if live.resumed:
                 await self._end_strangers(live)
-            await self._retention.clean()
+            await self.retention.clean()
             for run in live.tree():
                 self._live.pop(run.run_id, None)
         for run in reversed([*live.tree()]):

@@ -243,10 +243,7 @@ class Supervisor:
                 raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
             if row.state not in FINAL_STATES:
                 raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
-            bodies = await self.journal.read_bodies(run_id)
-            if bodies:
-                await self.journal.delete_bodies(bodies)
-            return len(bodies)
+            return await self._runtime.retention.clean_run(run_id)
 
     def events(self) -> EventReader:
         """Watch all runs of this process, from the oldest event still in memory."""

@@ -60,7 +60,7 @@ def put_together(stored: ContentStored, entries: Iterable[Entry]) -> str:
         text = text_of(entry.content)
         if entry.content_id == stored.content_id and not entry.deduplicated_from:
             if not entry.original_length:
-                return text
+                return text[: stored.length]  # the runtime may have added a note
             # Head and tail of what was cut, or its excerpt.
             for (start, end), where in zip(entry.spans, ("head", "tail"), strict=False):
                 pieces.append((0 if where == "head" else stored.length - (end - start), text[start:end]))
