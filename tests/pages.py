@@ -62,7 +62,7 @@ def run_page(page: Path) -> None:
             Path(block.title).write_text(source, encoding="utf-8")
             runpy.run_path(block.title, run_name="__main__")
         else:
-            exec(compile(source, str(page), "exec"), namespace)
+            exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
         print(END_OF_BLOCK, flush=True)
 
 

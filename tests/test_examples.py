@@ -25,6 +25,7 @@ EXPECTED = {
     "resume_after_a_crash": ["ended with -9", "[interrupted; effect unknown]", "book: R2 is booked"],
     "scripted_model": ["both hold"],
     "team_over_a_folder": ["researcher: ", "(done)", ".py:", "4 runs"],
+    "typed_result": ["Tuesday, 4.80 euros: On Tuesday there is dal"],
     "watching": ["paused", "measure: ok", "done: Harbour"],
 }
 

@@ -60,6 +60,20 @@ class Whole(pydantic.BaseModel):
     parts: list[Part]
 
 
+def _local() -> type:
+    """A type whose names only a function knows."""
+
+    class Inner(msgspec.Struct):
+        """Named below."""
+
+    class Outer(msgspec.Struct):
+        """Names it."""
+
+        inner: Inner
+
+    return Outer
+
+
 VALUES: list[tuple[Any, Any, Any]] = [
     (Place, {"path": "a"}, Place("a")),
     (Claim, {"text": "x", "places": [{"path": "a", "line": 2}]}, Claim("x", [Place("a", 2)])),
@@ -133,6 +147,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
     [
         (complex, "cannot be described as JSON"),
         (list[Place | Claim], "tag its structs"),
+        (_local(), "top level of a module"),
         ("Place", "cannot be described as JSON"),
         (Annotated[int, object()], "cannot be honoured"),
     ],

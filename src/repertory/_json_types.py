@@ -69,9 +69,11 @@ class JsonType:
             self.schema = _schema_of(self._options)
         except (TypeError, ValueError, NameError) as error:
             reason = str(error).strip().splitlines()[-1]
-            tags = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
+            hint = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
+            if isinstance(error, NameError):
+                hint = "; define it, and import all that it names, at the top level of a module"
             raise ConfigurationError(
-                f"{where} is {self.name}, which cannot be described as JSON: {reason}{tags}"
+                f"{where} is {self.name}, which cannot be described as JSON: {reason}{hint}"
             ) from error
 
     def read(self, value: Any) -> Any:

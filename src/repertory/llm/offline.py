@@ -337,9 +337,11 @@ class _Turn:
     def _quote(self) -> str:
         """The sentences in view that fit the last message best."""
         *before, newest = self.messages
-        rows = [row for message in before for block in message.content for row in sentences(text_of(block))]
+        told = (text_of(block) for message in before for block in message.content)
+        rows = [row for text in told if not _is_json_task(text) for row in sentences(text)]
         # A question may bring its own material; the sentences that ask are not part of the answer.
-        rows += [row for row in sentences(text_of(newest.content)) if not row.endswith("?")]
+        asked = text_of(newest.content)
+        rows += [row for row in sentences(asked) if not (row.endswith("?") or _is_json_task(asked))]
         rows += sentences(text_of(self.system))
         fitting = [shorten(row, 400) for row in rows if row != self.notes.task and fit(row, self.wanted)]
         chosen = choose(fitting, self.wanted, limit=5)
@@ -366,12 +368,16 @@ class _Turn:
 
 def _question(task: str) -> str:
     """What a task asks; of one that is JSON, the texts in it."""
-    begins = task.find("\n{")
     try:
-        fields = msgspec.json.decode(task[begins:], type=dict[str, Any]) if begins >= 0 else {}
+        fields = msgspec.json.decode(task.partition("\n")[2], type=dict[str, Any])
     except msgspec.DecodeError:
         return task
     return "\n".join(value for value in fields.values() if isinstance(value, str)) or task
+
+
+def _is_json_task(text: str) -> bool:
+    """Whether a text is a task as JSON, which asks and tells nothing that could be quoted."""
+    return _question(text) != text
 
 
 def _wanted(task: str) -> list[Keyword]:
