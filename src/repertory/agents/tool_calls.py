@@ -22,6 +22,7 @@ from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStart
 from repertory.agents.live import LiveRun
 from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.results import ResultForm
+from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, RecordRefused, ToolAbort
@@ -41,7 +42,16 @@ from repertory.record.records import (
     ToolFinished,
     ToolIntended,
 )
-from repertory.tools import EarlierCall, Tool, ToolContext, ToolOutput, arguments_digest, execute, unknown_tool
+from repertory.tools import (
+    EarlierCall,
+    RunRecord,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    arguments_digest,
+    execute,
+    unknown_tool,
+)
 from repertory.tools.threads import compute
 
 Fate: TypeAlias = Literal["run", "interrupted"]
@@ -506,8 +516,29 @@ def _result_form(live: LiveRun) -> ResultForm | None:
     return ResultForm(kind, live.model.profile, options=agent.options, retries=agent.output_retries)
 
 
+class _Record:
+    """The record of one run, to read."""
+
+    def __init__(self, journal: Journal, run_id: str, entries: Sequence[Entry]) -> None:
+        self._journal = journal
+        self._run_id = run_id
+        self._entries = entries
+
+    def snapshot(self) -> Sequence[Entry]:
+        return self._entries
+
+    async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
+        return await self._journal.search_entries(self._run_id, query, limit=limit)
+
+    async def of_run(self, run_id: str) -> None:
+        """Nobody else's: what may be read is asked of the run that reads."""
+
+    def others(self) -> Sequence[str]:
+        return ()
+
+
 class _Reading:
-    """What the tools of a run may read: its own record, and the stored contents of its tree.
+    """What the tools of a run may read: its own record, those below it and shared with it, and its tree's contents.
 
     A citation id is no secret: it stands in answers, logs and URLs. So knowing one must not open another tree's
     contents.
@@ -522,6 +553,18 @@ class _Reading:
 
     async def search(self, query: str, *, limit: int = 20) -> Sequence[SearchHit]:
         return await self._journal.search_entries(self._live.run_id, query, limit=limit)
+
+    async def of_run(self, run_id: str) -> RunRecord | None:
+        if run_id == self._live.run_id:
+            return self
+        if not (run_id.startswith(f"{self._live.run_id}.") or run_id in shared_with(self._live)):
+            return None
+        entries = await self._journal.read_entries(run_id)
+        return _Record(self._journal, run_id, entries) if entries else None
+
+    def others(self) -> Sequence[str]:
+        below = sorted(run_id for run_id in self._live.root.members if run_id.startswith(f"{self._live.run_id}."))
+        return [*shared_with(self._live), *below]
 
     async def read_content(self, content_id: str) -> ContentStored | None:
         return await self._journal.read_content(content_id, root=self._live.root.run_id)

@@ -72,20 +72,21 @@ def restated(entry: Entry) -> list[Block]:
         if isinstance(block, ToolResult):
             parts = (Text(block.content),) if isinstance(block.content, str) else block.content
             out.extend(
-                _document(f"result of {entry.tool or 'a tool'}, iteration {entry.iteration}", part.text)
+                document(f"result of {entry.tool or 'a tool'}, iteration {entry.iteration}", part.text)
                 if isinstance(part, Text)
                 else part
                 for part in parts
                 if not _blank(part)
             )
         elif entry.role == "assistant" and isinstance(block, Text):
-            out.append(_document(f"what you said in iteration {entry.iteration}", block.text))
+            out.append(document(f"what you said in iteration {entry.iteration}", block.text))
         elif not isinstance(block, (ToolUse, *_THINKING)) and not _blank(block):
             out.append(block)
     return out
 
 
-def _document(title: str, text: str) -> RawBlock:
+def document(title: str, text: str) -> RawBlock:
+    """Text that nobody says: it stands beside what is said, under a title. For the provider's own servers."""
     return RawBlock(
         {"type": "document", "title": title, "source": {"type": "text", "media_type": "text/plain", "data": text}}
     )

@@ -36,6 +36,14 @@ class RunRecord(Protocol):
         """Full-text search over the ledger, best first; the query is plain words."""
         ...
 
+    async def of_run(self, run_id: str) -> RunRecord | None:
+        """The record of a run below this one, or of one that was shared with it; None for any other."""
+        ...
+
+    def others(self) -> Sequence[str]:
+        """The ids of those runs, as far as this process knows them."""
+        ...
+
 
 class ContentReader(Protocol):
     """The content store, to read."""

@@ -15,7 +15,7 @@ from repertory.errors import PatternRefused, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
 from repertory.record.records import ContentStored
-from repertory.tools.context import ToolContext
+from repertory.tools.context import RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
@@ -43,6 +43,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
     async def context_retrieve(
         context: ToolContext,
         *,
+        run: str = "",
         iteration: Natural | None = None,
         position: Natural | None = None,
         tool_call_id: str | None = None,
@@ -60,6 +61,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         least one of iteration, position, tool_call_id, tool_name and topic; together they narrow each other down.
 
         Args:
+            run: Look into this sub-agent's run instead; an unknown id lists them.
             iteration: Everything said and done in this iteration.
             position: The message at this position.
             tool_call_id: The result of this call.
@@ -72,9 +74,10 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             page: Which page of a long answer.
         """
         repeated = check_calls(context, max_repeats)
-        if iteration is None and position is None and not tool_call_id and not tool_name and not topic:
+        if iteration is None and position is None and not (tool_call_id or tool_name or topic or run):
             raise ToolRetry("give at least one of iteration, position, tool_call_id, tool_name and topic")
-        entries = _earlier(context)
+        record = await _record_of(context, run)
+        entries = record.snapshot() if run else _earlier(context)
         matching = [
             entry
             for entry in entries
@@ -91,7 +94,7 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             if len(matching) != 1:
                 raise ToolRetry(f"lines are those of one message, and {len(matching)} results fit; give its position")
         if topic:
-            hits = await context.need_record().search(topic, limit=max(200, limit))
+            hits = await record.search(topic, limit=max(200, limit))
             rank = {hit.position: place for place, hit in enumerate(hits)}
             about = [entry for entry in matching if entry.position in rank and not _only_asks(entry, topic)]
             matching = sorted(about, key=lambda entry: rank[entry.position])
@@ -103,6 +106,11 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         chosen = sorted(matching[:limit], key=lambda entry: entry.position)
         show = hint_of if hint else partial(render, lines=lines)
         shown = [await show(entry, context.contents) for entry in chosen]
+        if run:  # positions are those of its ledger
+            shown = [
+                piece if piece.source == entry.content_id else piece._replace(source=f"{run} {piece.source}")
+                for piece, entry in zip(shown, chosen, strict=True)
+            ]
         text = "\n\n".join(piece.text for piece in shown)
         start, end, pages = take_page(text, page)
         head = f"{repeated}{len(matching)} message{'s' * (len(matching) != 1)} found"
@@ -113,8 +121,10 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
         return ToolOutput(
             f"{head}\n\n{text[start:end]}{page_note(page, pages)}",
             source_type="retrieval",
-            facts={"found": len(matching), "page": page, "pages": pages},
-            retrieved=Retrieved(positions=tuple(entry.position for entry in chosen), parts=tuple(parts), hint=hint),
+            facts={"found": len(matching), "page": page, "pages": pages, **({"run": run} if run else {})},
+            retrieved=Retrieved(
+                positions=() if run else tuple(entry.position for entry in chosen), parts=tuple(parts), hint=hint
+            ),
         )
 
     async def retrieve_content(
@@ -166,6 +176,16 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
 
     functions = (context_retrieve, retrieve_content)
     return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
+
+
+async def _record_of(context: ToolContext, run_id: str) -> RunRecord:
+    """The record to look into: the run's own, or that of a run which it may read."""
+    record = context.need_record()
+    found = await record.of_run(run_id) if run_id else record
+    if found is None:
+        others = ", ".join(record.others()) or "none"
+        raise ToolRetry(f"there is no run {run_id!r} that you may look into; there are {others}")
+    return found
 
 
 def _earlier(context: ToolContext) -> Sequence[Entry]:
