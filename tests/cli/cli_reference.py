@@ -19,11 +19,20 @@ def reference() -> str:
     """Write every command with its arguments and options as Markdown."""
     group: Any = typer.main.get_command(app)
     parts = ["## Options of every command\n", *_options(group)]
-    for name, command in group.commands.items():
+    for name, command in _commands(group):
         parts.append(f"## repertory {name}\n")
         parts.append(f"{_prose(command.help)}\n")
         parts.extend(_options(command))
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its name, those of groups with the group's before it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
 
 
 def _prose(text: str) -> str:

@@ -27,32 +27,64 @@ def load_agent(reference: str, /, **arguments: Any) -> Agent[Any]:
     """
     if is_definition(reference):
         return load_definition(reference, **arguments)
-    module_name, colon, name = reference.partition(":")
-    if not (module_name and colon and name):
+    if not _is_reference(reference):
         raise ConfigurationError(f"expected an agent as module:name, or the path of its file, got {reference!r}")
+    found = _import(reference, "agent", arguments)
+    if not isinstance(found, Agent):
+        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
+    return found
+
+
+def load_context(reference: str) -> Any:
+    """Find the application context of runs, for programs that are started with a reference to it.
+
+    Args:
+        reference: ``module:name`` of the object, or of a function or class that makes it.
+
+    Raises:
+        ConfigurationError: The reference is malformed, nothing is there, or it makes nothing.
+    """
+    if not _is_reference(reference):
+        raise ConfigurationError(f"expected a context as module:name, got {reference!r}")
+    found = _import(reference, "context", {})
+    if found is None:
+        raise ConfigurationError(f"context {reference!r} is None; name an object, or a function that makes one")
+    return found
+
+
+def _is_reference(reference: str) -> bool:
+    module_name, _, name = reference.partition(":")
+    return bool(module_name and name)
+
+
+def _import(reference: str, what: str, arguments: dict[str, Any]) -> Any:
+    """What stands under ``module:name``, or what a function there makes.
+
+    Raises:
+        ConfigurationError: Nothing stands there, or it makes nothing.
+    """
+    module_name, _, name = reference.partition(":")
     words = f"module {module_name!r} cannot be imported"
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)
         if not isinstance(found, Agent) and callable(found):
-            words = f"{reference!r} makes no agent"
+            words = f"{reference!r} makes no {what}"
             found = found(**_accepted(found, arguments))
     except RepertoryError:
         raise
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise ConfigurationError(
-                f"no module named {error.name!r} for agent {reference!r}; is its folder on PYTHONPATH?"
+                f"no module named {error.name!r} for {what} {reference!r}; is its folder on PYTHONPATH?"
             ) from error
         raise ConfigurationError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:
         raise ConfigurationError(f"{words}: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         agents = sorted(key for key, value in vars(module).items() if isinstance(value, Agent))
-        hint = f"; it has the agents {', '.join(agents)}" if agents else ""
+        hint = f"; it has the agents {', '.join(agents)}" if agents and what == "agent" else ""
         raise ConfigurationError(f"module {module_name!r} has no {name!r}{hint}")
-    if not isinstance(found, Agent):
-        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
     return found
 
 

@@ -14,6 +14,7 @@ from repertory.cli import output
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.options import option
+from repertory.cli.payloads import payload
 from repertory.cli.reading import inspect, ledger
 from repertory.cli.replay import replay
 from repertory.cli.running import resume, run
@@ -120,3 +121,4 @@ def _repertory(
 
 for _command in (demo, run, resume, serve, ps, stats, inspect, ledger, replay, doctor, stress, torture):
     app.command()(_command)
+app.add_typer(payload, name="payload")

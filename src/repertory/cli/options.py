@@ -38,6 +38,9 @@ BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
 AGENT = option(
     "--agent AGENT", "An agent of yours: module:name, also of a function that makes one, or its file or folder."
 )
+CONTEXT = option(
+    "--context MODULE:NAME", "What your tools find in ToolContext.context: an object, or a function that makes one."
+)
 RUN = argument("RUN", "A run's id, or any part of it that fits one run only. Default: the newest.")
 UNFINISHED_RUN = argument(
     "RUN", "A run's id, or any part of it that fits one run only. Default: the newest that did not finish."

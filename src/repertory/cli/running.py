@@ -30,6 +30,7 @@ def run(
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
     agent: str | None = shared.AGENT,
+    context: str | None = shared.CONTEXT,
     db: Path | None = shared.OWN_DATABASE,
     model: str | None = shared.MODEL,
     summary_model: str | None = shared.SUMMARY_MODEL,
@@ -47,10 +48,10 @@ def run(
     from repertory.agents.loading import lasting_reference
 
     reference = lasting_reference(agent or RESEARCH)
-    found = find_agent(reference, options)
+    found, handed = find_agent(reference, options), find_context(context)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
-        return await supervisor.spawn(found, task, agent_ref=reference, options=options)
+        return await supervisor.spawn(found, task, agent_ref=reference, options=options, context=handed)
 
     fields, error = execute(
         start,
@@ -69,6 +70,7 @@ def resume(
     run_id: str | None = shared.UNFINISHED_RUN,
     *,
     agent: str | None = shared.AGENT,
+    context: str | None = shared.CONTEXT,
     root: Path | None = option("--root DIR", "Another folder than before."),
     db: Path | None = shared.DATABASE,
     model: str | None = shared.MODEL,
@@ -99,10 +101,10 @@ def resume(
         raise ConfigurationError(
             f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"
         )
-    found = find_agent(reference, options)
+    found, handed = find_agent(reference, options), find_context(context)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
-        return await supervisor.resume(started.run_id, agent=found)
+        return await supervisor.resume(started.run_id, agent=found, context=handed)
 
     fields, error = execute(
         start,
@@ -146,6 +148,15 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
     for warning in odd:
         output.say(str(warning.message))
     return agent if model is None else msgspec.structs.replace(agent, model=model)
+
+
+def find_context(reference: str | None) -> Any:
+    """Import what is handed to the tools, from the current folder too; None where nothing is named."""
+    from repertory.agents.loading import load_context
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return None if reference is None else load_context(reference)
 
 
 # --- one run in the foreground ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repertory.cli.options import BACKEND, OWN_DATABASE, SUMMARY_MODEL, Backend, option
+from repertory.cli.options import BACKEND, CONTEXT, OWN_DATABASE, SUMMARY_MODEL, Backend, option
 
 
 def serve(
@@ -15,6 +15,7 @@ def serve(
     agent: list[str] = option(
         "--agent AGENT", "An agent that runs can be started with: module:name, or a file. May be repeated.", ()
     ),
+    context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     model: str | None = option("--model NAME", "The model of agents that name none."),
     summary_model: str | None = SUMMARY_MODEL,
@@ -32,7 +33,7 @@ def serve(
 
     from repertory.cli.databases import runs_database
     from repertory.cli.output import say
-    from repertory.cli.running import summaries_by
+    from repertory.cli.running import find_context, summaries_by
     from repertory.service import Options, run_service
 
     async def main() -> None:
@@ -41,6 +42,7 @@ def serve(
             socket=socket,
             port=port,
             agents=agent,
+            context=find_context(context),
             root=root,
             resume=resume,
             model=model,

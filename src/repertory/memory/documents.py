@@ -5,11 +5,12 @@ A document is never changed: a change makes another one, which shares what is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any, Final, TypeAlias, cast
 
 from repertory.errors import PayloadInvalid
-from repertory.record.records import PathParts, PayloadChange
+from repertory.record.records import PathParts, PayloadChange, PayloadChanged
 
 Path: TypeAlias = str | Sequence[str | int]
 """Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
@@ -91,6 +92,11 @@ def _changed(document: Any, path: PathParts, change: PayloadChange) -> Any:
     if not rest and change.op == "remove":
         return {name: value for name, value in document.items() if name != part}
     return {**document, part: _changed(document.get(part), rest, change)}
+
+
+def document_of(records: Iterable[PayloadChanged]) -> Any:
+    """The document that the versions of a payload make, from the first one on."""
+    return reduce(changed, (change for record in records for change in record.changes), None)
 
 
 def changes_between(old: Any, new: Any, path: PathParts = ()) -> Iterator[PayloadChange]:

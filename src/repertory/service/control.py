@@ -45,12 +45,15 @@ class Control:
         ConfigurationError: An agent cannot be found, two have one name, or the folder is not there.
     """
 
-    def __init__(self, supervisor: Supervisor, *, agents: Sequence[str] = (), root: Path | None = None) -> None:
+    def __init__(
+        self, supervisor: Supervisor, *, agents: Sequence[str] = (), root: Path | None = None, context: Any = None
+    ) -> None:
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
         self._references = _load(agents)
         self._root = None if root is None else _existing_folder(root)
+        self._context = context
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
@@ -124,7 +127,9 @@ class Control:
         run_id = new_id("run")
         self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either
         try:
-            run = await self.supervisor.spawn(definition, task, agent_ref=reference, options=options, run_id=run_id)
+            run = await self.supervisor.spawn(
+                definition, task, agent_ref=reference, options=options, context=self._context, run_id=run_id
+            )
             self._roots[run_id] = run
         finally:
             self._beginning.discard(run_id)
@@ -162,7 +167,7 @@ class Control:
             self._forget_ended()
             self._beginning.add(run_id)
             try:
-                self._roots[run_id] = await self.supervisor.resume(run_id)
+                self._roots[run_id] = await self.supervisor.resume(run_id, context=self._context)
             finally:
                 self._beginning.discard(run_id)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -37,6 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket.
         token_file: Where the token for the port is kept; None means ``service-token`` in the user's state folder.
         agents: What runs can be started with, as ``module:name``.
+        context: What the tools of its runs find in ``ToolContext.context``; None for nothing.
         root: The folder that the research team may read; None offers no research team.
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
@@ -50,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     token_file: Path | None = None
     agents: Sequence[str] = ()
+    context: Any = None
     root: Path | None = None
     resume: bool = False
     model: Model | str | None = None
@@ -87,7 +89,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             drain_timeout=options.drain_timeout,
             redact=options.redact,
         ) as supervisor:
-            control = Control(supervisor, agents=options.agents, root=options.root)
+            control = Control(supervisor, agents=options.agents, root=options.root, context=options.context)
             stopping = anyio.Event()
             with ExitStack() as stack:
                 listener, access, address = _open(options, stack)

@@ -12,9 +12,10 @@ from repertory.context import Decision, decode_decision, replay
 from repertory.context.projector import sent_body
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
+from repertory.memory.documents import document_of, show_path
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
-from repertory.record.records import ModelCallRow, RunRow, ToolFinished
+from repertory.record.records import ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
 from repertory.service.views import run_view
 
@@ -63,6 +64,57 @@ async def read_record(journal: Journal, row: RunRow) -> Json:
         fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))
         entries.append({**fields, "content": [encode_block(block) for block in entry.content]})
     return {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state, "entries": entries}
+
+
+async def read_payload(journal: Journal, row: RunRow, version: int | None = None) -> Json:
+    """Read the payload of a run.
+
+    Args:
+        journal: The database.
+        row: The run.
+        version: Which one; None for the newest.
+
+    Raises:
+        RunNotFound: The run has no payload, or no such version of it.
+    """
+    records = await _payload_records(journal, row)
+    wanted = len(records) if version is None else version
+    if wanted > len(records):
+        raise RunNotFound(
+            f"the payload of run {row.started.run_id} has no version {wanted}; it has 1 to {len(records)}"
+        )
+    document = document_of(records[:wanted])
+    return {**_fields(row.started, ("run_id", "agent")), "version": wanted, "payload": document}
+
+
+async def read_payload_history(journal: Journal, row: RunRow) -> Json:
+    """Read who changed what in the payload of a run, and what was not changed as others came first.
+
+    Raises:
+        RunNotFound: The run has no payload.
+    """
+    versions = []
+    for record in await _payload_records(journal, row):
+        conflicts = [
+            {**_change(conflict.change), "version": conflict.version, "reason": conflict.reason}
+            for conflict in record.conflicts
+        ]
+        fields = _fields(record, ("version", "author", "source", "call_id", "at"))
+        versions.append({**fields, "changes": [_change(change) for change in record.changes], "conflicts": conflicts})
+    return {**_fields(row.started, ("run_id", "agent")), "versions": versions}
+
+
+async def _payload_records(journal: Journal, row: RunRow) -> list[PayloadChanged]:
+    records = await journal.read_payload(row.started.run_id)
+    if not records:
+        raise RunNotFound(
+            f"run {row.started.run_id} has no payload; its agent {row.started.agent!r} names no type for one"
+        )
+    return records
+
+
+def _change(change: PayloadChange) -> Json:
+    return {"path": show_path(change.path), "op": change.op, "value": change.value}
 
 
 async def read_inspection(journal: Journal, row: RunRow, iteration: int | None = None) -> Json:
