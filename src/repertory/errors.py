@@ -52,7 +52,7 @@
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
     │   ├── ContextMissing          it was given an application context, which must be handed in again
-    │   └── LimitExceeded           iterations, depth, number of runs, money, tokens
+    │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
     └── AddressInUse                another process serves at this socket or port
 
@@ -307,7 +307,7 @@ class ContextMissing(RunError):
 
 
 class LimitExceeded(RunError):
-    """A limit on iterations, depth, number of runs or money was reached."""
+    """A limit was reached, of the run or of one above it; see ``Limits``."""
 
 
 # --- the service ------------------------------------------------------------------------------------------

@@ -55,6 +55,28 @@ def with_plain(
     return msgspec.structs.replace(replied, plain_tokens=plain, plain_cost=cost_of(profile, usage))
 
 
+class TreeClock:
+    """How long a tree of runs has been going, in all processes: not while its root is paused or nobody runs it."""
+
+    def __init__(self, elapsed: float) -> None:
+        self._elapsed = elapsed
+        self._since: float | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether it goes on now."""
+        return self._since is not None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds."""
+        return self._elapsed + (anyio.current_time() - self._since if self._since is not None else 0.0)
+
+    def run(self, *, on: bool) -> None:
+        """Go on, or stand still."""
+        self._elapsed, self._since = self.elapsed, anyio.current_time() if on else None
+
+
 class Tally:
     """The figures of every run of one tree. Whoever holds it sees them grow with what becomes durable.
 
@@ -64,6 +86,7 @@ class Tally:
             nobody saw the end of it. Such a call is billed as a rule, and nobody says how much.
         under_way: The same of the calls that this process is making, also of those that are not on record yet.
         tools_run: How many tool calls each run has begun.
+        clock: Of the tree.
     """
 
     def __init__(
@@ -71,11 +94,13 @@ class Tally:
         by_run: Mapping[str, RunStatistics] | None = None,
         open_calls: Mapping[Call, Amount] | None = None,
         tools_run: Mapping[str, int] | None = None,
+        elapsed: float = 0.0,
     ) -> None:
         self.by_run = dict(by_run or {})
         self.open_calls = dict(open_calls or {})
         self.under_way: dict[Call, Amount] = {}
         self.tools_run = Counter(tools_run or {})
+        self.clock = TreeClock(elapsed)
         self._settled = anyio.Event()
 
     def count(self, record: Record) -> None:
@@ -106,6 +131,10 @@ class Tally:
         ]
         billed = (Amount(one.cost_seen + one.cost_lost, one.tokens_billed + one.tokens_lost) for one in figures)
         return sum(billed, start=sum(cut_off, start=_NOTHING))
+
+    def tools(self, run_id: str) -> int:
+        """How many tool calls a run and those below it have begun."""
+        return sum(count for name, count in self.tools_run.items() if _is_in(name, run_id))
 
     def reserved(self, run_id: str) -> Amount:
         """The most that the calls under way of a run and of those below it can take."""
@@ -139,8 +168,12 @@ class Tallies:
         tally = self._of_root.get(root_id)
         if tally is None:
             journal = self._journal
-            open_calls, tools_run = await journal.read_open_calls(root_id), await journal.count_tools_run(root_id)
-            tally = self._of_root[root_id] = Tally(await journal.read_statistics(root_id), open_calls, tools_run)
+            tally = self._of_root[root_id] = Tally(
+                await journal.read_statistics(root_id),
+                await journal.read_open_calls(root_id),
+                await journal.count_tools_run(root_id),
+                await journal.read_elapsed(root_id),
+            )
         return tally
 
     def _committed(self, records: Sequence[Record]) -> None:
@@ -202,6 +235,29 @@ class Spending:
             yield
         finally:
             self._tally.settle((self._run_id, call))
+
+    def used(self) -> dict[str, tuple[float, float]]:
+        """How much of each of the run's own limits is used, and the limit; of those on money, tokens and tool calls."""
+        run_id, agent = self._bounds[0]
+        taken = self._tally.taken(run_id) if self.bounded else _NOTHING
+        now = {"cost": taken.cost, "tokens": taken.tokens, "tool_calls": self._tally.tools(run_id)}
+        bounds = {name: getattr(agent.limits, name) for name in now}
+        return {name: (now[name], bound) for name, bound in bounds.items() if bound is not None}
+
+    def begin_tool(self) -> None:
+        """Count a tool call, before it begins.
+
+        Raises:
+            LimitExceeded: As many have been made as may be.
+        """
+        for run_id, agent in self._bounds:
+            most = agent.limits.tool_calls
+            if most is not None and self._tally.tools(run_id) >= most:
+                raise LimitExceeded(
+                    f"run {run_id} and those below it have made {most} tool calls, the limit of agent {agent.name} "
+                    "(limits.tool_calls)"
+                )
+        self._tally.tools_run[self._run_id] += 1
 
     def _is_full(self, more: Amount = _NOTHING) -> bool:
         """Whether the calls under way, and so much more, can take all that is left, and be it of one limit.

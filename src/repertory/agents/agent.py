@@ -53,6 +53,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             that broke off, counts with the most that it can have cost.
         tokens: The same in tokens, of all prompts, whether read from the cache or not, and of all answers; None for no
             bound.
+        seconds: How long the run and those below it may work, from its first model call on. Counted in all processes by
+            the clock of the tree, which stands still while the root is paused and while nobody runs the tree. Then what
+            is under way is cancelled, as by ``Run.kill``. After a crash, time since the last event is not known. None
+            for no bound.
+        tool_calls: How many tool calls the run and those below it may make; one that is answered from an earlier one's
+            result is none. A call beyond it is not made, and the model is told; one that goes on calling ends its run.
+            None for no bound.
         parallel_tools: How many tool calls of one message run at once.
 
     Raises:
@@ -64,15 +71,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 20
     cost: float | None = None
     tokens: int | None = None
+    seconds: float | None = None
+    tool_calls: int | None = None
     parallel_tools: int = 8
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("depth", 0), ("runs", 1), ("parallel_tools", 1)):
             check_number(f"limits.{name}", getattr(self, name), int, least=least)
-        check_number("limits.cost", self.cost, int | float, least=0, none=True)
-        check_number("limits.tokens", self.tokens, int, least=1, none=True)
-        if self.cost == 0:
-            raise ConfigurationError("limits.cost must be above 0, or None for no bound, got 0")
+        for name in ("tokens", "tool_calls"):
+            check_number(f"limits.{name}", getattr(self, name), int, least=1, none=True)
+        for name in ("cost", "seconds"):
+            check_number(f"limits.{name}", getattr(self, name), int | float, least=0, none=True)
+            if getattr(self, name) == 0:
+                raise ConfigurationError(f"limits.{name} must be above 0, or None for no bound, got 0")
 
 
 class Agent(msgspec.Struct, Generic[ResultT], frozen=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -23,6 +25,8 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
             server cuts prompts, or its bill is wrong. The estimate counts four bytes as a token, and hardly any text
             has sixteen bytes to one.
         least_estimate: Tokens; the bill of a prompt that is estimated at fewer says nothing yet.
+        limit_share: Share of a limit on money, tokens, seconds or tool calls that is used, from 0 to 1; told by the run
+            whose limit it is.
         summary_failures: Share of the summaries that were refused, or that the strategy asked failed to write, from 0
             to 1. One that an extractive summary took the place of has failed; a request that a newer one replaced has
             not, and does not count at all.
@@ -37,13 +41,14 @@ class AlertThresholds(msgspec.Struct, frozen=True, kw_only=True):
     least_tool_calls: int = 10
     summary_failures: float | None = 0.01
     billed_share: float | None = 0.25
+    limit_share: float | None = 0.8
     least_estimate: int = 4_000
 
     def __post_init__(self) -> None:
         check_number("alerts.tokens", self.tokens, int, least=0, none=True)
         for name in ("window", "least_tool_calls", "least_estimate"):
             check_number(f"alerts.{name}", getattr(self, name), int, least=1)
-        for name in ("retrieval_share", "summary_failures", "billed_share"):
+        for name in ("retrieval_share", "summary_failures", "billed_share", "limit_share"):
             check_number(f"alerts.{name}", getattr(self, name), int | float, least=0, most=1, none=True)
 
 
@@ -57,7 +62,13 @@ class Crossing(msgspec.Struct, frozen=True):
 
 
 def crossings(
-    figures: RunStatistics, thresholds: AlertThresholds, *, tokens: int, billed: int = 0, estimate: int = 0
+    figures: RunStatistics,
+    thresholds: AlertThresholds,
+    *,
+    tokens: int,
+    billed: int = 0,
+    estimate: int = 0,
+    used: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> list[Crossing]:
     """Say which figures are beyond their thresholds. A pure function.
 
@@ -67,6 +78,7 @@ def crossings(
         tokens: Prompt tokens of the last iterations.
         billed: Tokens of the newest prompt, as the server billed it.
         estimate: The same, as its characters alone let expect.
+        used: How much of each limit is used, and the limit.
     """
     found: list[Crossing] = []
     most = thresholds.tokens
@@ -88,6 +100,11 @@ def crossings(
             "or edits prompts, or its bill is wrong"
         )
         found.append(Crossing("billed_share", value, least, reason))
+    near = thresholds.limit_share
+    for name, (now, bound) in used.items() if near is not None else ():
+        if near is not None and now >= near * bound:
+            reason = f"{now:,.10g} of {bound:,.10g} are used, {now / bound:.0%} (limits.{name})"
+            found.append(Crossing(f"limits.{name}", now / bound, near, reason))
     return found
 
 
@@ -105,11 +122,15 @@ class Watch:
         self._prompts.append(tokens)
         self._estimate = estimate
 
-    def check(self, figures: RunStatistics) -> list[Crossing]:
+    def check(
+        self, figures: RunStatistics, used: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    ) -> list[Crossing]:
         """The figures that have gone beyond their threshold since the last check; back below, they may again."""
         prompts = self._prompts
         billed = prompts[-1] if prompts else 0
-        found = crossings(figures, self._thresholds, tokens=sum(prompts), billed=billed, estimate=self._estimate)
+        found = crossings(
+            figures, self._thresholds, tokens=sum(prompts), billed=billed, estimate=self._estimate, used=used
+        )
         fresh = [crossing for crossing in found if crossing.metric not in self._beyond]
         self._beyond = {crossing.metric for crossing in found}
         return fresh

@@ -45,12 +45,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=Tr
         agent: The name of its agent.
         iteration: The iteration it happened in; 0 before the first.
         at: Seconds since 1970.
+        elapsed: Seconds that the run's tree has been going, in all processes: not while its root was paused.
     """
 
     run_id: str
     agent: str
     iteration: int
     at: float
+    elapsed: float = 0.0
 
 
 class RunSpawned(Event, frozen=True, kw_only=True):
@@ -204,7 +206,7 @@ class Alert(Event, frozen=True, kw_only=True):
     """A figure of the run went beyond its threshold; see ``AlertThresholds``.
 
     Attributes:
-        metric: Which threshold: ``tokens``, ``retrieval_share`` or ``summary_failures``.
+        metric: Which threshold: ``tokens``, ``retrieval_share``, …; or the limit that is near, as ``limits.cost``.
         value: The figure.
         threshold: What it should not exceed.
         reason: Both, as a sentence.
@@ -275,7 +277,12 @@ def to_record(event: AnyEvent) -> EventLogged:
     for name in _OF_EVERY_EVENT:
         del body[name]
     return EventLogged(
-        run_id=event.run_id, type=type(event).__name__, body=body, at=event.at, iteration=event.iteration
+        run_id=event.run_id,
+        type=type(event).__name__,
+        body=body,
+        at=event.at,
+        iteration=event.iteration,
+        elapsed=event.elapsed,
     )
 
 
@@ -292,7 +299,7 @@ def from_record(record: EventLogged, *, agent: str = "") -> AnyEvent | None:
     kind = _KINDS.get(record.type)
     if kind is None:
         return None
-    common = {"run_id": record.run_id, "agent": agent, "iteration": record.iteration, "at": record.at}
+    common = {name: getattr(record, name) for name in ("run_id", "iteration", "at", "elapsed")} | {"agent": agent}
     try:
         return msgspec.convert({**record.body, **common, "event": record.type}, type=kind)
     except msgspec.ValidationError as error:

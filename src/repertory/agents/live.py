@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -117,6 +118,8 @@ class LiveRun:
         agent_changed: Whether it goes on with another definition than the one it was begun with.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
+        since: What the clock of the tree showed when its first iteration began; None before.
+        overdue: The limit that it was killed for; None for none.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
         gists: A model's summaries of single results, by position.
@@ -149,6 +152,8 @@ class LiveRun:
     stop_asked: bool = False
     killed: bool = False
     ending: bool = False
+    since: float | None = None
+    overdue: LimitExceeded | None = None
     end: RunEnd | None = None
     lost: JournalError | None = None
     plan: Plan = EMPTY
@@ -219,8 +224,9 @@ class LiveRun:
     def event(self, kind: type[AnyEvent], /, **fields: Any) -> AnyEvent:
         """Make an event of this run, without what is to be redacted. Whoever made it publishes and records it."""
         fields = self.shared.journal.redact(fields)
+        now, elapsed = self.shared.clock(), self.tally.clock.elapsed
         return kind(
-            run_id=self.run_id, agent=self.agent.name, iteration=self.iteration, at=self.shared.clock(), **fields
+            run_id=self.run_id, agent=self.agent.name, iteration=self.iteration, at=now, elapsed=elapsed, **fields
         )
 
     def show(self, event: AnyEvent) -> None:
@@ -235,9 +241,18 @@ class LiveRun:
         self.shared.journal.submit([to_record(event)])
 
     def check_alerts(self) -> None:
-        """Say which figures have gone beyond their threshold; see ``AlertThresholds``."""
-        for crossing in self.watch.check(self.statistics) if self.watch is not None else ():
-            self.publish(Alert, **msgspec.structs.asdict(crossing))
+        """Say which figures of it and of those above it have gone beyond their threshold; see ``AlertThresholds``."""
+        for run in self.lineage():
+            for crossing in run.watch.check(run.statistics, run.used()) if run.watch is not None else ():
+                run.publish(Alert, **msgspec.structs.asdict(crossing))
+
+    def used(self) -> dict[str, tuple[float, float]]:
+        """How much of each of its limits on the whole tree is used, and the limit."""
+        used = self.spending.used()
+        most = self.agent.limits.seconds
+        if most is not None and self.since is not None:
+            used["seconds"] = self.tally.clock.elapsed - self.since, most
+        return used
 
     def tell(self, events: Iterable[MessageEvent]) -> None:
         """Tell the listeners what became of messages; what they raise is logged and counted, and nothing more."""
@@ -285,6 +300,7 @@ class LiveRun:
                 agent=self.agent.name,
                 iteration=self.iteration,
                 at=record.at,
+                elapsed=self.tally.clock.elapsed,
                 call_id=call_id,
                 source=record.source,
                 version=record.version,
@@ -324,12 +340,44 @@ class LiveRun:
 
     def check_limits(self) -> None:
         """Raise ``LimitExceeded`` if it may not make another iteration."""
+        if self.since is None:
+            self.since = self.tally.clock.elapsed
+            self.wake()
+        self.check_time()
         self.spending.check()
         most = self.agent.limits.iterations
         if self.iteration >= most:
             raise LimitExceeded(
                 f"no answer after {most} iterations, the limit of agent {self.agent.name} (limits.iterations)"
             )
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its time is over; no bound where there is none, and while nothing of it passes."""
+        most, clock = self.agent.limits.seconds, self.tally.clock
+        if most is None or self.since is None or not clock.going:
+            return math.inf
+        return self.since + most - clock.elapsed
+
+    def check_time(self) -> None:
+        """Raise ``LimitExceeded`` if its time is over."""
+        if self.seconds_left <= 0:
+            raise LimitExceeded(
+                f"run {self.run_id} has been going for {self.agent.limits.seconds:g} s, the limit of agent "
+                f"{self.agent.name} (limits.seconds)"
+            )
+
+    async def wait_overdue(self) -> None:
+        """Wait until its time is over or it has ended, and then kill it."""
+        while self.end is None and not self.ended.is_set():
+            try:
+                self.check_time()
+            except LimitExceeded as error:
+                self.overdue = error
+                self.kill()
+                return
+            with anyio.move_on_after(self.seconds_left):
+                await self._changed.wait()
 
     def try_to_end(self) -> bool:
         """Take no more messages, unless one has come that the loop has not seen."""
@@ -350,6 +398,8 @@ class LiveRun:
 
     def set_ended(self) -> None:
         """Make room for others, and wake everybody who waits for its end."""
+        if self.parent is None:
+            self.tally.clock.run(on=False)
         if self.place is not None:
             self.place.leave()
         self.ended.set()
@@ -367,6 +417,8 @@ class LiveRun:
 
         The loops look at their boundaries. The last two are not taken back.
         """
+        if self.parent is None and not self.ended.is_set():
+            self.tally.clock.run(on=wish != "pause")
         for run in self.tree():
             if run.wish not in ("stop", "close"):
                 run.wish = wish

@@ -219,8 +219,10 @@ class Loop:
         iteration = self._live.iteration
         calls = await self._ask_model(iteration)
         if calls:
-            self._nudges = 0
-            await self._caller.run(calls, iteration)
+            refused = await self._caller.run(calls, iteration)
+            self._nudges = self._nudges + 1 if refused is not None else 0
+            if refused is not None and self._nudges > _MAX_NUDGES:
+                raise refused
         self.view.request_summaries(iteration)
         self._live.check_alerts()
 

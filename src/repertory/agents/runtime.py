@@ -14,7 +14,7 @@ import msgspec
 
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
-from repertory.agents.events import RunSpawned, StateChanged
+from repertory.agents.events import IterationStarted, RunSpawned, StateChanged
 from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
@@ -267,6 +267,8 @@ class Runtime:
                 live.say(message_id, said, heard=message_id in heard)
             elif record.type == RESULT_SUMMARIZED:
                 live.gists[record.body["position"]] = record.body["text"]
+            elif record.type == IterationStarted.__name__ and live.since is None:
+                live.since = record.elapsed
         return live
 
     def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = ()) -> None:
@@ -292,6 +294,10 @@ class Runtime:
             live.wish_for("pause")
         if any(run.stop_asked for run in live.lineage()):
             live.wish_for("stop")
+        if live.parent is None:
+            live.tally.clock.run(on=True)
+        if live.agent.limits.seconds is not None:
+            self._tasks.start_soon(live.wait_overdue)
         self._tasks.start_soon(self._reap, live, ref)
 
     # --- how a run ends -----------------------------------------------------------------------------------
@@ -345,7 +351,7 @@ class Runtime:
             elif not any(run.killed for run in live.lineage()):
                 live.set_ended()  # the supervisor closes; the record says how to go on
             elif live.parent is None:
-                await self.end_run(live, RunEnd("stopped"))
+                await self.end_run(live, _end_of_killed(live))
             elif not any(run.killed for run in live.parent.lineage()):
                 await self._end_branch(live)
             # else it ends together with the run above it that was killed
@@ -365,7 +371,7 @@ class Runtime:
         for run in reversed([*live.tree()]):
             if run.state not in FINAL_STATES:
                 await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self.shared.clock())
-        await self.end_run(live, RunEnd("stopped"))
+        await self.end_run(live, _end_of_killed(live))
 
     async def _end_strangers(self, root: LiveRun) -> None:
         """End the runs of the record below a root that it did not take up again, as its team is another now."""
@@ -392,6 +398,10 @@ def is_below(run_id: str, ancestor: str) -> bool:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:79]}…")
+
+
+def _end_of_killed(live: LiveRun) -> RunEnd:
+    return RunEnd("stopped") if live.overdue is None else RunEnd.failed(live.overdue)
 
 
 def _attach(live: LiveRun) -> None:

@@ -25,7 +25,7 @@ from repertory.agents.results import ResultForm
 from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
 from repertory.context.shaping import Shaped, shape_result, whole_of
-from repertory.errors import JournalError, RecordRefused, ToolAbort
+from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.memory.documents import show_path
@@ -78,12 +78,14 @@ class OpenCall(msgspec.Struct, frozen=True):
         position: The place in the ledger of the turn that asked for it.
         index: Which of that turn's calls it is, from 0.
         fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
+        begun: Whether it began, in a process that came to its end.
     """
 
     use: ToolUse
     position: int
     index: int
     fate: Fate = "run"
+    begun: bool = False
 
     def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
         """The key under which it runs, over restarts too: it follows from its place and its arguments."""
@@ -118,8 +120,11 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
         if isinstance(block, ToolResult)
     }
     unsafe = {row.intended.call_id for row in calls if row.intended.effect == "unsafe"}
+    begun = {row.intended.call_id for row in calls}
     return [
-        msgspec.structs.replace(call, fate="interrupted") if call.use.id in unsafe else call
+        msgspec.structs.replace(
+            call, fate="interrupted" if call.use.id in unsafe else "run", begun=call.use.id in begun
+        )
         for call in calls_of(last)
         if call.use.id not in answered
     ]
@@ -197,18 +202,22 @@ class Caller:
             self._live.show(ended)
         return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
 
-    async def run(self, calls: Sequence[OpenCall], iteration: int) -> None:
+    async def run(self, calls: Sequence[OpenCall], iteration: int) -> LimitExceeded | None:
         """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
 
         Equal ones that may be answered from one another come one after the other. Calls that give the run's result are
         answered once all others of their turn are.
+
+        Returns:
+            The limit that has forbidden all of them; None where any was made.
 
         Raises:
             ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
             JournalError: A call could not be recorded.
         """
         if not calls:
-            return
+            return None
+        refused: list[LimitExceeded] = []
         limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
         aborts: list[ToolAbort | JournalError] = []
 
@@ -218,6 +227,10 @@ class Caller:
                 async with nullcontext() if call.use.name in REPORTING else limiter:
                     try:
                         await self._call(call, iteration)
+                    except LimitExceeded as error:
+                        refused.append(error)
+                        told = f"{call.use.name} was not run: {error}. Answer with what you have."
+                        await self._keep(error_result(call.use, told, iteration), "error")
                     except (ToolAbort, JournalError) as error:
                         aborts.append(error)
                     except Unfinished:
@@ -229,6 +242,7 @@ class Caller:
         await self._take_result(calls, iteration)
         if aborts:
             raise aborts[0]
+        return refused[0] if len(refused) == len(calls) else None
 
     def _is_final(self, use: ToolUse) -> bool:
         return self.form is not None and bool(self.form.schemas) and use.name == FINAL_RESULT
@@ -262,7 +276,11 @@ class Caller:
         return groups.values()
 
     async def _call(self, call: OpenCall, iteration: int) -> None:
-        """Bring one call to its result, in whichever way it gets one."""
+        """Bring one call to its result, in whichever way it gets one.
+
+        Raises:
+            LimitExceeded: It may not be made.
+        """
         use = call.use
         tool = self.tools.get(use.name)
         if call.fate == "interrupted":
@@ -273,6 +291,8 @@ class Caller:
             digest = arguments_digest(use.name, use.input)
             earlier = self._live.repeats.find(tool, digest)
             if earlier is None or not await self._repeat(use, earlier, iteration):
+                if not call.begun:
+                    self._live.spending.begin_tool()
                 await self._make(call, tool, digest, iteration)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
@@ -454,13 +474,15 @@ class Caller:
         """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
         live, token, home = self._live, current_token(), get_ident()
 
+        def show(text: str) -> None:
+            live.show(live.event(ToolProgress, call_id=use.id, tool=use.name, text=text))
+
         def tell(text: str) -> None:
-            event = live.event(ToolProgress, call_id=use.id, tool=use.name, text=text)
             if get_ident() == home:
-                live.show(event)
+                show(text)
             else:
                 with suppress(RunFinishedError):  # a thread that was left behind has nobody to tell
-                    from_thread.run_sync(live.show, event, token=token)
+                    from_thread.run_sync(show, text, token=token)
 
         return tell
 

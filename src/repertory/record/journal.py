@@ -352,6 +352,11 @@ class Journal:
 
         return await self._fetch("open model calls", sql, (run_id,) * 3, decode)
 
+    async def read_elapsed(self, run_id: str) -> float:
+        """How long a tree of runs has been going, in seconds, as far as its events say; see ``EventLogged``."""
+        sql = f"SELECT max(elapsed) FROM events WHERE {OF_TREE}"
+        return await self._fetch("events", sql, (run_id,) * 3, lambda rows: float(next(iter(rows))[0] or 0.0))
+
     async def count_tools_run(self, run_id: str) -> dict[str, int]:
         """For a run and each one below it, how many tool calls began; one that began again after a crash is one."""
         sql = f"SELECT run_id, count(DISTINCT call_id) FROM tool_intents WHERE {OF_TREE} GROUP BY run_id"

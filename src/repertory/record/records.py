@@ -420,6 +420,7 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         type: The event's type, as ``repertory.agents`` names it.
+        elapsed: Seconds that the run's tree had been going by then, in all processes; 0.0 where nobody noted it.
     """
 
     run_id: str
@@ -427,6 +428,7 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
     body: Json
     at: float
     iteration: int = 0
+    elapsed: float = 0.0
 
     def __post_init__(self) -> None:
         freeze_fields(self, "body")

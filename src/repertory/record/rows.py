@@ -407,7 +407,7 @@ TABLES: Final[dict[type[Any], Table]] = {
             "scope_id item_id position type source at deleted tags related_to metadata content",
         ),
         Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
-        Table("events", EventLogged, "run_id type iteration at body"),
+        Table("events", EventLogged, "run_id type iteration at elapsed body"),
     )
 }
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}
