@@ -38,7 +38,7 @@ from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor
 from repertory.record import MemoryJournal
 from repertory.testing.rules import check_body
-from repertory.tools import Tool, ToolContext, call_tool, file_tools, memory_tools
+from repertory.tools import Tool, ToolContext, call_tool, file_tools, memory_tools, tool
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 QUESTION = "How does asyncio wake up a task that waits for a lock?"
@@ -539,3 +539,52 @@ async def test_a_result_is_given_in_the_form_that_is_asked_for() -> None:
     assert isinstance(called, ToolUse)
     assert called.input["line"] == 3
     assert msgspec.json.decode(text_of(said)) == called.input
+
+
+# --- documents that are fetched, and members who check ------------------------------------------------------
+
+
+async def test_what_a_search_names_is_fetched_and_quoted() -> None:
+    """Addresses and paths, several in one turn; what arrives whole is quoted with its address and line."""
+    pages = {
+        "https://mills.org/hours": "# Mills\n\nThe mill is closed on Wednesdays, as the miller rests.",
+        "notes.md": "A mill that is closed grinds nothing.",
+    }
+
+    @tool(effect="pure")
+    def search_web(query: str) -> str:
+        """Search."""
+        return "First: https://mills.org/hours (2 hits)\nnotes.md"
+
+    @tool(effect="pure")
+    def fetch_page(address: str) -> str:
+        """Fetch a page."""
+        return pages[address]
+
+    responses, _ = await converse("When is the mill closed?", [search_web, fetch_page])
+    fetched = [[use.input.get("address") for use in tool_uses(response.content)] for response in responses]
+    assert ["https://mills.org/hours", "notes.md"] in fetched
+    answer = text_of(responses[-1].content)
+    assert "The mill is closed on Wednesdays, as the miller rests. (https://mills.org/hours:3)" in answer
+
+
+async def test_a_member_who_checks_is_asked_last() -> None:
+    """The parts go to the others; what they found goes to the one who checks, and what that says into the answer."""
+    schema = {
+        "type": "object",
+        "properties": {"agent": {"enum": ["reader", "fact_checker"]}, "task": {"type": "string"}},
+        "required": ["agent", "task"],
+    }
+
+    def report(use: ToolUse) -> str:
+        if use.input["agent"] == "fact_checker":
+            assert "Check these claims:\nThe mill is closed on Wednesdays. (mill.txt:1)" in use.input["task"]
+            return "It is so. (mill.txt:1)"
+        return "The mill is closed on Wednesdays. (mill.txt:1)"
+
+    responses, _ = await converse(
+        "When is the mill closed?", [], extra=[ToolSchema("delegate", "Delegate.", schema)], answers=report
+    )
+    asked = [[use.input["agent"] for use in tool_uses(response.content)] for response in responses]
+    assert asked == [["reader"] * 3, ["fact_checker"], []]
+    assert text_of(responses[-1].content).endswith("**What the check says**\nIt is so. (mill.txt:1)")

@@ -50,8 +50,14 @@ _PAGE = 200  # lines that one look at a file shows
 _KEPT = 12  # findings that the notes hold
 _PAGES = 24  # that they name, to be read
 _MOST_PARTS = 5  # of a question
+_AT_ONCE = 4  # documents that are fetched in one turn
 
 _SEARCH = re.compile(r"(^|_)(search|grep|lookup|find)($|_)")
+_FETCH = re.compile(r"(^|_)(fetch|read|open|load|get)(_(page|url|source|document|article|file))?$")
+_CHECKER = re.compile(r"check|verif|review|critic")  # in the name of a team member
+_ADDRESS = re.compile(r"https?://[^\s<>()\"']+|^\S*\.(?!so|pyc|png|jpg|gif|zip|gz|whl|exe|db)\w{1,8}$", re.MULTILINE)
+_CITED = re.compile(r"(?:\[citation |content_id=\")([\w.-]+)")
+_PASSAGE = re.compile(r"^--- lines? (\d+)[^\n]*\n(.*?)(?=\n\n--- |\Z)", re.MULTILINE | re.DOTALL)
 _HIT = re.compile(r"^([^\s:][^:\n]*):(\d+): (.*)$", re.MULTILINE)
 _NUMBERED = re.compile(r"^\s*(\d+)\t(.*)$", re.MULTILINE)
 _FILE = re.compile(r"^(\S*\.(?!so|pyc|png|jpg|gif|zip|gz|whl|exe|db)\w{1,8})$", re.MULTILINE)
@@ -74,6 +80,8 @@ class _Notes:
         pages: Pages of files to read, ``path:first line``, the most promising first.
         found: The lines that answer best so far, with their sources.
         parts: Of a lead: the parts of the question, and what was reported on each.
+        cited: Documents that came as citations, by content id, with their addresses.
+        checked: Of a lead: what those who check said of the others' reports; None where nobody was asked yet.
     """
 
     task: str = ""
@@ -81,6 +89,8 @@ class _Notes:
     pages: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     parts: dict[str, list[str]] = field(default_factory=dict)
+    cited: dict[str, str] = field(default_factory=dict)
+    checked: list[str] | None = None
 
 
 class OfflineModel:
@@ -88,9 +98,10 @@ class OfflineModel:
 
     What it does is decided by what the request offers:
 
-    - a ``delegate`` tool: it splits the question and delegates the parts side by side, then composes the answer;
-    - file or search tools: it searches, reads around the best hits, stores findings in memory, and answers with
-      citations;
+    - a ``delegate`` tool: it splits the question and delegates the parts side by side, has a member whose name says
+      that it checks look at what the others found, then composes the answer;
+    - file or search tools: it searches, reads around the best hits or fetches what was found, stores findings in
+      memory, and answers with citations;
     - neither: it quotes what fits the last message best from the context.
 
     A result of a type is filled in from the lines of its answer, by rules that are as simple; what they cannot fill in
@@ -172,6 +183,9 @@ class _Turn:
         self.misses = in_view < self.notes.step and "context_retrieve" not in (use.name for use in called)
         self.wanted = _wanted(self.notes.task)
         self.words = [keyword.stem for keyword in self.wanted if keyword.weight >= 0.5][:6]
+        self.fetch = self._fetch_tool()
+        searching = self._search_tool()
+        self._searched = searching.name if searching is not None else ""
         self.next: list[ToolUse] = []
         self.said: list[str] = []
 
@@ -202,12 +216,15 @@ class _Turn:
         notes = self.notes
         newest = {use.name for use, _ in self.calls}  # what was called last says what comes next
         if not notes.parts:
-            names = self.tools["delegate"].input_schema["properties"]["agent"].get("enum") or []
+            everybody = self._team()
+            names = [name for name in everybody if not _CHECKER.search(name)] or everybody
             notes.parts = {part: [] for part in split(notes.task)} if names else {}
             for index, part in enumerate(notes.parts):
                 task = f"{part}\n\n{_PART_OF} {notes.task}"
                 self._call("delegate", agent=names[index % len(names)], task=task)
             self.said = [f"Plan: I delegate {len(notes.parts)} parts, to be looked into side by side.", *notes.parts]
+        elif "delegate" in newest and notes.checked is not None:
+            notes.checked = [line for _, result in self.calls for line in text_of(result).splitlines() if line.strip()]
         elif "delegate" in newest:
             if search is not None and all(result.is_error for _, result in self.calls):
                 self.notes = _Notes(task=notes.task, step=1)  # nobody could help, so it works by itself
@@ -230,7 +247,25 @@ class _Turn:
                 self._call("memory_retrieve", id=item)
         elif "memory_retrieve" in newest:
             notes.found = [line for _, result in self.calls for line in cited_in(text_of(result))]
+        if not self.next and notes.checked is None:
+            self._have_checked()
         return "" if self.next else self._compose()
+
+    def _team(self) -> list[str]:
+        return list(self.tools["delegate"].input_schema["properties"]["agent"].get("enum") or [])
+
+    def _have_checked(self) -> None:
+        """Ask those who check to look at what the others found, if there are both."""
+        names = self._team()
+        checkers = [name for name in names if _CHECKER.search(name)]
+        claims = choose([line for lines in self.notes.parts.values() for line in lines], self.wanted, limit=_KEPT)
+        if claims and 0 < len(checkers) < len(names):
+            self.notes.checked = []
+            self.said = ["I have that checked."]
+            for name in checkers:
+                self._call(
+                    "delegate", agent=name, task="\n".join([self.notes.task, "", "Check these claims:", *claims])
+                )
 
     def _compose(self) -> str:
         """The whole answer of a lead: what fits the question best, then every part with what supports it."""
@@ -244,6 +279,8 @@ class _Turn:
             chosen = choose(fresh, _wanted(part), limit=3) or lines[:1] or ["Nothing was reported."]
             told.update(chosen)
             sections.append("\n".join([f"**{part}**", *(f"- {line}" for line in chosen)]))
+        if self.notes.checked:
+            sections.append("\n".join(["**What the check says**", *self.notes.checked]))
         return "\n\n".join(sections)
 
     def _research(self, search: ToolSchema) -> str:
@@ -261,6 +298,16 @@ class _Turn:
                 self._call("list_files", pattern=f"**/*{word}*/**", limit=60)
         elif files and notes.step <= 2 and not notes.pages:
             self._search()
+        elif notes.cited:
+            self.said.append("I look up the passages about it.")
+            words = " ".join(keyword.word for keyword in self.wanted[:4])
+            for content_id in notes.cited:
+                self._call("retrieve_content", content_id=content_id, search=words, limit=3)
+        elif self.fetch is not None and notes.pages and notes.step < self.steps - 1:
+            pages, notes.pages = notes.pages[:_AT_ONCE], notes.pages[_AT_ONCE:]
+            self.said.append(f"I fetch {', '.join(page.rpartition(':')[0] for page in pages)}.")
+            for page in pages:
+                self._call(self.fetch.name, **{self.fetch.input_schema["required"][0]: page.rpartition(":")[0]})
         elif notes.pages and notes.step < self.steps - 1:
             path, _, first = notes.pages.pop(0).rpartition(":")
             self.said.append(f"I read {path} from line {first}.")
@@ -299,6 +346,20 @@ class _Turn:
                 fresh += choose(quotable(str(use.input.get("path", "")), lines), self.wanted, limit=3)
             elif use.name == "search_files":
                 hits += _HIT.findall(text)
+            elif self.fetch is not None and use.name == self.fetch.name:
+                address, cited = str(next(iter(use.input.values()), "")), _CITED.search(text)
+                if cited and self._has("retrieve_content", "content_id", "search", "limit"):
+                    notes.cited[cited[1]] = address
+                else:
+                    fresh += choose(quotable(address, enumerate(text.split("\n"), 1)), self.wanted, limit=3)
+            elif use.name == "retrieve_content":
+                address = notes.cited.pop(str(use.input.get("content_id")), "")
+                passages = [(int(first), passage.split("\n")) for first, passage in _PASSAGE.findall(text)]
+                told = [line for first, lines in passages for line in quotable(address, enumerate(lines, first))]
+                fresh += choose(told, self.wanted, limit=3) if address else []
+            elif self.fetch is not None and use.name == self._searched:
+                found = [f"{address}:1" for address in _ADDRESS.findall(text)]
+                notes.pages = list(dict.fromkeys([*notes.pages, *found]))[:_PAGES]
             elif use.name == "context_retrieve":
                 others += cited_in(text)
             elif use.name not in ("list_files", "memory_store"):
@@ -363,6 +424,12 @@ class _Turn:
             return self.tools["search_files"]
         foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
         named = (tool for tool in foreign if _SEARCH.search(tool.name))
+        return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
+
+    def _fetch_tool(self) -> ToolSchema | None:
+        """A tool that says that it fetches a document and needs nothing but its address."""
+        foreign = (tool for name, tool in self.tools.items() if not name.startswith(("memory_", "context_")))
+        named = (tool for tool in foreign if _FETCH.search(tool.name))
         return next((tool for tool in named if len(tool.input_schema.get("required") or ()) == 1), None)
 
 
