@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.llm.profiles import profile_for
 from repertory.record import Entry
 from repertory.record.records import EntryAppended, RunStarted
-from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -206,6 +207,13 @@ def test_half_a_json_text_is_not_continued() -> None:
     model = ScriptedModel([cut, '{"title": "y"}'], profile=SONNET)
     assert rp.run_sync(rp.Agent("a", output=Report), "Go.", model=model) == Report("y")
     assert "anew" in said_last(model.requests[1])
+
+
+def test_what_was_cut_off_is_no_result_though_it_fits() -> None:
+    """12 may be the beginning of 123."""
+    cut = ModelResponse(content=(Text("12"),), stop_reason="max_tokens")
+    model = ScriptedModel([cut, '{"result": 123}'], profile=SONNET)
+    assert rp.run_sync(rp.Agent("a", output=int), "Go.", model=model) == 123
 
 
 def test_a_call_that_was_cut_off_is_no_result() -> None:
@@ -481,3 +489,37 @@ async def test_a_member_takes_a_typed_task_and_gives_a_typed_result() -> None:
         assert msgspec.json.decode(report, type=Report) == REPORT
         (child,) = run.children
         assert await child.wait_result() == REPORT
+
+
+# --- over the wire ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["claude-opus-5-5", "claude-haiku-4-5"])
+@pytest.mark.parametrize("kind", [Report, dict[str, str]])
+async def test_a_strict_server_takes_every_request_and_caches_them(name: str, kind: Any) -> None:
+    """By an output format and by a final call, with thinking that is bound to the history; nothing varies."""
+    value = {"title": "x"}
+
+    def answer(request: ModelRequest) -> Any:
+        turns = sum(message.role == "assistant" for message in request.messages)
+        if turns < 4:
+            return call("look", what=f"{turns} " + "and more to see " * 1_000)
+        if kind is Report:
+            return '{"title": 1}' if turns == 4 else '{"title": "x"}'
+        return final(result={"title": 1}) if turns == 4 else final(result=value)
+
+    async with (
+        open_messages_server(answer, thinks=True) as server,
+        aclosing(rp.AnthropicModel(name, base_url=server.url, api_key="k")) as model,
+        rp.open_supervisor(model=model, summaries=()) as supervisor,
+    ):
+        agent = rp.Agent[Any]("a", output=kind, tools=[looker([])])
+        run = await supervisor.spawn(agent, "Go.")
+        with trio.fail_after(20):
+            assert await run.wait_result() == (Report("x") if kind is Report else value)
+    assert [exchange.status for exchange in server.exchanges] == [200] * 6
+    assert all(exchange.usage.cache_read_tokens > 0 for exchange in server.exchanges[3:])
+    formats = {str((exchange.body.get("output_config") or {}).get("format")) for exchange in server.exchanges}
+    tools = {str(exchange.body["tools"]) for exchange in server.exchanges}
+    assert len(formats) == len(tools) == 1
+    assert (formats == {"None"}) == (kind is not Report)

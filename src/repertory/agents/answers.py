@@ -32,6 +32,7 @@ from repertory.llm.messages import (
     encode_block,
 )
 from repertory.llm.model import ModelResponse
+from repertory.record import Entry
 from repertory.tools import unknown_tool
 
 REFUSAL: Final = "refusal"
@@ -78,6 +79,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def refused(self) -> bool:
         """Whether the model, or a classifier behind it, declined; nothing of it may be acted on."""
         return self.stop_reason == REFUSAL
+
+
+def is_part(turn: Entry) -> bool:
+    """Whether a turn was cut off or paused, so that another one goes on with it."""
+    return turn.stop_reason == PAUSED or turn.stop_reason in CUT_OFF
 
 
 def check_response(came: object) -> ModelResponse:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import anyio
 
 from repertory.actors import ActorRef
-from repertory.agents.answers import CUT_OFF, PAUSED, Answer, check_response, read_answer
+from repertory.agents.answers import PAUSED, Answer, check_response, is_part, read_answer
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
@@ -151,7 +151,7 @@ class Loop:
         if self._paused_by_server():
             return None  # it goes on where it stopped when it gets the turn back as it is
         paused, text = last.stop_reason == PAUSED, text_of(last.content).strip()
-        if self._form is not None and text and not _is_part(last):
+        if self._form is not None and text and not is_part(last):
             await self._say("retry-context", self._form.ask_again(last))
             return None
         if not paused or not text:
@@ -166,13 +166,13 @@ class Loop:
         if self._form is not None:
             return self._form.find(self._ledger.snapshot())
         last, text = self._last(), text_of(self._last().content).strip()
-        if last.role != "assistant" or tool_uses(last.content) or not text or _is_part(last):
+        if last.role != "assistant" or tool_uses(last.content) or not text or is_part(last):
             return None
         parts, asked_on = [text], False
         for entry in reversed(self._ledger.snapshot()[: last.position]):
             if entry.kind in ("retry-context", "system"):
                 asked_on = True
-            elif asked_on and _is_part(entry):
+            elif asked_on and is_part(entry):
                 parts.append(text_of(entry.content))
                 asked_on = False
             else:
@@ -303,8 +303,3 @@ def _refusal(answer: Answer, extra: Json) -> str:
     kind = f" ({category})" if category else ""
     said_why = str(why)[:500] or "it gave no reason"
     return f"the model refused to go on{kind}: {said_why}; resume the run with another model or with a message"
-
-
-def _is_part(turn: Entry) -> bool:
-    """Whether a turn was cut off or paused, so that another one goes on with it."""
-    return turn.stop_reason == PAUSED or turn.stop_reason in CUT_OFF

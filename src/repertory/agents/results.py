@@ -15,6 +15,7 @@ import msgspec
 
 from repertory._frozen import thaw
 from repertory._json_types import JsonType, decode_text
+from repertory.agents.answers import is_part
 from repertory.errors import ResultInvalid
 from repertory.llm.json_outputs import FINAL_RESULT, output_format
 from repertory.llm.messages import Json, Text, ToolUse, text_of, tool_uses
@@ -80,7 +81,7 @@ class ResultForm:
         """The run's result as JSON, if the last turn on its record gives one and nobody has said anything since."""
         last = entries[-1]
         if last.role == "assistant" and not tool_uses(last.content):
-            return self._read_answer(last)[0]
+            return None if is_part(last) else self._read_answer(last)[0]
         return next((reply.result for reply in self._taken(entries) if reply.result is not None), None)
 
     def is_outdated(self, entries: Sequence[Entry]) -> bool:

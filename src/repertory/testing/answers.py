@@ -21,7 +21,7 @@ import msgspec
 from repertory.agents import Agent, Limits, Supervisor, open_supervisor
 from repertory.agents.answers import MOST_DEPTH, Answer
 from repertory.context import ContextPolicy, project, validate
-from repertory.errors import LimitExceeded, ModelRefused, RepertoryError, RunFailed, RunNotFound
+from repertory.errors import LimitExceeded, ModelRefused, RepertoryError, ResultInvalid, RunFailed, RunNotFound
 from repertory.llm.messages import (
     Block,
     Image,
@@ -142,15 +142,16 @@ def _id(rng: random.Random) -> Any:
     )
 
 
+_NO_NAMES: Final[tuple[Any, ...]] = ("look ", "lo ok", 'fire(mark="1")', "", "n" * 200, 5, None, [], "fire\n")
+
+
 def _call(rng: random.Random, sound: set[int]) -> ToolUse:
     mark = rng.getrandbits(40)
     name: Any = rng.choice(TOOLS)
     arguments: Any = {"mark": mark, "data": _value(rng)}
     match rng.randrange(8):
         case 0:
-            name = rng.choice(
-                ("look ", "lo ok", 'fire(mark="1")', "", "n" * 200, 5, None, [], "ghost", "delegate", "fire\n")
-            )
+            name = rng.choice((*_NO_NAMES, "ghost", "delegate", "final_result", "final_result"))
         case 1:
             arguments["data"] = _broken_value(rng)
         case 2:
@@ -298,7 +299,7 @@ async def _play_on(stage: _Stage, supervisor: Supervisor) -> list[str]:
         try:
             await run.wait_result()
         except RunFailed as failed:
-            if not isinstance(failed.__cause__, ModelRefused | LimitExceeded):
+            if not isinstance(failed.__cause__, ModelRefused | LimitExceeded | ResultInvalid):
                 return [*stage.failures, f"the run failed: {failed}; after {stage.last}"[:2_000]]
         else:
             if stage.over:
@@ -310,6 +311,12 @@ async def _play_on(stage: _Stage, supervisor: Supervisor) -> list[str]:
 _CONTEXTS: Final = (None, ContextPolicy(), ContextPolicy(rhythm="strict", window=1, keep_recent=1, summarize_every=2))
 
 
+class _Marked(msgspec.Struct):
+    """A result of a type."""
+
+    mark: int
+
+
 class _Stage:
     """The model and the tools of one run, and what is noticed of them."""
 
@@ -319,11 +326,12 @@ class _Stage:
         self.scope = anyio.CancelScope()
         self.profile: ModelProfile = rng.choice((OFFLINE, profile_for("claude-opus-4-8")))
         self.name = self.profile.name
-        self.agent = Agent(
+        self.agent = Agent[Any](
             "clerk",
             tools=self._tools(),
             model=self,
             context=rng.choice(_CONTEXTS),
+            output=rng.choice((None, _Marked)),
             limits=Limits(iterations=20 * length),
         )
         self.runs = 1
@@ -355,7 +363,7 @@ class _Stage:
             self.failures.append(f"a request that no server takes: {error}; after {self.last}"[:2_000])
         await self._perhaps_cut_off()
         if self.over:
-            return ModelResponse(content=(Text("The end."),), usage=Usage(1, 1))
+            return ModelResponse(content=(Text('{"mark": 1}'),), usage=Usage(1, 1))  # also as a result of a type
         self._left -= 1
         self.last = mutated_answer(self._rng)
         return self.last.response

@@ -10,6 +10,7 @@ from repertory.llm.json_outputs import FORMATS, MOST_OPTIONAL, MOST_UNIONS, cont
 from repertory.llm.messages import Json
 from repertory.llm.profiles import ModelProfile
 from repertory.testing.refusal import refuse
+from repertory.testing.transcript import is_paused
 
 _WHERE = "output_config.format.schema"
 _ANYWHERE = frozenset({"type", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "description", "title", "default"})
@@ -35,7 +36,7 @@ def check_output_format(body: Json, profile: ModelProfile) -> None:
     schema = wanted.get("schema")
     if not isinstance(schema, dict):
         refuse(f"{_WHERE}: Field required")
-    if body["messages"][-1]["role"] == "assistant":
+    if body["messages"][-1]["role"] == "assistant" and not is_paused(body["messages"]):
         refuse("output_config.format: cannot be combined with a prefilled assistant message")
     parts = list(_parts(schema))
     for part in parts:

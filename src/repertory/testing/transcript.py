@@ -74,12 +74,12 @@ def check_messages(messages: Any, profile: ModelProfile, *, prefilled: bool = Fa
         _check_content(message.get("content"), where, message["role"], last=index == len(messages) - 1)
     if messages[0]["role"] != "user" and not begins_with_summary(messages):
         refuse('messages: first message must use the "user" role')
-    if messages[-1]["role"] == "assistant" and profile.target == "binding" and not (prefilled or _paused(messages)):
+    if messages[-1]["role"] == "assistant" and profile.target == "binding" and not (prefilled or is_paused(messages)):
         refuse("This model does not support assistant message prefill. The conversation must end with a user message.")
     _check_pairs(messages, finished=not prefilled)
 
 
-def _paused(messages: list[Json]) -> bool:
+def is_paused(messages: list[Json]) -> bool:
     """Whether the conversation ends with a turn that the server paused: its own tools were at work in it."""
     content = messages[-1]["content"]
     kinds = [block["type"] for block in content] if isinstance(content, list) else []
