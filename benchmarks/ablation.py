@@ -30,10 +30,11 @@ from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPo
 from repertory.context import planner as planning
 from repertory.context.account import Account
 from repertory.context.edits import Editor
-from repertory.context.lines import Vocabulary, choose_lines
+from repertory.context.lines import choose_lines
 from repertory.context.plan import CoverRange, Plan, RemoveResult, StubResult
 from repertory.context.shaping import shape_result
 from repertory.context.tokens import Calibration
+from repertory.context.trail import Trail
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.llm.model import ModelRequest
@@ -51,11 +52,10 @@ COLUMNS = ("", "cost", "worst run", "facts", "lines", "own lines", "facts left",
 # --- the mechanisms ---------------------------------------------------------------------------------------
 
 
-def head_and_tail(found: Sequence[str], room: int, *_: object, standing: Any = frozenset()) -> list[str]:
+def head_and_tail(new: Sequence[str], room: int, *_: object) -> list[str]:
     """Choose the first and the last lines that there is room for."""
-    new = [line for line in found if line.strip() not in standing]
     if sum(len(line) + 1 for line in new) <= room:
-        return new
+        return list(new)
     kept: list[int] = []
     for at in (place for pair in zip(range(len(new)), reversed(range(len(new))), strict=True) for place in pair):
         room -= len(new[at]) + 1
@@ -65,15 +65,14 @@ def head_and_tail(found: Sequence[str], room: int, *_: object, standing: Any = f
     return [new[at] for at in sorted(kept)]
 
 
-def no_lines(found: Sequence[str], room: int, *_: object, standing: Any = frozenset()) -> list[str]:
+def no_lines(new: Sequence[str], room: int, *_: object) -> list[str]:
     """Choose no line of what does not fit whole."""
-    new = [line for line in found if line.strip() not in standing]
-    return new if sum(len(line) + 1 for line in new) <= room else []
+    return list(new) if sum(len(line) + 1 for line in new) <= room else []
 
 
-def repeating(found: Sequence[str], room: int, vocabulary: Vocabulary, **_: object) -> list[str]:
+def repeating(self: Trail, lines: Sequence[str], room: int) -> list[str]:
     """Choose lines as if none stood in view."""
-    return choose_lines(found, room, vocabulary)
+    return choose_lines(lines, room, self._vocabulary)
 
 
 _BREAKPOINTS = Projector._breakpoints
@@ -109,7 +108,7 @@ VARIANTS = (
     Variant("lines that report trouble count no more", {}, ((lines, "tells_trouble", lambda _: False),)),
     Variant("140 characters of the agent's words", {}, ((trail, "_SAID", 140),)),
     Variant("120 characters of a long argument", {}, ((trail, "_ARGUMENT_SHARE", 0.0),)),
-    Variant("standing lines said again", {}, ((trail, "choose_lines", repeating),)),
+    Variant("standing lines said again", {}, ((Trail, "_choose", repeating),)),
     Variant("nothing superseded", {}, ((Editor, "supersede", lambda *_: []),)),
     Variant("no comfort: only the window bounds the view", {"comfort_tokens": 0}),
     Variant("no breakpoint at the old edge", {}, ((Projector, "_breakpoints", newest_edge_alone),)),

@@ -404,6 +404,8 @@ def _bounded(cover: CoverRange, live: Live, snapshot: Sequence[Entry], tokens: i
 
 def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:
     """The summary that covers most, of those that fit: no gap, no split call, nothing recent, and smaller."""
+    if not summaries:
+        return None
     starts = {0, *(cover.last + 1 for cover in live.plan.covers)}
     ends = {cover.last for cover in live.plan.covers}
     fitting = [

@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -22,15 +22,9 @@ MOST_READ = 96_000
 
 _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is taken apart
 _PIECE = 240  # characters, about: what such a line is taken apart into
-_GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]")
-# A path part is at most 255 characters long, as file systems have it, and none begins inside a row of dots or dashes:
-# without both, 3,000 dots in a row take seconds.
-_NAME = re.compile(
-    r"(?=[~./\w\-@])(?:"  # said first, it spares two fifths of the time: most characters begin no name
-    r"[A-Za-z_]\w*(?:[./:\-]\w+)*"
-    r"|(?<![~./\-@])(?:[~./]{0,255}+(?:[\w.\-@]{1,255}+/)+|[~./]{0,255}\./)[\w.\-@]*"
-    r"|\d{3,})"
-)
+_GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
+_WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
+_LETTER = re.compile(r"[^\W\d]")
 _MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
 _VERDICT = re.compile(
     r"\b\d+ (?:passed|failed|errors?|warnings?|tests?|matches|rows)\b|\b(?:exit code|status) \d+", re.I
@@ -52,13 +46,18 @@ _TROUBLE_WORDS = (
 
 
 @lru_cache(maxsize=1 << 16)  # the same words come again and again
-def _is_name(word: str) -> bool:
-    return len(word) > 2 and (word.isdigit() or _MADE.search(word) is not None)
+def _name_in(word: str) -> str:
+    """The name that a word is but for marks around it; "" for none."""
+    name = word.rstrip(".:-/") if len(word) <= _LONGEST_NAME else ""
+    made = _MADE.search(name) is not None and _LETTER.search(name) is not None
+    return name if len(name) > 2 and (made or name.isdigit()) else ""
 
 
 def names_in(line: str) -> set[str]:
     """The names in a line: paths, identifiers, numbers of three digits or more."""
-    return {name for name in set(_NAME.findall(line)) if len(name) <= _LONGEST_NAME and _is_name(name)}
+    names = set(map(_name_in, set(_WORD.findall(line))))
+    names.discard("")
+    return names
 
 
 def tells_trouble(line: str) -> bool:
@@ -123,10 +122,9 @@ def looked_at(text: str) -> str:
 
 def source_lines(text: str) -> list[str]:
     """The lines of a text that are worth a look: without line-number gutters, blank ones and repeats."""
-    text = looked_at(text)
     lines: dict[str, str] = {}
-    for raw in text.splitlines():
-        whole = _GUTTER.sub("", raw).rstrip()
+    for raw in dict.fromkeys(_GUTTER.sub("", looked_at(text)).splitlines()):
+        whole = raw.rstrip()
         for line in _pieces(whole) if len(whole) > _LONG_LINE else (whole,):
             key = line.strip()
             if key:
@@ -136,11 +134,11 @@ def source_lines(text: str) -> list[str]:
 
 def looks_like_file(text: str) -> bool:
     """Whether a text was read from a file that somebody may want to change: its lines are numbered, or it is code."""
-    lines = text[:LOOKED_AT].split("\n")[:-1]
+    lines = text[:LOOKED_AT].split("\n")[:-1]  # the last may be cut
     numbers = [int(found[1]) for line in lines if (found := _GUTTER.match(line))]
     if 2 * len(numbers) > len(lines) and all(after == before + 1 for before, after in pairwise(numbers)):
         return True  # matches of a search are numbered too, but not one after the other
-    return kind_of_text("\n".join(_GUTTER.sub("", line) for line in lines)) == "code"
+    return kind_of_text(_GUTTER.sub("", "\n".join(lines))) == "code"
 
 
 def _pieces(line: str) -> Iterable[str]:
@@ -197,9 +195,7 @@ def _names(text: str) -> set[str]:
     return names_in(looked_at(text))
 
 
-def choose_lines(
-    lines: Sequence[str], room: int, vocabulary: Vocabulary, *, standing: Collection[str] = frozenset()
-) -> list[str]:
+def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
     """Choose lines, the most telling for their length first, and give them in their own order.
 
     A name counts once: the second line that holds it tells that much less. Errors and verdicts come first, where they
@@ -210,47 +206,45 @@ def choose_lines(
         lines: From ``source_lines``.
         room: Characters that they may have.
         vocabulary: What has been said so far.
-        standing: Lines, without the white space around them, that stand in view already and are left out.
     """
-    new = [line for line in lines if line.strip() not in standing]
-    if sum(len(line) + 1 for line in new) <= room + 1:  # a line's end stands between two
-        return new
-    names = [names_in(line) for line in new]
+    if sum(len(line) + 1 for line in lines) <= room + 1:  # a line's end stands between two
+        return list(lines)
+    names = [names_in(line) for line in lines]
     told: set[str] = set()
     chosen: list[int] = []
-    whole = "\n".join(new)
+    whole = "\n".join(lines)
     any_verdict = tells_trouble(whole) or _VERDICT.search(whole)
-    verdicts = [at for at, line in enumerate(new) if any_verdict and (tells_trouble(line) or _VERDICT.search(line))]
+    verdicts = [at for at, line in enumerate(lines) if any_verdict and (tells_trouble(line) or _VERDICT.search(line))]
     first = room // 2
-    for at in reversed(verdicts) if len(verdicts) * _FEW <= len(new) else ():  # the last says how it ended
-        if len(new[at]) < first:
-            first -= len(new[at]) + 1
-            room -= len(new[at]) + 1
+    for at in reversed(verdicts) if len(verdicts) * _FEW <= len(lines) else ():  # the last says how it ended
+        if len(lines[at]) < first:
+            first -= len(lines[at]) + 1
+            room -= len(lines[at]) + 1
             told |= names[at]
             chosen.append(at)
 
     def value(at: int) -> float:
         # Summed exactly: a set has no order, and equal runs must give equal views.
         worth = math.fsum(vocabulary.weight(name) for name in names[at] if name not in told)
-        return worth / (len(new[at]) + _PER_LINE)
+        return worth / (len(lines[at]) + _PER_LINE)
 
     # A value only falls while others are chosen, so the best of the queue, looked at again, is the best of all.
-    queue = [(-value(at), at) for at in range(len(new)) if at not in chosen]
+    queue = [(-value(at), at) for at in range(len(lines)) if at not in chosen]
     heapq.heapify(queue)
     while queue:
         before, at = heapq.heappop(queue)
         now = value(at)
-        if not now or len(new[at]) >= room:
+        if not now or len(lines[at]) >= room:
             continue
         if now < -before and queue and now < -queue[0][0]:
             heapq.heappush(queue, (-now, at))
             continue
-        room -= len(new[at]) + 1
+        room -= len(lines[at]) + 1
         told |= names[at]
         chosen.append(at)
     if not chosen:
-        for at, line in enumerate(new):
+        for at, line in enumerate(lines):
             if len(line) < room:
                 room -= len(line) + 1
                 chosen.append(at)
-    return [new[at] for at in sorted(chosen)]
+    return [lines[at] for at in sorted(chosen)]

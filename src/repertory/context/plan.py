@@ -6,6 +6,7 @@ again. What it does not mention is shown as it stands in the ledger.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -256,8 +257,8 @@ def _covered(covers: tuple[CoverRange, ...], edits: Sequence[CoverRange]) -> tup
     """Put new covers in the place of those that they include, or behind the last."""
     if not edits:
         return covers
-    out: list[CoverRange] = []
-    at = 0
+    at = bisect_left(covers, edits[0].first, key=lambda cover: cover.last)
+    out = list(covers[:at])
     for edit in edits:
         while at < len(covers) and covers[at].last < edit.first:
             out.append(covers[at])

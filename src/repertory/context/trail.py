@@ -18,7 +18,7 @@ from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.plan import CoverRange
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.shaping import failed, pictures_in, tool_text, words_asked_for
-from repertory.llm.messages import Text, ToolUse, canonical_json, text_of
+from repertory.llm.messages import Text, ToolUse, canonical_json, equal_items, text_of
 from repertory.record.entries import Entry
 
 SHARE = 1 / 6
@@ -58,22 +58,27 @@ class Trail:
         self._rules: dict[str | None, ResultRules] = {}
         self._vocabulary = Vocabulary()
         self._read = 0  # entries that the vocabulary knows
-        self._standing: set[str] = set()
+        self._covered: set[str] = set()  # the lines of the covers
+        self._standing: set[str] = set()  # those of what has been written behind them
         self._starts: list[int] = []  # position of each turn that has been written
         self._texts: list[str] = []
         self._talk: list[bool] = []  # whether such a turn is one that stays
         self._sizes: list[int] = [0]  # characters of so many texts
         self._gists: Mapping[int, str] = {}
         self._gist_positions = frozenset[int]()  # the mapping may grow
-        self._covers: Sequence[CoverRange] = ()
-        self._cover_lines: dict[int, tuple[CoverRange, set[str]]] = {}
+        self._covers: tuple[CoverRange, ...] = ()
         self.position = 0
 
-    def follow(self, covers: Sequence[CoverRange], start: int, snapshot: Sequence[Entry]) -> None:
+    def follow(self, covers: tuple[CoverRange, ...], start: int, snapshot: Sequence[Entry]) -> None:
         """Take up the trail where a plan's covers end. If they changed, what was written behind them is written again:
         other lines stand in view now.
         """
         if covers != self._covers:
+            same = equal_items(self._covers, covers)
+            if same < len(self._covers):
+                self._covered, same = set(), 0
+            for cover in covers[same:]:
+                self._covered.update(line.strip() for line in text_of(cover.content).splitlines()[1:])
             self._covers = covers
             self._begin(start, snapshot)
 
@@ -95,13 +100,7 @@ class Trail:
         """Begin behind the covers, knowing what is known there."""
         if self.position > start:
             self._vocabulary, self._read = Vocabulary(), 0
-        known = self._cover_lines  # by identity: most covers stay what they were, and their texts are long
-        self._cover_lines = {
-            id(cover): known.get(id(cover))
-            or (cover, {line.strip() for line in text_of(cover.content).splitlines()[1:]})
-            for cover in self._covers
-        }
-        self._standing = set[str]().union(*(lines for _, lines in self._cover_lines.values()))
+        self._standing = set()
         self._starts, self._texts, self._talk, self._sizes = [], [], [], [0]
         self.position = start
         first = snapshot[start].iteration if start < len(snapshot) else 0
@@ -238,7 +237,8 @@ class Trail:
 
     def _choose(self, lines: Sequence[str], room: int) -> list[str]:
         """Choose lines that do not stand in the trail yet; from now on they do."""
-        chosen = choose_lines(lines, room, self._vocabulary, standing=self._standing)
+        new = [line for line in lines if (bare := line.strip()) not in self._standing and bare not in self._covered]
+        chosen = choose_lines(new, room, self._vocabulary)
         self._standing.update(line.strip() for line in chosen)
         return chosen
 
