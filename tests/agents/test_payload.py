@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -17,6 +18,7 @@ from repertory.agents.events import PayloadConflicted
 from repertory.errors import ConfigurationError, PayloadInvalid, RunError
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
+from repertory.memory.documents import document_of
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 
@@ -456,6 +458,86 @@ async def test_what_is_cited_has_one_source_record_of_its_true_length() -> None:
         stored = contents[source.content_id]
         assert (source.type, source.format, source.length) == ("web", "markdown", stored.length)
         assert source.accessed_at == stored.at
+
+
+class Cited(msgspec.Struct):
+    """A payload of sources, and of what only looks like them."""
+
+    sources: list[rp.SourceRecord] = msgspec.field(default_factory=list[rp.SourceRecord])
+    links: list[dict[str, str]] = msgspec.field(default_factory=list[dict[str, str]])
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["whose run is at hand", "whose run is not"])
+async def test_cleaning_a_run_clears_the_sources_too(held: bool, tmp_path: Path) -> None:
+    """Contents and source records of the whole tree go in one transaction; the payload's other parts stay."""
+
+    @rp.tool(effect="unsafe")
+    async def fetch(url: str) -> rp.ToolOutput:
+        """Fetch a page."""
+        return rp.ToolOutput("line of text\n" * 2_000, source_type="web", url=url)
+
+    cut = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500))
+    worker = rp.Agent(
+        "worker",
+        instructions="You work.",
+        tools=[fetch],
+        payload=Cited,
+        context=cut,
+        payload_scope=rp.PayloadScope(write=("sources",)),
+    )
+
+    def answer(request: ModelRequest) -> Any:
+        if results_of(request):
+            return "done"
+        if text_of(request.system) == "You work.":
+            return call("fetch", url="https://b")
+        return [call("fetch", url="https://a"), call("delegate", agent="worker", task="Fetch.")]
+
+    lead = rp.Agent("lead", tools=[fetch], team=[worker], model=FunctionModel(answer), payload=Cited, context=cut)
+    async with rp.open_supervisor(tmp_path / "c.db", durability="process") as supervisor:
+        run = await supervisor.spawn(lead, "Read.", run_id="r1", payload=Cited(links=[{"content_id": "x"}]))
+        await run.wait_result()
+        (child,) = run.children
+        assert {source.url for source in run.payload.sources} == {"https://a", "https://b"}
+        if not held:
+            run = child = None  # type: ignore[assignment]
+            gc.collect()
+        assert await supervisor.clean("r1") == 2
+        journal = supervisor.journal
+        for run_id in [row.started.run_id for row in await supervisor.runs()]:
+            document = document_of(records := await journal.read_payload(run_id))
+            assert (document["sources"], records[-1].author) == ([], "cleaning")
+        assert document_of(await journal.read_payload("r1"))["links"] == [{"content_id": "x"}]
+        assert await supervisor.clean("r1") == 0
+        if held:
+            assert (run.payload.sources, child.payload.sources) == ([], [])
+        again = await supervisor.resume("r1", agent=lead)
+        assert again.payload == Cited(links=[{"content_id": "x"}])
+
+
+async def test_a_content_whose_time_is_over_takes_its_source_along(tmp_path: Path) -> None:
+    """One that can still be read keeps its own."""
+    now = 1_000.0
+
+    @rp.tool(effect="unsafe")
+    async def fetch(url: str) -> rp.ToolOutput:
+        """Fetch a page."""
+        return rp.ToolOutput("line of text\n" * 2_000, source_type="web", url=url)
+
+    policy = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500, retention=60.0))
+    agent = agent_with(call("fetch", url="https://a"), tools=[fetch], payload=Cited, context=policy)
+    async with rp.open_supervisor(tmp_path / "c.db", durability="process", clock=lambda: now) as supervisor:
+        run = await supervisor.spawn(agent, "Read.", run_id="r1")
+        await run.wait_result()
+        assert [source.url for source in run.payload.sources] == ["https://a"]
+    now += 100.0
+    async with rp.open_supervisor(tmp_path / "c.db", durability="process", clock=lambda: now) as supervisor:
+        stored = (await supervisor.journal.read_contents("r1"))[0]
+        found = await supervisor.journal.read_content(stored.content_id, root="r1")
+        again = await supervisor.resume("r1", agent=agent)
+        assert found is not None
+        assert bool(found.body) == bool(again.payload.sources)
+        assert not found.body
 
 
 # --- restarts -------------------------------------------------------------------------------------------------------

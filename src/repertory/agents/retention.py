@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
+from weakref import WeakValueDictionary
 
 import anyio
 
+from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.errors import JournalError
-from repertory.record.contents import StoredBody
+from repertory.memory.documents import document_of
+from repertory.memory.payload import without_sources
+from repertory.record.contents import StoredBody, root_of
 from repertory.record.journal import Journal
-from repertory.record.records import DecisionMade
+from repertory.record.records import DecisionMade, PayloadChanged
 
 CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
 
 
 class Retention:
-    """Lets go of stored contents when their time is over.
+    """Lets go of stored contents when their time is over, and of their sources in the payloads of their tree.
 
     Nothing acknowledged is lost by it. A body goes where whoever stored it said for how long it is wanted; or where the
     ledger of its run, word for word, holds all of it, from which it is read from then on. What is pinned stays.
+
+    Attributes:
+        payloads: To be held from reading a run's payload back until the run is in ``known``.
+        known: The runs whose payloads this process holds, also those that have ended.
     """
 
     def __init__(self, journal: Journal, *, seconds: float | None, clock: Callable[[], float]) -> None:
@@ -34,26 +42,67 @@ class Retention:
         self._seconds = seconds
         self._clock = clock
         self._looked = -math.inf  # trees that ended up to here have been looked at
+        self.payloads = anyio.Lock()
+        self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
     async def clean(self) -> int:
         """Let go of what is due; returns of how many contents."""
         now = self._clock()
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         due = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
-        gone = [body async for body in self._unpinned(due) if body.has_time or await self._is_held(body)]
-        await self._let_go(gone)
+        gone: list[StoredBody] = []
+        lost: dict[str, set[str] | None] = {}
+        async for body in self._unpinned(due):
+            held = await self._is_held(body)
+            if body.has_time or held:
+                gone.append(body)
+            if body.has_time and not held:
+                ids = lost.setdefault(root_of(body.content.run_id), set())
+                assert ids is not None
+                ids.add(body.content.content_id)
+        await self._let_go(gone, lost)
         self._looked = max(self._looked, ended_by)
         return len(gone)
 
     async def clean_run(self, run_id: str) -> int:
         """Let go of all that the store holds of a run and of those below it; returns of how many contents."""
         bodies = await self._journal.read_bodies(run_id)
-        await self._let_go(bodies)
+        await self._let_go(bodies, {run_id: None})
         return len(bodies)
 
-    async def _let_go(self, bodies: Sequence[StoredBody]) -> None:
-        if bodies:
-            await self._journal.delete_bodies(bodies)
+    async def _let_go(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
+        """Let go of bodies, and in the same transaction of the sources of what cannot be read any more.
+
+        Args:
+            bodies: Those.
+            lost: The citation ids of what cannot, by the root of their tree; None for all of the tree.
+        """
+        async with self.payloads:
+            histories: list[tuple[set[str] | None, Sequence[PayloadChanged]]] = []
+            for root, content_ids in lost.items():
+                found = sorted(await self._journal.read_payloads(root), key=lambda record: record.run_id)
+                histories += [(content_ids, [*own]) for _, own in groupby(found, key=lambda record: record.run_id)]
+            # From here on in one step, so that no version comes between.
+            records = [record for ids, own in histories if (record := self._cleaned(own, ids)) is not None]
+            if bodies or records:
+                await self._journal.delete_bodies(bodies, also=records)
+
+    def _cleaned(self, history: Sequence[PayloadChanged], content_ids: set[str] | None) -> PayloadChanged | None:
+        """The next version of a payload, without the sources of contents that are gone; None if it has none of them."""
+        run_id, version, document = history[-1].run_id, history[-1].version, document_of(history)
+        live = self.known.get(run_id)
+        state = None if live is None else live.payload
+        if state is not None:
+            version, document = state.version, state.document
+        changes = tuple(without_sources(document, content_ids))
+        if not changes:
+            return None
+        record = PayloadChanged(
+            run_id=run_id, version=version + 1, author="cleaning", base=version, changes=changes, at=self._clock()
+        )
+        if state is not None:
+            state.adopt(record)
+        return record
 
     async def _unpinned(self, due: Iterable[StoredBody]) -> AsyncGenerator[StoredBody]:
         for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):

@@ -250,11 +250,14 @@ class Runtime:
             parent=parent,
             resumed=True,
             iteration=row.iteration,
-            payload=payload_on_record(agent, await journal.read_payload(started.run_id), below=parent is not None),
             agent_changed=started.agent_digest != agent.digest,
             plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
             told=len(ledger.snapshot()),  # by an earlier process
         )
+        async with self.retention.payloads:
+            records = await journal.read_payload(live.run_id)
+            live.payload = payload_on_record(agent, records, below=parent is not None)
+            self.retention.known[live.run_id] = live
         if live.agent_changed:
             was, now = started.agent_digest, agent.digest
             log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
@@ -287,7 +290,7 @@ class Runtime:
         live.ref = ref
         if live.parent is not None:
             live.place = live.parent.line.join(live.wake)
-        self._live[live.run_id] = live
+        self._live[live.run_id] = self.retention.known[live.run_id] = live
         self._actors[live.run_id] = ref
         _attach(live)
         if live.parent is not None and live.parent.wish == "pause":

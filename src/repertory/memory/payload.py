@@ -8,8 +8,8 @@ side that change the same place, the first one counts, and the other's change is
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from typing import Any, get_args
@@ -45,7 +45,7 @@ from repertory.record.records import (
 from repertory.record.rows import encode_json
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceRecord:
     """Where something that the run has read came from. A field ``sources: list[SourceRecord]`` is kept by the runtime.
 
@@ -377,15 +377,6 @@ class PayloadState:
                 out += changes_between(was, now, parts)
         return out
 
-    def without(self, content_ids: set[str]) -> list[Staged]:
-        """What is to be changed as these contents are cleaned away: their sources go."""
-        changes: list[PayloadChange] = []
-        for (name,) in self._source_fields:
-            there = self.document.get(name) or []
-            left = [source for source in there if source["content_id"] not in content_ids]
-            changes += [PayloadChange(path=(name,), value=left)] if len(left) < len(there) else []
-        return [Staged(changes=changes, base=self.version, author="cleaning")] if changes else []
-
     def _copy(self) -> PayloadState:
         trial = copy.copy(self)
         trial._changes, trial._brought = [*self._changes], {*self._brought}
@@ -435,6 +426,21 @@ class PayloadState:
                     yield PayloadChange(path=(*field, ids.index(record["id"])), value=record)
                 else:
                     yield PayloadChange(path=field, op="append", value=[record])
+
+
+def without_sources(document: Json, content_ids: set[str] | None) -> Iterator[PayloadChange]:
+    """The changes that take the sources of some contents out of a payload; None for all of them.
+
+    Sources are known by their fields: the type of the payload of a run that ended long ago is known to nobody.
+    """
+    fields = {field.name for field in dataclasses.fields(SourceRecord)}
+    for name, value in document.items():
+        if not (isinstance(value, list) and all(isinstance(item, dict) and item.keys() == fields for item in value)):
+            continue
+        sources: list[Json] = value
+        left = [] if content_ids is None else [each for each in sources if each["content_id"] not in content_ids]
+        if len(left) < len(sources):
+            yield PayloadChange(path=(name,), value=left)
 
 
 def replay(kind: ValueType, records: Sequence[PayloadChanged], scope: PayloadScope | None = None) -> PayloadState:

@@ -430,6 +430,10 @@ class Journal:
         """Every version of a run's payload, in order; [] where it has none."""
         return await self._of_run(PayloadChanged, run_id)
 
+    async def read_payloads(self, root: str) -> list[PayloadChanged]:
+        """Every version of the payloads of a run and of those below it, in the order they were written."""
+        return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
+
     async def read_scopes(self) -> list[ScopeOpened]:
         """Every memory scope."""
         return await self._records(ScopeOpened, "ORDER BY t.seq")
