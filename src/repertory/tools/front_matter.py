@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, DefinitionError
 
 MAX_FILE: Final = 256_000  # bytes; the longest agent files in the wild have a tenth of it
@@ -41,6 +42,9 @@ class Definition(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
     lines: dict[str, int]
     body: str
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "fields", "lines")
 
     def error(self, field: str, problem: str) -> DefinitionError:
         """What is wrong with a field; "" for the whole file."""
