@@ -28,13 +28,12 @@ _KNOWN: Final = {*_NARROWER, *_ONE_VALUE, *_WORDS}
 _ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
 
 
-def read_constraints(kind: Any, where: str, *, models: bool = False) -> Any:
+def read_constraints(kind: Any, where: str) -> Any:
     """The same type, its marks written as ``msgspec.Meta``.
 
     Args:
         kind: A type as an annotation gives it, with its extras.
         where: What to call it in an error.
-        models: Whether models of pydantic's are taken, as they are.
 
     Raises:
         ConfigurationError: A mark says what cannot be honoured.
@@ -44,14 +43,12 @@ def read_constraints(kind: Any, where: str, *, models: bool = False) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         meta = _meta(kind.__metadata__, where)
-        inner = read_constraints(kind.__origin__, where, models=models)
+        inner = read_constraints(kind.__origin__, where)
         return inner if meta is None else Annotated[inner, meta]
-    _check_fields(kind if origin is None else origin, where, set(), models=models)
+    _check_fields(kind if origin is None else origin, where, set())
     if origin is None or origin is typing.Literal:
         return kind
-    read = tuple(
-        each if isinstance(each, EllipsisType) else read_constraints(each, where, models=models) for each in arguments
-    )
+    read = tuple(each if isinstance(each, EllipsisType) else read_constraints(each, where) for each in arguments)
     if read == arguments:
         return kind
     return Union[read] if origin in (Union, UnionType) else origin[read]  # noqa: UP007 - made of a tuple
@@ -117,15 +114,13 @@ def is_pydantic_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__pydantic_fields__") and hasattr(kind, "model_validate")
 
 
-def _check_fields(kind: Any, where: str, seen: set[Any], *, models: bool) -> None:
+def _check_fields(kind: Any, where: str, seen: set[Any]) -> None:
     """Refuse foreign marks inside a struct, a dataclass and the like, whose types are as their class has them."""
     if not any(hasattr(kind, name) for name in _FIELDS) or kind in seen:
         return
     seen.add(kind)
     if is_pydantic_model(kind):
-        if models:
-            return  # it checks its fields itself
-        raise ConfigurationError(f"{where} has {kind.__name__}, a pydantic class; use a dataclass or a msgspec.Struct")
+        return  # it checks its fields itself
     if hasattr(kind, "__pydantic_fields__"):
         raise ConfigurationError(f"{where} has {kind.__name__}, a pydantic dataclass; make a BaseModel of it")
     try:
@@ -138,7 +133,7 @@ def _check_fields(kind: Any, where: str, seen: set[Any], *, models: bool) -> Non
             marks = [mark for mark in getattr(each, "__metadata__", ()) if not isinstance(mark, str | msgspec.Meta)]
             if marks:
                 raise ConfigurationError(f"{inside} is annotated with {marks[0]!r}; only msgspec.Meta counts there")
-            _check_fields(each, where, seen, models=models)
+            _check_fields(each, where, seen)
 
 
 _FIELDS: Final = (

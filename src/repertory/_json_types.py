@@ -63,10 +63,10 @@ class JsonType:
     def __init__(self, kind: Any, where: str) -> None:
         self.kind = kind
         self.name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-        read = read_constraints(kind, where, models=True)
+        read = read_constraints(kind, where)
         try:
             self._options = _options(read)
-            self.schema = _schema_of(self._options)
+            self.schema = schema_of(*self._options)
         except (TypeError, ValueError, NameError) as error:
             reason = str(error).strip().splitlines()[-1]
             hint = "; tag its structs: class A(msgspec.Struct, tag=True)" if "union" in reason.lower() else ""
@@ -282,7 +282,12 @@ def _options(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
-def _schema_of(kinds: tuple[Any, ...]) -> Json:
+def schema_of(*kinds: Any) -> Json:
+    """JSON schema of one of some types; what it refers to stands under ``$defs``, and titles are left out.
+
+    Raises:
+        TypeError: JSON does not have one of them; also ``ValueError`` or ``NameError``.
+    """
     for kind in kinds:
         msgspec.json.Decoder(kind, dec_hook=_decode_model)
     schemas, components = msgspec.json.schema_components(

@@ -115,6 +115,11 @@ class _Tuple(NamedTuple):
     n: Annotated[int, annotated_types.Gt(3)]
 
 
+@pydantic.dataclasses.dataclass
+class _Pydantic:
+    n: int
+
+
 class _Model(pydantic.BaseModel):
     n: int
 
@@ -142,7 +147,7 @@ class _Marker:
         (_Outer, "field 'n' of _Inner is annotated with FieldInfo"),
         (_Dict, "field 'n' of _Dict"),
         (list[_Tuple], "field 'n' of _Tuple"),
-        (_Model, "_Model, a pydantic class; use a dataclass"),
+        (_Pydantic, "_Pydantic, a pydantic dataclass; make a BaseModel of it"),
     ],
     ids=lambda value: repr(value)[:60],
 )
@@ -160,3 +165,18 @@ def test_a_field_as_a_default_is_refused() -> None:
         def take(value: int = pydantic.Field(gt=3)) -> str:
             """Take a value."""
             return repr(value)
+
+
+async def test_a_model_of_pydantics_is_a_parameter_like_any_other() -> None:
+    """The model is told its fields, the function gets a value of it, and what does not fit is told with the field."""
+
+    @tool(effect="pure")
+    async def take(value: _Model, more: list[_Model] | None = None) -> str:
+        """Take."""
+        return repr((value, more))
+
+    assert take.input_schema["properties"]["value"]["properties"]["n"]["type"] == "integer"
+    output = await call_tool(take, {"value": {"n": "4"}, "more": [{"n": 5}]})
+    assert output.text == "(_Model(n=4), [_Model(n=5)])"
+    refused = await call_tool(take, {"value": {"n": 4}, "more": [{"n": "x"}]})
+    assert "in field n - at `$.more[0]`" in refused.text

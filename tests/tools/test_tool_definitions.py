@@ -110,23 +110,20 @@ GOLDEN: dict[str, Any] = {
     ],
     "additionalProperties": False,
     "$defs": {
-        "Color": {"title": "Color", "description": "A colour.", "enum": ["blue", "red"]},
+        "Color": {"description": "A colour.", "enum": ["blue", "red"]},
         "Point": {
-            "title": "Point",
             "description": "Somewhere on the map.",
             "type": "object",
             "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
             "required": ["x"],
         },
         "Route": {
-            "title": "Route",
             "description": "Some points.",
             "type": "object",
             "properties": {"stops": {"type": "array", "items": {"$ref": "#/$defs/Point"}}},
             "required": ["stops"],
         },
         "Options": {
-            "title": "Options",
             "description": "What else.",
             "type": "object",
             "properties": {"fast": {"type": "boolean"}},

@@ -13,6 +13,7 @@ import msgspec
 
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields
+from repertory._json_types import schema_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
@@ -126,16 +127,14 @@ def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
     if parameter.name.startswith("__"):
         raise ConfigurationError(f"{where} begins with two underscores; choose another name")
     try:
-        msgspec.json.schema(kind)
-        msgspec.json.Decoder(kind)
+        schema_of(kind)
     except (TypeError, ValueError, NameError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigurationError(f"{where} has a type that cannot be described as JSON: {reason}") from error
 
 
 def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object], notes: Mapping[str, str]) -> Json:
-    _, components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
-    root = dict(components.pop("Arguments"))
+    root = schema_of(arguments)
     properties: Json = {}
     for name, described in root["properties"].items():
         entry = dict(described)
@@ -148,9 +147,6 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
         properties[name] = entry
     root["properties"] = properties
     root.setdefault("required", [])
-    root.pop("title", None)
-    if components:
-        root["$defs"] = components
     return root
 
 
