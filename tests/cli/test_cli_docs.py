@@ -25,7 +25,7 @@ def documented(command: str) -> set[str]:
 def fields(value: Any) -> set[str]:
     """The fields of an object, and of the objects in its lists of records."""
     found = set(value)
-    for name in ("runs", "record", "decisions", "entries", "checks", "scenarios"):
+    for name in ("runs", "record", "decisions", "entries", "checks", "scenarios", "contents"):
         for row in value.get(name, ()):
             found |= set(row)
     return found | set(value.get("citations", ()))
@@ -36,12 +36,18 @@ def test_the_reference_is_what_the_help_texts_say() -> None:
     assert PAGE.partition(MARK)[2] == reference()
 
 
-@pytest.mark.parametrize("command", ["ps -a", "inspect", "ledger", "ledger --content", "doctor", "stress", "torture"])
+@pytest.mark.parametrize(
+    "command", ["ps -a", "inspect", "ledger", "content ls", "content show", "content gc", "doctor", "stress", "torture"]
+)
 def test_every_json_field_is_documented(command: str, made: Path, tmp_path: Path) -> None:
     """Neither more nor less than what comes out."""
-    words = [*command.split(), *(["cite-1"] if "content" in command else [])]
-    if command in ("inspect", "ledger"):
+    words = command.split()
+    if command in ("inspect", "ledger", "content ls"):
         words.append(RUN)
+    if command == "content show":
+        words.append("cite-1")
+    if command == "content gc":
+        words += ["--run", RUN, "--dry-run"]
     if command == "torture":
         words += ["--only", "kills", "--case", "0"]
     elif command == "stress":

@@ -102,7 +102,7 @@ def test_the_ledger_shows_every_entry(made: Path, home: Path) -> None:
     """The whole record, and for each large result where its whole is."""
     result = invoke("ledger", RUN, "--db", made, home=home)
     assert [line.split()[0] for line in result.out.split("\n") if line.startswith("#")] == [f"#{n}" for n in range(7)]
-    assert "--content cite-3" in result.out
+    assert "whole: repertory content show cite-3" in result.out
     entries = invoke("ledger", RUN, "--json", "--db", made, home=home).json["entries"]
     assert [entry["position"] for entry in entries] == list(range(7))
     assert entries[2]["content"][0]["type"] == "tool_result"
@@ -110,8 +110,8 @@ def test_the_ledger_shows_every_entry(made: Path, home: Path) -> None:
 
 def test_a_stored_content_is_shown_whole(made: Path, home: Path) -> None:
     """As text it is harmless, as JSON it is exact."""
-    assert invoke("ledger", "--content", "cite-1", "--db", made, home=home).out == f"{WHOLE}{EVIL_SHOWN}\n"
-    assert invoke("ledger", "--content", "cite-1", "--json", "--db", made, home=home).json["body"] == WHOLE + EVIL
+    assert invoke("content", "show", "cite-1", "--db", made, home=home).out == f"{WHOLE}{EVIL_SHOWN}\n"
+    assert invoke("content", "show", "cite-1", "--json", "--db", made, home=home).json["body"] == WHOLE + EVIL
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_stored_content_is_shown_whole(made: Path, home: Path) -> None:
         ("inspect", RUN, "--json"),
         ("ledger", RUN, "--full"),
         ("ledger", RUN, "--json"),
-        ("ledger", "--content", "cite-1"),
-        ("ledger", "--content", "cite-1", "--json"),
+        ("content", "show", "cite-1"),
+        ("content", "show", "cite-1", "--json"),
     ],
     ids=" ".join,
 )
@@ -153,7 +153,7 @@ def test_no_id_means_the_newest_run(made: Path, home: Path) -> None:
         (("inspect", "run-01"), 4, "fits more than one run"),
         (("inspect", RUN, "-i", "9"), 4, "has no iteration 9; it made 1 to 3"),
         (("inspect", OTHER), 4, "has not called a model yet"),
-        (("ledger", "--content", "nothing"), 4, "no content 'nothing'"),
+        (("content", "show", "nothing"), 4, "no content 'nothing'"),
         (("ledger", RUN, "--follow", "--json"), 2, "--follow"),
         (("inspect", RUN, "-i", "0"), 2, "--iteration"),
     ],

@@ -86,7 +86,7 @@ def commands(left: Left) -> Iterator[tuple[str, ...]]:
     for run_id in left.ids[:2]:
         made = range(1, left.iteration(run_id) + 1)
         yield from (("inspect", run_id, "--iteration", str(number), "--json") for number in made)
-    yield from (("ledger", "--content", content) for content in left.contents[:3])
+    yield from (("content", "show", content) for content in left.contents[:3])
 
 
 def command(*words: str, left: Left) -> Any:
@@ -176,7 +176,7 @@ def test_the_commands_are_found_by_their_options() -> None:
     left.rows = [RunRow(started=RunStarted(run_id="run-1", agent="a", task="t", at=1.0), state="done", updated_at=1.0)]
     left.calls, left.tools, left.contents = {"run-1": []}, {}, ["c-1"]
     found = set(commands(left))
-    assert {("ps", "--all", "--json"), ("stats", "run-1", "--tree"), ("ledger", "--content", "c-1")} <= found
+    assert {("ps", "--all", "--json"), ("stats", "run-1", "--tree"), ("content", "show", "c-1")} <= found
     assert {words[0] for words in found} >= {"ps", "stats", "inspect", "ledger", "doctor"}
     assert not {words[0] for words in found} & WRITING
     assert not any(set(words) & ASKING for words in found)

@@ -15,12 +15,12 @@ from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
-from repertory.errors import JournalError
+from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
 from repertory.memory.payload import without_sources
 from repertory.record.contents import StoredBody, root_of
 from repertory.record.journal import Journal
-from repertory.record.records import DecisionMade, PayloadChanged
+from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
 
 CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
 
@@ -45,30 +45,50 @@ class Retention:
         self.payloads = anyio.Lock()
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
-    async def clean(self) -> int:
-        """Let go of what is due; returns of how many contents."""
+    async def clean(self) -> list[StoredBody]:
+        """Let go of what is due; returns it."""
         now = self._clock()
-        ended_by = -math.inf if self._seconds is None else now - self._seconds
-        due = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
-        gone: list[StoredBody] = []
-        lost: dict[str, set[str] | None] = {}
-        async for body in self._unpinned(due):
-            held = await self._is_held(body)
-            if body.has_time or held:
-                gone.append(body)
-            if body.has_time and not held:
-                ids = lost.setdefault(root_of(body.content.run_id), set())
-                assert ids is not None
-                ids.add(body.content.content_id)
+        judged = await self._judge(now)
+        lost: dict[str, set[str]] = {}
+        for body, held in judged:
+            if not held:
+                lost.setdefault(root_of(body.content.run_id), set()).add(body.content.content_id)
+        gone = [body for body, _ in judged]
         await self._let_go(gone, lost)
-        self._looked = max(self._looked, ended_by)
-        return len(gone)
+        if self._seconds is not None:
+            self._looked = max(self._looked, now - self._seconds)
+        return gone
 
-    async def clean_run(self, run_id: str) -> int:
-        """Let go of all that the store holds of a run and of those below it; returns of how many contents."""
-        bodies = await self._journal.read_bodies(run_id)
+    async def due(self) -> list[StoredBody]:
+        """What may go: its time is over, it is not pinned, and it was given that time or the ledger holds it."""
+        return [body for body, _ in await self._judge(self._clock())]
+
+    async def _judge(self, now: float) -> list[tuple[StoredBody, bool]]:
+        """What is due, each with whether the ledger holds it."""
+        ended_by = -math.inf if self._seconds is None else now - self._seconds
+        found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
+        judged = [(body, await self._is_held(body)) async for body in self._unpinned(found)]
+        return [(body, held) for body, held in judged if body.has_time or held]
+
+    async def clean_run(self, run_id: str) -> list[StoredBody]:
+        """Let go of all that the store holds of a run that has ended, and of those below it; returns it.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        bodies = await self.of_run(run_id)
         await self._let_go(bodies, {run_id: None})
-        return len(bodies)
+        return bodies
+
+    async def of_run(self, run_id: str) -> list[StoredBody]:
+        """What ``clean_run`` would let go of; ``run_id`` is whole. Raises what that raises."""
+        row = await self._journal.read_run(run_id)
+        if row.started.parent_id is not None:
+            raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
+        if row.state not in FINAL_STATES:
+            raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
+        return await self._journal.read_bodies(run_id)
 
     async def _let_go(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
         """Let go of bodies, and in the same transaction of the sources of what cannot be read any more.

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
+from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.options import option
@@ -121,4 +122,5 @@ def _repertory(
 
 for _command in (demo, run, resume, serve, ps, stats, inspect, ledger, replay, doctor, stress, torture):
     app.command()(_command)
+app.add_typer(content, name="content")
 app.add_typer(payload, name="payload")

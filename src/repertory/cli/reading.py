@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
-from repertory.cli.databases import databases_to_read, open_to_read, read_run
+from repertory.cli.databases import read_run
 from repertory.cli.options import AS_JSON, DATABASE, FULL, RUN, option
 from repertory.cli.output import clean, one_line, tokens
 from repertory.errors import ConfigurationError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from repertory.llm.messages import Json
-    from repertory.record import ContentStored, Entry, Journal, RunRow
+    from repertory.record import Entry, Journal, RunRow
 
 _WIDE = 120  # columns from which the record and the view stand side by side
 _POLL = 0.5  # seconds between two looks at a record that is being written by another process
@@ -139,7 +139,6 @@ def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
 def ledger(
     run_id: str | None = RUN,
     *,
-    content: str | None = option("--content CITATION", "Show one stored content whole, instead."),
     full: bool = FULL,
     follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
     db: Path | None = DATABASE,
@@ -148,9 +147,6 @@ def ledger(
     """Show the full record of a run."""
     from repertory.service.reports import read_record
 
-    if content is not None:
-        _show_content(content, db, as_json=as_json)
-        return
     if follow and as_json:
         raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
 
@@ -194,7 +190,7 @@ def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
     if entry.original_length:
         facts += f", shortened from {entry.original_length:,} characters"
     if entry.content_id is not None:
-        facts += f", whole: --content {one_line(entry.content_id)}"
+        facts += f", whole: repertory content show {one_line(entry.content_id)}"
     line = Text.assemble(
         (f"#{entry.position:<4}", "bold"),
         (f"it {entry.iteration:<3} {one_line(who)}", "cyan" if entry.role == "user" else "green"),
@@ -202,27 +198,6 @@ def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
     )
     text = whole_entry(entry)
     screen.print(line, Text(_preview(text, full=full)), "", sep="\n", soft_wrap=True)
-
-
-def _show_content(citation: str, db: Path | None, *, as_json: bool) -> None:
-    import anyio
-    import msgspec
-
-    async def find() -> ContentStored:
-        for path in databases_to_read(db):
-            async with open_to_read(path) as journal:
-                found = await journal.read_content(citation)
-            if found is not None and (found.body or not found.length):
-                return found
-            if found is not None:
-                raise output.NothingThere(f"content {citation!r} ({found.length:,} characters) was cleaned up")
-        raise output.NothingThere(f"there is no content {citation!r}; repertory ledger RUN lists those of a run")
-
-    found = anyio.run(find)
-    if as_json:
-        output.print_json(msgspec.to_builtins(found))
-    else:
-        print(clean(found.body))  # noqa: T201 - a command's own answer
 
 
 # --- entries and blocks -----------------------------------------------------------------------------------

@@ -13,16 +13,18 @@ from repertory.context.projector import sent_body
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
 from repertory.memory.documents import document_of, show_path
+from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.records import ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
-from repertory.service.views import run_view
+from repertory.service.views import below, run_view
 
 _LINE = 120  # characters of the line that says what an entry is
 _OF_RUN = ("run_id", "parent_id", "agent", "model", "task")
 _OF_CALL = ("model", "iteration", "call", "at", "digest", "prompt_estimate")
 _OF_ENTRY = ("position", "iteration", "kind", "role", "tool", "content_id", "tokens", "original_length")
+_OF_CONTENT = ("content_id", "run_id", "source_type", "source", "url", "format", "length", "at", "expires_at")
 _OF_DECISION = ("iteration", "kind", "reason", "sentence")
 _OF_REPLY = ("usage", "cost", "duration", "stop_reason", "error")
 
@@ -163,6 +165,22 @@ async def read_inspection(journal: Journal, row: RunRow, iteration: int | None =
         **{name: msgspec.to_builtins(getattr(replied, name, None)) for name in _OF_REPLY},
         "prompt_tokens": None if replied is None else replied.usage.prompt_tokens,
     }
+
+
+async def read_contents(journal: Journal, run_id: str) -> list[Json]:
+    """Read what a run and those below it have stored, and what keeps each of them: the store, the ledger or nothing."""
+    stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
+    listed = []
+    for row in below(await journal.read_runs(), run_id):
+        # The latest of an id stands for it.
+        contents = {content.content_id: content for content in await journal.read_contents(row.started.run_id)}
+        entries = await journal.read_entries(row.started.run_id) if contents.keys() - stored else []
+        for content_id, content in contents.items():
+            kept = "store" if content_id in stored else "gone"
+            if kept == "gone" and (not content.length or put_together(content, entries)):
+                kept = "ledger"
+            listed.append({**_fields(content, _OF_CONTENT), "retention": content.retention, "kept": kept})
+    return listed
 
 
 def _line(entry: Entry) -> str:
