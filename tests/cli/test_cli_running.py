@@ -21,6 +21,7 @@ from repertory.testing import open_messages_server
 AGENTS = '''
 import sys
 from pathlib import Path
+import msgspec
 import repertory as rp
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import ToolResult
@@ -61,6 +62,20 @@ def _next_day(request):
         raise ModelUnavailable("closed")
     return call("read_day", day=day) if day < 12 else "All read."
 
+class Topic(msgspec.Struct):
+    """A task of a type."""
+
+    name: str
+
+class Report(msgspec.Struct):
+    """A result of a type."""
+
+    title: str
+    lines: list[int]
+
+typed = rp.Agent("typed", input=Topic, output=Report, model=FunctionModel(
+    lambda request: call("final_result", title="tides", lines=[1, 2])))
+
 busy = rp.Agent(
     "busy", tools=[read_day], model=FunctionModel(_next_day),
     context=rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3))
@@ -90,6 +105,18 @@ def test_run_json_is_one_object_and_nothing_else(place: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert result.json["answer"] == f"Done in {place}: \x1b[31mred"
     assert result.json["tool_calls"] == 1
+
+
+def test_a_result_of_a_type_is_json(place: Path) -> None:
+    """For people as indented text, for programs as a value; the task is JSON, and is checked before anything begins."""
+    words = ("--agent", "own_agents:typed", "--db", "r.db")
+    shown = in_a_process("run", '{"name": "tides"}', *words, home=place)
+    assert shown.out == '{\n  "title": "tides",\n  "lines": [\n    1,\n    2\n  ]\n}\n'
+    asked = in_a_process("run", '{"name": "tides"}', *words, "--json", home=place)
+    assert asked.json["result"] == {"title": "tides", "lines": [1, 2]}
+    refused = in_a_process("run", '{"name": 3}', *words, home=place)
+    assert refused.code != 0
+    assert "a task of agent typed must be Topic" in refused.err
 
 
 def writers(path: Path) -> set[str]:

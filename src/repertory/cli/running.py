@@ -236,14 +236,14 @@ async def _outcome(
 
     from repertory.record import FINAL_STATES
 
-    answer, words, typed = None, None, {}
+    answer, words, result = None, None, None
     error: RepertoryError | None = interrupted
     if run.state in FINAL_STATES:  # a signal came too late to matter, if any
         try:
             answer, error = await run.wait_result(), None
             if (kind := run.agent.output_type) is not None:
                 written = kind.write(answer)
-                answer, typed = msgspec.json.format(written, indent=2), {"result": msgspec.json.decode(written)}
+                answer, result = msgspec.json.format(written, indent=2), msgspec.json.decode(written)
         except RunError as raised:
             words, error = str(raised), type(raised)(f"{raised}; {go_on}")
             error.__cause__ = raised.__cause__
@@ -255,7 +255,7 @@ async def _outcome(
         "model": model,
         "state": "interrupted" if error is interrupted else run.state,
         "answer": answer,
-        **typed,
+        "result": result,
         "error": words,
         "database": str(path),
         "agents": figures.pop("runs"),
