@@ -1,4 +1,4 @@
-"""The worked companies do what they are there to show, and within the figures that were asked of them."""
+"""The worked companies do what they are there to show, and the one that reads much sends little."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from repertory.llm import ModelRequest, ModelResponse, StreamEvent
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import encode_request
+from repertory.testing import FunctionModel
 from repertory.tools.citations import check_citations
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -77,3 +78,19 @@ async def test_the_fact_checker_reads_the_teams_memory_and_changes_nothing() -> 
         assert max(starts, key=lambda name: starts[name]) == "fact_checker"
         called = {entry.tool for entry in await supervisor.journal.read_entries(by_agent["fact_checker"].id)}
         assert "memory_store" not in called
+
+
+async def test_the_reviewers_of_the_review_company_do_not_see_each_other() -> None:
+    """Each has the lead's memory and its own rating, its findings are of their type, and the last two conflict."""
+    company = runpy.run_path(str(EXAMPLES / "review_company.py"))
+    async with rp.open_supervisor(model=FunctionModel(company["play"])) as supervisor:
+        run = await supervisor.spawn(company["lead"], "Review the change of accounts.py.")
+        verdict = await run.wait_result()
+        assert isinstance(verdict, company["Verdict"])
+        assert [finding.severity for finding in verdict.findings] == ["high", "high", "low"]
+        children = {child.agent.name: child for child in run.children}
+        ratings = [(await child.memory.retrieve("/memories/rating.md")).content for child in children.values()]
+        assert len(set(ratings)) == 3
+        assert await run.memory.query() == []
+        reports = [await children[name].memory.merge() for name in ("bugs", "security", "style")]
+        assert [(len(report.written), len(report.conflicts)) for report in reports] == [(1, 0), (0, 1), (0, 1)]
