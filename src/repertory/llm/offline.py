@@ -80,8 +80,8 @@ class _Notes:
         pages: Pages of files to read, ``path:first line``, the most promising first.
         found: The lines that answer best so far, with their sources.
         parts: Of a lead: the parts of the question, and what was reported on each.
-        cited: Documents that came as citations, by content id, with their addresses.
-        checked: Of a lead: what those who check said of the others' reports; None where nobody was asked yet.
+        cited: Documents that came as citations, by content id, with their addresses; not written where there are none.
+        checked: Of a lead: what those who check said of the others' reports; not written before they are asked.
     """
 
     task: str = ""
@@ -89,8 +89,8 @@ class _Notes:
     pages: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     parts: dict[str, list[str]] = field(default_factory=dict)
-    cited: dict[str, str] = field(default_factory=dict)
-    checked: list[str] | None = None
+    cited: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    checked: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class OfflineModel:
@@ -223,7 +223,7 @@ class _Turn:
                 task = f"{part}\n\n{_PART_OF} {notes.task}"
                 self._call("delegate", agent=names[index % len(names)], task=task)
             self.said = [f"Plan: I delegate {len(notes.parts)} parts, to be looked into side by side.", *notes.parts]
-        elif "delegate" in newest and notes.checked is not None:
+        elif "delegate" in newest and notes.checked is not msgspec.UNSET:
             notes.checked = [line for _, result in self.calls for line in text_of(result).splitlines() if line.strip()]
         elif "delegate" in newest:
             if search is not None and all(result.is_error for _, result in self.calls):
@@ -247,7 +247,7 @@ class _Turn:
                 self._call("memory_retrieve", id=item)
         elif "memory_retrieve" in newest:
             notes.found = [line for _, result in self.calls for line in cited_in(text_of(result))]
-        if not self.next and notes.checked is None:
+        if not self.next and notes.checked is msgspec.UNSET:
             self._have_checked()
         return "" if self.next else self._compose()
 
@@ -349,11 +349,13 @@ class _Turn:
             elif self.fetch is not None and use.name == self.fetch.name:
                 address, cited = str(next(iter(use.input.values()), "")), _CITED.search(text)
                 if cited and self._has("retrieve_content", "content_id", "search", "limit"):
-                    notes.cited[cited[1]] = address
+                    notes.cited = {**(notes.cited or {}), cited[1]: address}
                 else:
                     fresh += choose(quotable(address, enumerate(text.split("\n"), 1)), self.wanted, limit=3)
             elif use.name == "retrieve_content":
-                address = notes.cited.pop(str(use.input.get("content_id")), "")
+                waiting = dict(notes.cited or {})
+                address = waiting.pop(str(use.input.get("content_id")), "")
+                notes.cited = waiting or msgspec.UNSET
                 passages = [(int(first), passage.split("\n")) for first, passage in _PASSAGE.findall(text)]
                 told = [line for first, lines in passages for line in quotable(address, enumerate(lines, first))]
                 fresh += choose(told, self.wanted, limit=3) if address else []
