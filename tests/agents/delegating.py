@@ -51,6 +51,7 @@ class Company:
         at_work: Tasks whose workers have begun, in order.
         may_end: By task, what its worker waits for before it answers.
         most: How many workers were asked at once at most.
+        otherwise: What workers answer whose work is not listed; None for a report on their task.
     """
 
     def __init__(self, *turns: Turn, work: Mapping[str, Sequence[object]] | None = None) -> None:
@@ -62,6 +63,7 @@ class Company:
         self.may_end: dict[str, anyio.Event] = {}
         self.begun: dict[str, anyio.Event] = {}
         self.most = 0
+        self.otherwise: object = None
         self.leads: list[ModelRequest] = []
         self.workers: list[ModelRequest] = []
         self.model = FunctionModel(self._answer)
@@ -94,7 +96,7 @@ class Company:
         finally:
             self._busy -= 1
         step = self._asked[task] = self._asked.get(task, 0) + 1
-        answer = self._work[task][step - 1] if task in self._work else f"report on {task}"
+        answer = self._work[task][step - 1] if task in self._work else self.otherwise or f"report on {task}"
         if isinstance(answer, Exception):
             raise answer
         return answer(request) if callable(answer) else answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -271,3 +272,71 @@ async def test_without_background_a_lead_can_only_wait() -> None:
         await (await supervisor.spawn(company(rp.Delegation()), "Go.")).wait_result()
     assert [schema.name for schema in firm.leads[0].tools] == ["delegate"]
     assert "memory" not in firm.leads[0].tools[0].input_schema["properties"]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_a_member_with_types_gets_checked_tasks_and_gives_checked_reports(*, typed: bool) -> None:
+    """A task that does not fit is refused by the name of its field, before anything begins; a report is JSON."""
+
+    class Part(msgspec.Struct):
+        day: int
+
+    class Found(msgspec.Struct):
+        cranes: int
+
+    worker = {"input": Part, "output": Found}
+    wrong = call(START, agent="worker", task={"day": "tomorrow"})
+    right = call(START, agent="worker", task={"day": 3})
+    firm = Company(wrong, right, collect, call("final_result", cranes=1) if typed else last)
+    firm.otherwise = call("final_result", cranes=42)
+    lead = {"output": Found} if typed else {}
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(company(worker=worker, **lead), "Go.")
+        with trio.fail_after(5):
+            await run.wait_result()
+        assert [child.task for child in run.children] == ['{"day":3}']
+    refused, _, report = results_in(firm.leads[-1])
+    assert "$.day" in refused
+    assert report.endswith('\n {"cranes":42}')
+    (schema,) = [tool.input_schema for tool in firm.leads[0].tools if tool.name == START]
+    assert schema["properties"]["task"]["properties"]["day"]["type"] == "integer"
+
+
+async def test_a_typed_lead_that_answers_is_told_of_its_sub_agents_too() -> None:
+    """Its first result is held back; the second stands."""
+
+    class Found(msgspec.Struct):
+        cranes: int
+
+    firm = Company(delegate("a", tool=START), call("final_result", cranes=1), collect, call("final_result", cranes=2))
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(company(output=Found), "Go.")
+        with trio.fail_after(5):
+            assert await run.wait_result() == Found(2)
+
+
+async def test_what_a_member_began_that_is_no_longer_in_the_team_is_given_up() -> None:
+    """The lead goes on without it, and can ask for what is there."""
+
+    def ask(request: ModelRequest) -> object:
+        return call("delegate_collect", runs=runs_started(request))
+
+    firm = Company(
+        delegate("a", tool=START), call("nothing"), ask, call("delegate_collect"), lambda r: "\n".join(results_in(r))
+    )
+    firm.hold("a")
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=firm.model, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(company(), "Go.")
+            with trio.fail_after(5):
+                await firm.begun["a"].wait()
+        other = rp.Agent(
+            "lead", instructions="You lead.", team=[rp.Agent("other")], delegation=rp.Delegation(background=True)
+        )
+        async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
+            again = await supervisor.resume(run.id, agent=other)
+            with trio.fail_after(5):
+                text = await again.wait_result()
+            assert {row.state for row in await supervisor.runs()} <= FINAL_STATES
+    assert "does not go on: its agent is no longer in your team" in text
+    assert "there is nothing to collect" in text

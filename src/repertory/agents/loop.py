@@ -123,6 +123,7 @@ class Loop:
         """Serve the mailbox between iterations: wait while paused, take in what the user said."""
         live = self._live
         if live.wish == "pause":
+            live.answered(refused=True)  # nobody waits for a first call that is not made now
             await live.change_state("paused")
             while live.wish == "pause":
                 await live.wait_for_wish()

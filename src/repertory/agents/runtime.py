@@ -453,7 +453,7 @@ class AgentActor:
         """Begin, or go on from the record."""
         self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
-        self._team = Team(self._live, self._runtime, ctx.start_soon)
+        self._team = Team(self._live, self._runtime, ctx)
         self._loop = Loop(self._live, Caller(self._live, self._team.tools()), self._team, ctx.ref)
         ctx.start_soon(self._run, self._loop, ctx)
 

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from repertory._frozen import thaw
+from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.payloads import bring_back
@@ -126,22 +127,18 @@ class Delegated:
 class Team:
     """What one lead has delegated, for one incarnation of its actor; and its tools."""
 
-    def __init__(
-        self,
-        live: LiveRun,
-        runs: SubRuns,
-        start_soon: Callable[[Callable[[Delegated], Awaitable[None]], Delegated], None],
-    ) -> None:
-        """Begin with nothing; ``start_soon`` starts a task that lives as long as the lead's actor."""
+    def __init__(self, live: LiveRun, runs: SubRuns, actor: ActorContext) -> None:
+        """Begin with nothing; what it starts lives as long as this incarnation of the lead's ``actor``."""
         self._live = live
         self._runs = runs
-        self._start_soon = start_soon
+        self._actor = actor
         self._policy = live.agent.delegation
         self._members = {member.name: member for member in live.agent.team}
         self._known: dict[str, Delegated] = {}
         self._started: list[str] = []  # the runs that were started in the background, oldest first
         self._collected: set[str] = set()
         self._reminded: set[str] = set()
+        self._ending = False
         self._failed_in = 0  # the iteration whose delegations one failure has cancelled
         self._changed = anyio.Event()
 
@@ -153,8 +150,8 @@ class Team:
             elif entry.tool == COLLECT:
                 self._collected.update(entry.facts.get("collected", ()))
         for run_id in self._started:
-            if run_id not in self._collected:
-                await self._find(run_id)
+            if run_id not in self._collected and await self._find(run_id) is None:
+                self._collected.add(run_id)  # its agent is in the team no more: there will be no report
 
     def reminder(self) -> str:
         """What to tell a lead that answers although it has not collected what it started; "" for nothing, or told.
@@ -182,11 +179,12 @@ class Team:
         With a lead that is stopped they come to their own next boundary, else they are ended at once. Either way they
         go on with the lead, should that be resumed.
         """
+        self._ending = True
         for child in self._live.children:
-            if not child.ended.is_set():
-                if self._live.wish != "stop":
-                    child.kill(alone=False)
-                await child.ended.wait()
+            if self._live.wish != "stop" and not child.ended.is_set():
+                child.kill(alone=False)
+        while left := [child for child in self._live.children if not child.ended.is_set()]:
+            await left[0].ended.wait()
 
     # --- the tools ----------------------------------------------------------------------------------------
 
@@ -210,7 +208,8 @@ class Team:
         """Make a tool of a method, without the arguments between which this lead has no choice."""
         choices: dict[str, Any] = {"agent": Literal[tuple(self._members)]}
         for argument, values in (("memory", self._policy.memory), ("share", self._policy.share)):
-            choices[argument] = Literal[tuple(values)] | None if values else None
+            choice: Any = Literal[tuple(values)] if values else None
+            choices[argument] = choice | None if values else None
         signature = inspect.signature(function)
         chosen = [
             parameter.replace(annotation=choices.get(argument, parameter.annotation))
@@ -364,6 +363,8 @@ class Team:
         found = self._known.get(run_id) if run_id in self._started else None
         if found is None and run_id in self._started:
             found = await self._find(run_id)
+        if found is None and run_id in self._started:
+            raise ToolFailed(f"run {run_id} does not go on: its agent is no longer in your team")
         if found is None:
             ids = ", ".join(self._known[run].name if run in self._known else run for run in self._started) or "none"
             raise ToolRetry(f"you started no sub-agent {run_id!r}; you started {ids}")
@@ -383,13 +384,14 @@ class Team:
         if delegated.live.ended.is_set() and not self._may_retry(delegated):
             delegated.settled.set()  # long ago: it cancels nobody any more
         else:
-            self._start_soon(self._see_through, delegated)
+            self._actor.start_soon(self._see_through, delegated)
         return delegated
 
     def _may_retry(self, delegated: Delegated) -> bool:
         end = delegated.live.end
         failed = end is not None and end.state == "failed" and not delegated.why
-        return failed and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
+        goes_on = not self._ending and self._live.wish not in ("stop", "close")
+        return failed and goes_on and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
 
     async def _see_through(self, delegated: Delegated) -> None:
         """Wait for a delegation's end, and do what its failure asks for."""
@@ -421,8 +423,8 @@ class Team:
         except (LimitExceeded, PayloadInvalid, ConfigurationError):
             return False
         delegated.live, delegated.attempt = live, attempt
-        if delegated.why:  # cancelled meanwhile
-            live.kill()
+        if delegated.why or self._ending:  # meanwhile
+            live.kill(alone=bool(delegated.why))
         return True
 
     async def _end(self, some: Sequence[Delegated], why: str) -> None:
