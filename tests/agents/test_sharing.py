@@ -145,3 +145,21 @@ async def test_what_is_brought_back_of_another_run_is_no_part_of_ones_own_record
     (brought,) = [entry.retrieved for entry in entries if entry.retrieved is not None]
     assert brought.positions == ()
     assert [part.source for part in brought.parts] == [f"{run.children[0].id} position {at}" for at in (0, 1)]
+
+
+async def test_siblings_cannot_look_into_each_other() -> None:
+    """What an isolated reviewer did is the lead's to read, not the other reviewer's."""
+    seen: list[str] = []
+
+    def into_the_first(request: ModelRequest) -> object:
+        return call("context_retrieve", run=seen[0], topic="cranes")
+
+    def note(request: ModelRequest) -> object:
+        seen.append(run.children[0].id)
+        return delegate("second")
+
+    firm = Company(delegate("first"), note, last, work={"first": ["42 cranes"], "second": [into_the_first, last]})
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(sharing_company(), "Go.")
+        assert "that you may look into; there are none" in await run.wait_result()
+    assert "42 cranes" not in "".join(results_in(firm.workers[-1]))

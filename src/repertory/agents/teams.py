@@ -21,7 +21,7 @@ from repertory.agents.live import LiveRun, Said
 from repertory.agents.payloads import bring_back
 from repertory.agents.tasks import read_task, task_schema
 from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, ToolFailed, ToolRetry
-from repertory.llm.messages import Json, canonical_json
+from repertory.llm.messages import Json, canonical_json, tool_uses
 from repertory.record import Snapshot
 from repertory.record.records import FINAL_STATES
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
@@ -135,7 +135,7 @@ class Team:
         self._policy = live.agent.delegation
         self._members = {member.name: member for member in live.agent.team}
         self._known: dict[str, Delegated] = {}
-        self._started: list[str] = []  # the runs that were started in the background, oldest first
+        self._by_call: dict[str, str] = {}  # the runs that were started in the background
         self._collected: set[str] = set()
         self._reminded: set[str] = set()
         self._ending = False
@@ -146,12 +146,17 @@ class Team:
         """Let go on what the lead had started in the background, in an earlier process or incarnation."""
         for entry in snapshot:
             if entry.tool == START and "run" in entry.facts:
-                self._started.append(entry.facts["run"])
+                self._by_call[entry.tool_call_id or ""] = entry.facts["run"]
             elif entry.tool == COLLECT:
                 self._collected.update(entry.facts.get("collected", ()))
-        for run_id in self._started:
+        for run_id in self._started():
             if run_id not in self._collected and await self._find(run_id) is None:
                 self._collected.add(run_id)  # its agent is in the team no more: there will be no report
+
+    def _started(self) -> list[str]:
+        """The runs that were started in the background, in the order in which the lead asked for them."""
+        turns = (entry for entry in self._live.ledger.snapshot() if entry.role == "assistant")
+        return [self._by_call[use.id] for turn in turns for use in tool_uses(turn.content) if use.id in self._by_call]
 
     def reminder(self) -> str:
         """What to tell a lead that answers although it has not collected what it started; "" for nothing, or told.
@@ -160,7 +165,7 @@ class Team:
         """
         left = [
             delegated
-            for run_id in self._started
+            for run_id in self._started()
             if run_id not in self._collected and (delegated := self._known.get(run_id)) and not delegated.why
         ]
         if not left or self._reminded.issuperset(delegated.run_id for delegated in left):
@@ -269,7 +274,7 @@ class Team:
         share: What of your own record to hand on: your newest summary, or the trail of all that you did.
         """
         delegated = await self._begin(agent, task, context, memory, share)
-        self._started.append(delegated.run_id)
+        self._by_call[context.call_id] = delegated.run_id
         return ToolOutput(f"{agent} has begun as run {delegated.run_id}", facts={"run": delegated.run_id})
 
     async def _collect(
@@ -280,9 +285,9 @@ class Team:
         wait: Whether to wait for all of them, or until any one has ended.
         """
         if runs is None:
-            runs = [run_id for run_id in self._started if run_id not in self._collected]
+            runs = [run_id for run_id in self._started() if run_id not in self._collected]
             if not runs:
-                why = "you have every report" if self._started else "you have started nobody"
+                why = "you have every report" if self._by_call else "you have started nobody"
                 return ToolOutput(f"there is nothing to collect: {why}")
         chosen = [await self._named(run_id) for run_id in dict.fromkeys(runs)]
         new = [delegated for delegated in chosen if delegated.run_id not in self._collected] or chosen
@@ -359,15 +364,19 @@ class Team:
         return found or self._follow(Delegated(run_id, live))
 
     async def _named(self, run_id: str) -> Delegated:
-        """What was started under an id. Raises ``ToolRetry`` for an id that names nothing."""
-        found = self._known.get(run_id) if run_id in self._started else None
-        if found is None and run_id in self._started:
-            found = await self._find(run_id)
-        if found is None and run_id in self._started:
-            raise ToolFailed(f"run {run_id} does not go on: its agent is no longer in your team")
-        if found is None:
-            ids = ", ".join(self._known[run].name if run in self._known else run for run in self._started) or "none"
+        """What was started under an id.
+
+        Raises:
+            ToolRetry: Nothing was.
+            ToolFailed: Its agent is in the team no more.
+        """
+        started = self._started()
+        if run_id not in started:
+            ids = ", ".join(self._known[run].name if run in self._known else run for run in started) or "none"
             raise ToolRetry(f"you started no sub-agent {run_id!r}; you started {ids}")
+        found = self._known.get(run_id) or await self._find(run_id)
+        if found is None:
+            raise ToolFailed(f"run {run_id} does not go on: its agent is no longer in your team")
         return found
 
     async def _find(self, run_id: str) -> Delegated | None:
