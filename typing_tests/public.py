@@ -30,6 +30,21 @@ async def full(word: str, context: rp.ToolContext) -> rp.ToolOutput:
     return rp.ToolOutput(word, facts={"length": len(word)}, metadata={"by": "me"})
 
 
+@dataclass
+class App:
+    """An application's own object."""
+
+    tenant: str
+
+
+@rp.tool(effect="pure")
+async def for_tenant(context: rp.ToolContext[App]) -> str:
+    """The context has the type that the tool says."""
+    assert_type(context.context, App)
+    context.payload.append("seen", context.context.tenant)
+    return context.context.tenant
+
+
 assert_type(bare, rp.Tool)
 assert_type(full, rp.Tool)
 

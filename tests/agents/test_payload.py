@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -18,7 +19,7 @@ from repertory.agents.events import PayloadConflicted
 from repertory.errors import ConfigurationError, PayloadInvalid, RunError
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
-from repertory.memory.documents import document_of
+from repertory.memory.documents import document_of, is_same
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 
@@ -299,6 +300,32 @@ async def test_a_first_value_that_does_not_fit_is_refused_by_its_field() -> None
         assert await supervisor.runs() == []
     with pytest.raises(ConfigurationError, match=r"agent a: payload"):
         rp.Agent("a", payload=object())
+
+
+async def test_a_secret_that_is_redacted_is_in_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the run holds is what the record holds."""
+    monkeypatch.setenv("MY_TOKEN", "s3cret-token-value")
+    path = tmp_path / "s.db"
+    agent = agent_with(call("note", text="with s3cret-token-value"))
+    async with rp.open_supervisor(path, redact=["MY_TOKEN"]) as supervisor:
+        run = await supervisor.spawn(agent, "Go.", payload=Research(topic="s3cret-token-value"))
+        await run.wait_result()
+        assert run.payload == Research(topic="[redacted: MY_TOKEN]", notes=["with [redacted: MY_TOKEN]"])
+        assert is_same(document_of(await supervisor.journal.read_payload(run.id)), msgspec.to_builtins(run.payload))
+    assert b"s3cret" not in path.read_bytes()
+
+
+async def test_the_history_can_be_queried_with_sql(tmp_path: Path) -> None:
+    """One row for each change, made or not."""
+    path = tmp_path / "h.db"
+    async with rp.open_supervisor(path) as supervisor:
+        run = await supervisor.spawn(agent_with(call("put", path="rounds", value=2)), "Go.")
+        await run.wait_result()
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT version, author, source, path, op, value, conflicts_with FROM payload_history WHERE version > 1"
+        ).fetchall()
+    assert rows == [(2, "tool", "put", '["rounds"]', "set", 2, None)]
 
 
 # --- instructions ---------------------------------------------------------------------------------------------------

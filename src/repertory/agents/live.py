@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -184,6 +185,7 @@ class LiveRun:
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
         self.ended = anyio.Event()
+        self._payload_lock = anyio.Lock(fast_acquire=True)
         self._inbox: list[str] = []  # the ids of what was said that the loop has not seen
         self._view: _EditsView | None = None
         self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
@@ -276,13 +278,27 @@ class LiveRun:
 
     # --- its payload ---
 
+    @asynccontextmanager
+    async def changing_payload(self) -> AsyncGenerator[None]:
+        """Keep others from changing the payload.
+
+        The wait cannot be cancelled, so that what a tool has done is recorded in any case; nobody holds it for longer
+        than it takes to hand records to the journal.
+        """
+        with anyio.CancelScope(shield=True):
+            await self._payload_lock.acquire()
+        try:
+            yield
+        finally:
+            self._payload_lock.release()
+
     def payload_records(
         self, staged: Sequence[Staged], *, call_id: str = "", stored: ContentStored | None = None
     ) -> tuple[list[PayloadChanged], list[PayloadConflicted]]:
         """What is to be written for changes of the payload, and the events that tell of conflicts.
 
-        Nothing is changed by it: ``adopt_payload`` does that, once they are on their way to the disk. Nothing may wait
-        in between, so that no other change comes in.
+        Nothing is changed by it: ``adopt_payload`` does that, once they are on their way to the disk. From the one to
+        the other ``changing_payload`` keeps others away.
         """
         if self.payload is None:
             return [], []
@@ -315,14 +331,6 @@ class LiveRun:
         for record in records:
             assert self.payload is not None
             self.payload.adopt(record)
-
-    def commit_payload(self, staged: Sequence[Staged]) -> None:
-        """Change the payload; the change is on its way to the disk then."""
-        records, events = self.payload_records(staged)
-        self.shared.journal.submit([*records, *map(to_record, events)])
-        self.adopt_payload(records)
-        for event in events:
-            self.show(event)
 
     # --- how it stands ---
 

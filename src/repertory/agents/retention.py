@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from itertools import groupby
 from typing import Final
 from weakref import WeakValueDictionary
@@ -97,12 +98,14 @@ class Retention:
             bodies: Those.
             lost: The citation ids of what cannot, by the root of their tree; None for all of the tree.
         """
-        async with self.payloads:
+        async with self.payloads, AsyncExitStack() as stack:
             histories: list[tuple[set[str] | None, Sequence[PayloadChanged]]] = []
             for root, content_ids in lost.items():
                 found = sorted(await self._journal.read_payloads(root), key=lambda record: record.run_id)
                 histories += [(content_ids, [*own]) for _, own in groupby(found, key=lambda record: record.run_id)]
-            # From here on in one step, so that no version comes between.
+            runs = [self.known.get(own[0].run_id) for _, own in histories]
+            for live in filter(None, runs):
+                await stack.enter_async_context(live.changing_payload())
             records = [record for ids, own in histories if (record := self._cleaned(own, ids)) is not None]
             if bodies or records:
                 await self._journal.delete_bodies(bodies, also=records)

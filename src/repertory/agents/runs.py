@@ -102,16 +102,20 @@ class Run(Generic[ResultT]):
             RunError: The run has ended.
         """
         await anyio.lowlevel.checkpoint()
-        live, draft = self._live, Payload.draft(self._live.payload)
-        for path, value in (values or {}).items():
-            draft.set(path, value)
-        for path, value in (append or {}).items():
-            draft.append(path, value)
-        for path in remove:
-            draft.remove(path)
-        if live.ending or live.ended.is_set():
-            raise RunError(f"run {self.id} has ended ({live.state}); its payload is not changed any more")
-        live.commit_payload(draft.staged("caller"))
+        live = self._live
+        async with live.changing_payload():
+            draft = Payload.draft(live.payload)
+            for path, value in (values or {}).items():
+                draft.set(path, value)
+            for path, value in (append or {}).items():
+                draft.append(path, value)
+            for path in remove:
+                draft.remove(path)
+            if live.ending or live.ended.is_set():
+                raise RunError(f"run {self.id} has ended ({live.state}); its payload is not changed any more")
+            records, _ = live.payload_records(draft.staged("caller"))
+            live.shared.journal.submit(records)
+            live.adopt_payload(records)
         await live.shared.journal.write(())
 
     def statistics(self, *, tree: bool = False) -> RunStatistics:

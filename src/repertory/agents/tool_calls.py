@@ -374,12 +374,26 @@ class Caller:
         output, shaped = await compute(partial(self._arrive, use, output), size=len(output.text))
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
-        changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
+        # From here to its being submitted no other change of the payload may come between.
+        async with self._live.changing_payload() if staged or stored is not None else nullcontext():
+            changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
+            draft = self._draft_of(use, output, shaped, iteration, note=_note_on(changes))
+            records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
+            crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
+            finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
+            submit = partial(self._live.ledger.submit, draft, also=[finished, to_record(ended), *records])
+            ticket = await compute(submit, size=finished.characters)
+            self._live.adopt_payload(changes)
+        await ticket.wait()
+        for event in (ended, *conflicts):
+            self._live.show(event)
+
+    def _draft_of(self, use: ToolUse, output: ToolOutput, shaped: Shaped, iteration: int, *, note: str) -> Draft:
+        """The entry of a result; ``note`` is told to the model behind it."""
         content = shaped.content
-        if conflicts:
-            note = _note_on(changes)
+        if note:
             content = f"{content}\n{note}" if isinstance(content, str) else (*content, Text(note))
-        draft = Draft(
+        return Draft(
             role="user",
             kind="sub-agent-result" if use.name in REPORTING else "action-result",
             content=(ToolResult(use.id, content, is_error=output.is_error),),
@@ -397,16 +411,6 @@ class Caller:
             pinned=output.pin,
             metadata=output.metadata,
         )
-        records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
-        crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
-        finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
-        submit = partial(self._live.ledger.submit, draft, also=[finished, to_record(ended), *records])
-        # A change of the payload is made and adopted in one step, or another call's could come between.
-        ticket = submit() if changes else await compute(submit, size=finished.characters)
-        self._live.adopt_payload(changes)
-        await ticket.wait()
-        for event in (ended, *conflicts):
-            self._live.show(event)
 
     def _stored(self, use: ToolUse, output: ToolOutput, shaped: Shaped) -> ContentStored:
         """What the content store takes in of a result that is cited."""
@@ -519,7 +523,7 @@ class Caller:
 
 
 def _note_on(changes: Sequence[PayloadChanged]) -> str:
-    """What the model is told of changes of the payload that were not made."""
+    """What the model is told of changes of the payload that were not made; "" where all were."""
     lines = [
         f"{show_path(conflict.change.path)}: "
         + (f"changed in version {conflict.version} already" if conflict.version else conflict.reason)
@@ -527,7 +531,8 @@ def _note_on(changes: Sequence[PayloadChanged]) -> str:
         for record in changes
         for conflict in record.conflicts
     ]
-    return "\n".join(["[payload: not everything could be changed, as others changed it meanwhile.", *lines]) + "]"
+    said = "[payload: not everything could be changed, as others changed it meanwhile."
+    return "\n".join([said, *lines]) + "]" if lines else ""
 
 
 def _result_form(live: LiveRun) -> ResultForm | None:

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any, get_args
 
 import msgspec
@@ -243,7 +244,7 @@ class Payload:
 
     def staged(self, author: PayloadAuthor, source: str = "") -> list[Staged]:
         """All that is to be committed."""
-        own = [*changes_between(self._base, self._document)] if self._type is not None else []
+        own = [] if self._document is self._base else [*changes_between(self._base, self._document)]
         mine = [Staged(changes=own, base=self._version, author=author, source=source)] if own else []
         return [*mine, *self._brought]
 
@@ -384,11 +385,11 @@ class PayloadState:
 
     def _record(self, lot: Staged, *, run_id: str, at: float, call_id: str) -> PayloadChanged:
         """The record of one lot, what cannot be made of it as conflicts."""
-        since = [(version, change) for version, change in self._changes if version > lot.base]
+        since = [*takewhile(lambda made: made[0] > lot.base, reversed(self._changes))]
         made: list[PayloadChange] = []
         conflicts: list[PayloadConflict] = []
         for wanted in lot.changes:
-            other = next((version for version, change in reversed(since) if collide(change, wanted)), 0)
+            other = next((version for version, change in since if collide(change, wanted)), 0)
             if lot.author == "sub-agent" and wanted.op == "append" and wanted.path in self._source_fields:
                 made += self._sources(wanted.value, [wanted.path])
             elif not other:
