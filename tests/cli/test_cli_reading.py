@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, in_a_process, invoke
+from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, Result, in_a_process, invoke
 
 from repertory.record import open_journal
 
@@ -66,6 +66,24 @@ def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert "repertory demo" in result.out
     assert invoke("ps", "--json", home=tmp_path).json == {"database": None, "owned": False, "runs": []}
+
+
+def test_tree_shows_what_each_run_below_one_has_spent(made: Path, home: Path) -> None:
+    """With the sum; a sub-agent's own branch has its own."""
+    lines = invoke("tree", RUN, "--db", made, home=home).out.split("\n")
+    assert lines[0].split() == ["RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK"]
+    assert lines[1].split()[:6] == [RUN, "lead", "failed", "3", "750", "$0.0030"]
+    assert lines[2].startswith("└ .0badc0de")
+    assert lines[3].split() == ["2", "runs", "3", "750", "$0.0030"]
+    (only,) = invoke("tree", CHILD, "--json", "--db", made, home=home).json["runs"]
+    assert (only["run_id"], only["state"]) == (CHILD, "done")
+
+
+def test_tree_says_whose_memory_each_run_uses(demo: Result) -> None:
+    """That of the root is its own; the demo's researchers share it."""
+    shown = invoke("tree", "--json", "--db", demo.json["database"], home=Path(demo.json["database"]).parent).json
+    assert [run["memory"] for run in shown["runs"]] == ["root", *["shared"] * (shown["total"]["runs"] - 1)]
+    assert shown["total"]["cost"] == pytest.approx(sum(run["cost"] for run in shown["runs"]))
 
 
 def test_inspect_shows_how_each_entry_was_shown(made: Path, home: Path) -> None:

@@ -19,7 +19,7 @@ from repertory.cli.payloads import payload
 from repertory.cli.reading import inspect, ledger
 from repertory.cli.replay import replay
 from repertory.cli.running import resume, run
-from repertory.cli.runs import ps, welcome
+from repertory.cli.runs import ps, tree, welcome
 from repertory.cli.serve import serve
 from repertory.cli.stats import stats
 from repertory.cli.torture import stress, torture
@@ -120,7 +120,7 @@ def _repertory(
         welcome()
 
 
-for _command in (demo, run, resume, serve, ps, stats, inspect, ledger, replay, doctor, stress, torture):
+for _command in (demo, run, resume, serve, ps, tree, stats, inspect, ledger, replay, doctor, stress, torture):
     app.command()(_command)
 app.add_typer(content, name="content")
 app.add_typer(payload, name="payload")

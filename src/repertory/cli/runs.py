@@ -1,4 +1,4 @@
-"""``repertory ps``, the runs of a database as a tree, and bare ``repertory``, what one may want to do next."""
+"""``repertory ps`` and ``tree``, runs as trees, and bare ``repertory``, what one may want to do next."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, databases_to_read, kept_databases, named_database, open_to_read
-from repertory.cli.options import AS_JSON, DATABASE, option
+from repertory.cli.databases import (
+    data_dir,
+    databases_to_read,
+    kept_databases,
+    named_database,
+    open_to_read,
+    read_run,
+)
+from repertory.cli.options import AS_JSON, DATABASE, RUN, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from repertory.llm.messages import Json
+    from repertory.record import Journal, RunRow
 
 COLOURS = {
     "running": "cyan",
@@ -129,6 +137,44 @@ def _print(runs: Sequence[Json]) -> None:
         headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
         screen = output.console()
         output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
+
+
+def tree(run_id: str | None = RUN, *, db: Path | None = DATABASE, as_json: bool = AS_JSON) -> None:
+    """Show a run and those below it as a tree, with what each has spent and whose memory it uses.
+
+    MEMORY is root for a memory of its own from the start; for a sub-agent it is what it was given of the one above:
+    shared, a snapshot, or isolated from it. Tokens are those of all prompts together.
+    """
+    from repertory.record.sqlite_file import is_owned
+    from repertory.service.reports import read_tree
+
+    async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, list[Json]]:
+        return path, await read_tree(journal, row.started.run_id, live=is_owned(path))
+
+    path, runs = read_run(run_id, db, read)
+    total = {name: sum(run[name] for run in runs) for name in ("iterations", "tokens_seen", "output_tokens", "cost")}
+    if as_json:
+        output.print_json({"database": str(path), "total": {"runs": len(runs), **total}, "runs": runs})
+        return
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
+            output.one_line(run["agent"]),
+            coloured_state(run["state"]),
+            str(run["iterations"]),
+            output.tokens(run["tokens_seen"]),
+            output.dollars(run["cost"]),
+            run["memory"] or "–",
+            output.one_line(run["error"] or run["task"], 200),
+        )
+        for branch, run in in_tree(runs)
+    ]
+    figures = (str(total["iterations"]), output.tokens(total["tokens_seen"]), output.dollars(total["cost"]))
+    if len(rows) > 1:
+        rows.append((f"{len(rows)} runs", "", "", *figures, "", ""))
+    headers = ("RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK")
+    screen = output.console()
+    output.show(screen, output.table(headers, rows, width=screen.width, right="ITER|TOKENS|COST"))
 
 
 def own_id(run: Json) -> str:
