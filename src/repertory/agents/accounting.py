@@ -13,6 +13,7 @@ import msgspec
 
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
+from repertory.llm.budgets import Reservation
 from repertory.llm.model import Usage
 from repertory.llm.profiles import Amount, ModelProfile, cost_of
 from repertory.record import Journal, Record, RunStatistics
@@ -84,7 +85,7 @@ class Tally:
         by_run: What is on record.
         open_calls: The most that each model call without a reply can have taken, by run and number: it is under way, or
             nobody saw the end of it. Such a call is billed as a rule, and nobody says how much.
-        under_way: The same of the calls that this process is making, also of those that are not on record yet.
+        under_way: The room of the calls that this process is making, also of those that are not on record yet.
         tools_run: How many tool calls each run has begun.
         clock: Of the tree.
     """
@@ -98,7 +99,7 @@ class Tally:
     ) -> None:
         self.by_run = dict(by_run or {})
         self.open_calls = dict(open_calls or {})
-        self.under_way: dict[Call, Amount] = {}
+        self.under_way: dict[Call, Reservation] = {}
         self.tools_run = Counter(tools_run or {})
         self.clock = TreeClock(elapsed)
         self._settled = anyio.Event()
@@ -138,7 +139,8 @@ class Tally:
 
     def reserved(self, run_id: str) -> Amount:
         """The most that the calls under way of a run and of those below it can take."""
-        return sum((most for call, most in self.under_way.items() if _is_in(call[0], run_id)), start=_NOTHING)
+        rooms = (room for call, room in self.under_way.items() if _is_in(call[0], run_id))
+        return sum((room.at_most + room.lost for room in rooms), start=_NOTHING)
 
     def settle(self, call: Call) -> None:
         """Forget a call under way: what is on record of it says what it took."""
@@ -212,11 +214,12 @@ class Spending:
         self._is_full()
 
     @asynccontextmanager
-    async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[None]:
+    async def reserved(self, call: int, at_most: Amount, *, wait: bool = True) -> AsyncGenerator[Reservation]:
         """Make a model call once there is room for it: it is on record before it is sent, and its reply before the end.
 
         As long as something is left, one call may begin whatever it takes. Another one beside it waits where those
-        under way could take all that is left, so that a tree takes at most its bound and one call.
+        under way could take all that is left, so that a tree takes at most its bound and one call; and what calls under
+        way take once more, because an attempt broke off.
 
         Args:
             call: The call's number within the run.
@@ -230,9 +233,9 @@ class Spending:
             raise LimitExceeded("what is left under the limits does not suffice for it beside the calls under way")
         while wait and self._is_full():
             await self._tally.wait_settled()
-        self._tally.under_way[self._run_id, call] = at_most
+        room = self._tally.under_way[self._run_id, call] = Reservation(at_most)
         try:
-            yield
+            yield room
         finally:
             self._tally.settle((self._run_id, call))
 

@@ -28,10 +28,11 @@ from repertory.errors import (
     RunError,
     ToolAbort,
 )
+from repertory.llm.budgets import Reservation
 from repertory.llm.features import is_server_tool
 from repertory.llm.messages import Json, Text, text_of, tool_uses
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent
-from repertory.llm.profiles import ModelProfile
+from repertory.llm.profiles import Amount, ModelProfile
 from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
 
@@ -57,7 +58,7 @@ class Loop:
         self.view = ContextView(live, tools=caller.tools.values(), form=caller.form, ref=ref)
         self._team = team
         self._nudges = 0
-        self._broken_off = 0  # attempts of the model call under way
+        self._room = Reservation(Amount())  # of the model call under way
 
     async def run(self) -> RunEnd | None:
         """Run to the end.
@@ -239,27 +240,27 @@ class Loop:
         """
         while True:
             async with self.view.show(iteration) as shown:
-                self._broken_off, begun = 0, anyio.current_time()
+                self._room, begun = shown.room, anyio.current_time()
                 try:
                     response = await self._complete(shown.request)
                 except ModelError as error:
                     self._live.answered(refused=True)
-                    took, lost = anyio.current_time() - begun, self._broken_off
+                    took = anyio.current_time() - begun
                     # Another request is made then: a refused one is never sent again unchanged.
-                    if not await self.view.failed(shown, error, duration=took, broken_off=lost):
+                    if not await self.view.failed(shown, error, duration=took):
                         raise
                     if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
                         await self._say("system", _COMPACTED)
                     continue
                 self._live.answered()
-                took, lost = anyio.current_time() - begun, self._broken_off
+                took = anyio.current_time() - begun
                 answer = read_answer(
                     response,
                     known=self._caller.known_ids,
                     tools=self._caller.tools,
                     most=_most_characters(shown.request.max_tokens, self._model.profile),
                 )
-                replied = self.view.replied(shown, answer, response.usage, duration=took, broken_off=lost)
+                replied = self.view.replied(shown, answer, response.usage, duration=took)
                 if answer.refused:
                     await self._journal.write(replied)
                     if self._live.try_to_end():
@@ -284,7 +285,7 @@ class Loop:
 
     def _on_stream(self, event: StreamEvent) -> None:
         if isinstance(event, BrokenOff):
-            self._broken_off += 1
+            self._room.broke_off()
             return
         self._live.answered(refused=isinstance(event, Retrying))
         if isinstance(event, Retrying):

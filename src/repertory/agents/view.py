@@ -28,6 +28,7 @@ from repertory.context.decisions import priced
 from repertory.context.tokens import Calibration
 from repertory.context.validation import Validator
 from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
+from repertory.llm.budgets import Reservation
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.features import dropping_mismatched
 from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
@@ -51,7 +52,7 @@ class Shown(msgspec.Struct, frozen=True):
         estimate: Tokens that its prompt is estimated to have, by characters.
         build_seconds: What it took to plan and make it.
         call: Number of the model call within the run; 0 before it is recorded.
-        at_most: What the call can take.
+        room: What is reserved for the call.
     """
 
     request: ModelRequest
@@ -59,7 +60,7 @@ class Shown(msgspec.Struct, frozen=True):
     estimate: int
     build_seconds: float
     call: int = 0
-    at_most: Amount = Amount()
+    room: Reservation = Reservation(Amount())
 
 
 class ContextView:
@@ -180,8 +181,8 @@ class ContextView:
             expected = self._calibration.real_tokens(shown.estimate)
             most = amount_at_most(self._profile, prompt=expected, output=self._max_tokens)
             self._calls += 1
-            shown = msgspec.structs.replace(shown, call=self._calls, at_most=most)
-            async with self._live.spending.reserved(shown.call, most):
+            async with self._live.spending.reserved(self._calls, most) as room:
+                shown = msgspec.structs.replace(shown, call=self._calls, room=room)
                 await self._record(shown, expected, iteration)
                 yield shown
         finally:
@@ -278,7 +279,7 @@ class ContextView:
             record_tokens=self._calibration.real_tokens(self._record_estimate()),
             build_seconds=shown.build_seconds,
         )
-        most = shown.at_most
+        most = shown.room.at_most
         called = msgspec.structs.replace(called, cost_at_most=most.cost, tokens_at_most=most.tokens)
         ticket = self._journal.submit([*self._edits.records(), called, to_record(started)])
         live.show(started)
@@ -311,13 +312,8 @@ class ContextView:
 
     # --- after a call -------------------------------------------------------------------------------------
 
-    def replied(
-        self, shown: Shown, answer: Answer, usage: Usage, *, duration: float, broken_off: int = 0
-    ) -> list[Record]:
-        """Count an answer, and make the records that go into the journal together with it.
-
-        Attempts of the call that had ``broken_off`` before count with the most that they can have taken.
-        """
+    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
+        """Count an answer, and make the records that go into the journal together with it."""
         live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
         self._answered, self._refusals, self._targets = shown, 0, (None,)
         self._see_thinking(answer.content)
@@ -340,8 +336,8 @@ class ContextView:
             raw=answer.raw,
             usage=usage,
             cost=cost,
-            cost_lost=shown.at_most.cost * broken_off,
-            tokens_lost=shown.at_most.tokens * broken_off,
+            cost_lost=shown.room.lost.cost,
+            tokens_lost=shown.room.lost.tokens,
             stop_reason=answer.stop_reason,
             duration=duration,
         )
@@ -366,8 +362,8 @@ class ContextView:
         if self._live.watch is not None:
             self._live.watch.saw_prompt(usage.prompt_tokens, estimate=estimate)
 
-    async def failed(self, shown: Shown, error: ModelError, *, duration: float, broken_off: int = 0) -> bool:
-        """Record a call without an answer, and learn from it; ``broken_off`` as for ``replied``.
+    async def failed(self, shown: Shown, error: ModelError, *, duration: float) -> bool:
+        """Record a call without an answer, and learn from it.
 
         Returns:
             Whether another request may be answered: a smaller one, where a policy can make one and not too many were
@@ -389,8 +385,8 @@ class ContextView:
             call=shown.call,
             at=self._live.shared.clock(),
             error=f"{type(error).__name__}: {error}",
-            cost_lost=shown.at_most.cost * broken_off,
-            tokens_lost=shown.at_most.tokens * broken_off,
+            cost_lost=shown.room.lost.cost,
+            tokens_lost=shown.room.lost.tokens,
             duration=duration,
             prompt_limit=limit,
             prompt_counted=counted,

@@ -380,9 +380,6 @@ class Amount(msgspec.Struct, frozen=True):
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.cost + other.cost, self.tokens + other.tokens)
 
-    def __mul__(self, times: int) -> Amount:
-        return Amount(self.cost * times, self.tokens * times)
-
 
 def amount_at_most(profile: ModelProfile, *, prompt: int, output: int) -> Amount:
     """What a call with such a prompt can take: nothing is cached, and the answer is as long as it may be.

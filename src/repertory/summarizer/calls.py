@@ -11,9 +11,10 @@ import msgspec
 
 from repertory.context.projector import BREAKPOINTS
 from repertory.errors import ModelError
+from repertory.llm.budgets import Reservation
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import BrokenOff, Model, ModelRequest, ModelResponse, StreamEvent, encode_request, server_of
-from repertory.llm.profiles import Amount, amount_at_most, cost_of
+from repertory.llm.profiles import amount_at_most, cost_of
 from repertory.record import Journal
 from repertory.record.records import ModelCalled, ModelReplied
 from repertory.record.requests import EntryBlocks, request_digest
@@ -64,19 +65,20 @@ class RecordedCalls:
             purpose="summary",
             server=server_of(model),
         )
-        async with nullcontext() if job.budget is None else job.budget.reserved(call, most, wait=False):
+        room = Reservation(most)
+        async with nullcontext(room) if job.budget is None else job.budget.reserved(call, most, wait=False) as room:
             await self._journal.write([called])
-            return await self._answer(called, model, request, most)
+            return await self._answer(called, model, request, room)
 
-    async def _answer(self, called: ModelCalled, model: Model, request: ModelRequest, most: Amount) -> ModelResponse:
-        broken_off = 0
-
+    async def _answer(
+        self, called: ModelCalled, model: Model, request: ModelRequest, room: Reservation
+    ) -> ModelResponse:
         def hear(event: StreamEvent) -> None:
-            nonlocal broken_off
-            broken_off += isinstance(event, BrokenOff)
+            if isinstance(event, BrokenOff):
+                room.broke_off()
 
         def replied(**fields: Any) -> ModelReplied:
-            now, lost = self._clock(), most * broken_off
+            now, lost = self._clock(), room.lost
             common: dict[str, Any] = {"run_id": called.run_id, "call": called.call, "purpose": called.purpose}
             common |= {"at": now, "duration": now - called.at, "cost_lost": lost.cost, "tokens_lost": lost.tokens}
             return ModelReplied(**common, **fields)
@@ -85,7 +87,7 @@ class RecordedCalls:
             response = _checked(await model.complete(request, on_event=hear))
         except BaseException as error:
             if not isinstance(error, ModelError):
-                broken_off += 1  # it took too long, or the model itself broke: nobody knows what was billed
+                room.broke_off()  # it took too long, or the model itself broke: nobody knows what was billed
             ticket = self._journal.submit([replied(error=f"{type(error).__name__}: {error}")])
             if isinstance(error, Exception):
                 await ticket.wait()  # its reservation ends with this

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
+from repertory.llm.budgets import Budget
 from repertory.llm.messages import Json
 from repertory.llm.model import Model, ModelRequest
-from repertory.llm.profiles import Amount
 from repertory.record import Snapshot
 from repertory.record.records import SummaryStored
 
@@ -21,14 +20,6 @@ EXTRACTIVE, MODEL, PROVIDER = "extractive", "model", "provider"
 RESULT_SUMMARIZED = "ResultSummarized"
 """The type of the journal's event that holds a result's summary: ``position``, ``text``, and ``key``, as in
 ``SummaryStored``."""
-
-
-class Budget(Protocol):
-    """What a run may still spend."""
-
-    def reserved(self, call: int, at_most: Amount, *, wait: bool) -> AbstractAsyncContextManager[None]:
-        """Make a model call of the run; raises ``LimitExceeded`` where there is no room, and it is not to wait."""
-        ...
 
 
 class Summarize(msgspec.Struct, frozen=True, kw_only=True):
