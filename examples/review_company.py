@@ -116,8 +116,8 @@ async def main() -> None:
             report = await child.memory.merge()
             print(f"{child.agent.name}: {len(report.written)} taken, {len(report.conflicts)} in conflict")
             for conflict in report.conflicts:
-                team = None if conflict.parent is None else conflict.parent.content
-                print(f"  it says {conflict.child.content!r} and the team {team!r}")
+                said, team = (None if side is None else side.content for side in (conflict.child, conflict.parent))
+                print(f"  it says {said!r} and the team {team!r}")
     await model.aclose()
 
 

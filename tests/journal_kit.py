@@ -24,6 +24,7 @@ from repertory.record.records import (
     PayloadChanged,
     PayloadConflict,
     RunStateChanged,
+    ScopeMerged,
     ScopeOpened,
     SummaryStored,
     ToolFinished,
@@ -195,6 +196,7 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             model="small",
         ),
         ScopeOpened(scope_id="s", owner=run_id, mode="snapshot", at=0.5, parent_id="p", position=3),
+        ScopeMerged(scope_id="s", at=0.7, position=9, open={"i": 3}),
         item(1, source="fetch", tags=("t", "u"), related_to=("j",), metadata={"m": None}, deleted=True),
         PayloadChanged(
             run_id=run_id,

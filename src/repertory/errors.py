@@ -33,7 +33,9 @@
     │   └── JournalClosed           used after close, or in a fork
     ├── MemoryStoreError            memory items and scopes
     │   ├── ItemNotFound            no such item in this scope
-    │   ├── ScopeNotFound           no such scope
+    │   ├── ItemChanged             somebody else has written it meanwhile
+    │   ├── ScopeNotFound           no such scope, or another tree's
+    │   ├── ScopeReadOnly           nothing can be written through this scope
     │   ├── ContentNotFound         no such stored content, or it was cleaned up
     │   ├── QuotaExceeded           one item too many, or too large
     │   ├── PayloadInvalid          a payload does not fit its type, or has no such place
@@ -224,8 +226,16 @@ class ItemNotFound(MemoryStoreError):
     """The scope shows no item of this id."""
 
 
+class ItemChanged(MemoryStoreError):
+    """The item is not at the position that the write was meant for; nothing was stored."""
+
+
 class ScopeNotFound(MemoryStoreError):
-    """No memory scope has this id."""
+    """No memory scope has this id, or it belongs to another tree of runs."""
+
+
+class ScopeReadOnly(MemoryStoreError):
+    """Nothing can be written through this scope."""
 
 
 class ContentNotFound(MemoryStoreError):
@@ -233,7 +243,7 @@ class ContentNotFound(MemoryStoreError):
 
 
 class QuotaExceeded(MemoryStoreError):
-    """The scope holds as many items or characters as it may; nothing was stored."""
+    """The scope holds as many items or bytes as it may; nothing was stored."""
 
 
 class PayloadInvalid(MemoryStoreError):

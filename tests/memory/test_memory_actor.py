@@ -16,13 +16,15 @@ from backends import RunAsync
 from repertory.actors import ActorSystem, open_system
 from repertory.errors import (
     ConfigurationError,
+    ItemChanged,
     ItemNotFound,
     JournalWriteFailed,
     QuotaExceeded,
     RecordRefused,
     ScopeNotFound,
 )
-from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryRef, OpenScope, Quotas, Transform
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryRef, Quotas, Transform
+from repertory.memory.messages import OpenScope, QueryItems, SnapshotScope
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
@@ -99,6 +101,7 @@ def test_a_sub_agent_gets_the_memory_it_should(run_async: RunAsync) -> None:
         await old.store("four", item_id="a")
         assert [c.item_id for c in (await old.merge()).conflicts] == ["a"]
         assert (await old.merge(prefer="child")).conflicts[0].taken == "child"
+        assert (await old.merge(prefer="parent")).unchanged == 1
         assert (await memory.retrieve("a")).content == "four"
 
     run_with_memory(run_async, body)
@@ -114,12 +117,12 @@ def test_mistakes_are_answers_and_the_actor_goes_on(run_async: RunAsync) -> None
             (OpenScope(owner="r", mode="shared"), "needs parent_id"),
             (OpenScope(owner="r", mode="isolated", parent_id="s"), "has no parent"),
             (OpenScope(owner="r", mode="snapshot", parent_id="s", position=99), "position 99 is not within"),
-            (OpenScope(owner="r", mode="isolated", scope_id="s"), "exists as root"),
+            (OpenScope(owner="run-1", mode="isolated", scope_id="s"), "exists as root"),
         ):
             with pytest.raises(ConfigurationError, match=reason):
-                await ref.ask(message)
+                await (await ref.ask(message)).result()
         with pytest.raises(ScopeNotFound):
-            await ref.ask(OpenScope(owner="r", mode="snapshot", parent_id="nope"))
+            await (await ref.ask(OpenScope(owner="r", mode="snapshot", parent_id="nope"))).result()
         with pytest.raises(ScopeNotFound):
             await Memory(ref, "nope").store("x")
         with pytest.raises(ScopeNotFound):
@@ -137,11 +140,11 @@ def test_mistakes_are_answers_and_the_actor_goes_on(run_async: RunAsync) -> None
 
 
 def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
-    """Items, characters of one, characters of all; a new version counts for the old one; merges count too."""
+    """Items, bytes of one, bytes of all; a new version counts for the old one; merges count too."""
 
     async def body(ref: MemoryRef) -> None:
         memory = await Memory.open(ref, "run-1")
-        with pytest.raises(QuotaExceeded, match="6 characters in one item and may hold 5"):
+        with pytest.raises(QuotaExceeded, match="6 bytes in one item and may hold 5"):
             await memory.store("123456")
         await memory.store("12345", item_id="a")
         child = await memory.fork("sub")
@@ -150,7 +153,7 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
         await memory.store("123", item_id="b")
         with pytest.raises(QuotaExceeded, match="3 items and may hold 2"):
             await memory.store("1")
-        with pytest.raises(QuotaExceeded, match="9 characters and may hold 8"):
+        with pytest.raises(QuotaExceeded, match="9 bytes and may hold 8"):
             await memory.store("1234", item_id="b")
         await memory.store("1", item_id="b")
         with pytest.raises(QuotaExceeded, match="4 items"):
@@ -158,7 +161,7 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
         await memory.delete("a")
         assert (await memory.store("12345")).size == 5
 
-    run_with_memory(run_async, body, quotas=Quotas(item_characters=5, items=2, scope_characters=8))
+    run_with_memory(run_async, body, quotas=Quotas(item_bytes=5, items=2, scope_bytes=8))
 
 
 def test_without_quotas_there_is_no_bound(run_async: RunAsync) -> None:
@@ -168,7 +171,7 @@ def test_without_quotas_there_is_no_bound(run_async: RunAsync) -> None:
         memory = await Memory.open(ref, "run-1")
         assert (await memory.store("x" * 2_000_000)).size == 2_000_000
 
-    run_with_memory(run_async, body, quotas=Quotas(item_characters=None, items=None, scope_characters=None))
+    run_with_memory(run_async, body, quotas=Quotas(item_bytes=None, items=None, scope_bytes=None))
 
 
 def test_a_new_process_finds_everything_again(tmp_path: Path, run_async: RunAsync) -> None:
@@ -188,13 +191,15 @@ def test_a_new_process_finds_everything_again(tmp_path: Path, run_async: RunAsyn
             assert (await memory.retrieve("a")).content == "two"
             assert [(await child.retrieve(i)).content for i in "ab"] == ["one", "own"]
             assert (await memory.store("x")).position == 4
+            with pytest.raises(ConfigurationError, match="position 99 is not within"):
+                await memory.restore(99)
             assert len(await journal.read_scopes()) == 2
 
     run_async(main)
 
 
 async def test_a_write_returns_when_it_is_durable() -> None:
-    """The actor answers at once and goes on; the handle waits for the disk. Others may see it meanwhile."""
+    """The actor answers at once and goes on; the handles wait for the disk, and so does who reads what is not there."""
     journal = SlowJournal()
     async with open_system() as system:
         memory = await Memory.open(spawn(system, journal), "run-1")
@@ -209,8 +214,16 @@ async def test_a_write_returns_when_it_is_durable() -> None:
             nursery.start_soon(store, "b")
             await trio.testing.wait_all_tasks_blocked()
             assert (journal.waiting, stored) == (2, [])
-            assert len(await memory.query()) == 2
+            found: list[int] = []
+
+            async def look() -> None:
+                found.append(len(await memory.query()))
+
+            nursery.start_soon(look)
+            await trio.testing.wait_all_tasks_blocked()
+            assert found == []
             journal.release()
+        assert found == [2]
         assert sorted(stored) == ["a", "b"]
 
 
@@ -252,8 +265,8 @@ async def test_a_failed_write_reaches_the_caller_and_so_does_every_later_one() -
 async def test_a_plain_handler_runs_inline() -> None:
     """Asking the idle actor costs no task switch: nothing else runs between the ask and its answer."""
     async with open_system() as system:
-        memory = await Memory.open(spawn(system, MemoryJournal()), "run-1")
-        await memory.store("x", item_id="a")
+        ref = spawn(system, MemoryJournal())
+        memory = await Memory.open(ref, "run-1")
         await anyio.sleep(0)
         ran: list[str] = []
 
@@ -262,12 +275,14 @@ async def test_a_plain_handler_runs_inline() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)
-            await memory.retrieve("a")
+            await ref.ask(SnapshotScope(scope_id=memory.scope_id))
+            await ref.ask(OpenScope(owner="sub", mode="snapshot", parent_id=memory.scope_id))
+            await ref.ask(QueryItems(scope_id=memory.scope_id))
             assert ran == []
 
 
 MISTAKES: list[Callable[[Any], Awaitable[object]]] = [
-    lambda memory: memory.store(None),
+    lambda memory: memory.store("x", type=None),
     lambda memory: memory.store("A page.", tags=[1]),
     lambda memory: memory.retrieve([]),
     lambda memory: memory.retrieve("item", "summary"),
@@ -290,3 +305,101 @@ async def test_an_argument_of_another_type_is_refused_to_its_caller_and_costs_no
             with pytest.raises(ConfigurationError, match="Expected"):
                 await ask(memory)
         assert await memory.query() == []
+
+
+async def test_what_cannot_be_kept_exactly_is_refused_and_named() -> None:
+    """A content that JSON does not have, an id that cannot be written; the next one is stored."""
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        refused: list[Callable[[Any], Awaitable[object]]] = [
+            lambda memory: memory.store(object()),
+            lambda memory: memory.store([float("nan")]),
+            lambda memory: memory.store("x", item_id="x" * 1_001),
+            lambda memory: memory.store("x", item_id="a\ud800"),
+        ]
+        for store in refused:
+            with pytest.raises(RecordRefused, match=r"content must be|item_id must be"):
+                await store(memory)
+        assert (await memory.store("x", item_id="/a/b.md")).position == 1
+
+
+async def test_a_write_may_be_bound_to_what_was_read() -> None:
+    """Two that edit the same item do not lose each other's work."""
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        first = await memory.store("one", item_id="a", if_position=0)
+        with pytest.raises(ItemChanged, match="at position 1, not 0"):
+            await memory.store("two", item_id="a", if_position=0)
+        second = await memory.store("two", item_id="a", if_position=first.position)
+        await memory.delete("a")
+        with pytest.raises(ItemChanged, match="at position 0, not 2"):
+            await memory.store("three", item_id="a", if_position=second.position)
+
+
+async def test_an_item_can_be_written_in_one_transaction_with_more() -> None:
+    """Whoever stores hands in how it is written; the actor gives the position."""
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        more = kit.content("c-1")
+        item = await memory.store("x", write=lambda items: journal.submit([*items, more]))
+        assert (await memory.retrieve(item.item_id)).content == "x"
+        assert await journal.read_content("c-1") == more
+
+
+async def test_secrets_are_in_no_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its type: text, a part of a value, or bytes; what is left can still be read."""
+    monkeypatch.setenv("KEY", "correct horse")
+    async with open_journal(redact=["KEY"]) as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        for content in ("a correct horse", {"x": ["a correct horse"]}, b"a correct horse"):
+            item = await memory.retrieve((await memory.store(content)).item_id)
+            assert "correct horse" not in str(item.content)
+            assert "[redacted: KEY]" in str(item.content)
+
+
+async def test_a_scope_that_was_forgotten_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few scopes are remembered; those above it and what it holds are found in the file."""
+    monkeypatch.setattr("repertory.memory.actor._MOST_SCOPES", 2)
+    async with open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal, Quotas(items=2)), "run-1")
+        child = await memory.fork("run-1.a", mode="shared")
+        others = [await memory.fork(f"run-1.{number}") for number in range(5)]
+        await child.store("x", item_id="a")
+        assert await others[0].query() == []
+        await memory.store("y", item_id="b")
+        with pytest.raises(QuotaExceeded):
+            await child.store("z")
+
+
+def test_a_snapshot_is_exact_while_fifty_write(run_async: RunAsync, tmp_path: Path) -> None:
+    """What was acknowledged before it is in it, nothing that was begun after it, and it never changes again."""
+
+    async def main() -> None:
+        async with kit.opened("sqlite", tmp_path, f"{run_async.backend}.db") as journal, open_system() as system:
+            memory = await Memory.open(spawn(system, journal), "run-1")
+            begun: set[str] = set()
+            stored: set[str] = set()
+            seen: list[tuple[Memory, set[str], set[str], list[Any]]] = []
+
+            async def write(writer: int) -> None:
+                for number in range(8):
+                    name = f"{writer}-{number}"
+                    begun.add(name)
+                    await memory.store(name, item_id=name)
+                    stored.add(name)
+                    if number == 4 and writer % 10 == 0:
+                        before = set(stored)
+                        fork = await memory.fork("run-1.a")
+                        seen.append((fork, before, set(begun), await fork.query()))
+
+            async with anyio.create_task_group() as group:
+                for writer in range(50):
+                    group.start_soon(write, writer)
+            assert len(await memory.query()) == 400
+            for fork, before, after, then in seen:
+                names = {item.item_id for item in then}
+                assert before <= names <= after
+                assert await fork.query() == then
+                assert [item.position for item in then] == list(range(len(then), 0, -1))  # a beginning of the log
+
+    run_async(main)

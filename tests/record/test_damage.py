@@ -31,6 +31,9 @@ READS: dict[str, Read] = {
     "runs": lambda journal: journal.read_runs(),
     "scopes": lambda journal: journal.read_scopes(),
     "items": lambda journal: journal.read_items(["s"]),
+    "scope": lambda journal: journal.read_scope("s"),
+    "merge": lambda journal: journal.read_merge("s"),
+    "items in view": lambda journal: journal.find_items([("s", 9)], bodies=True, ended=True),
     "content": lambda journal: journal.read_content("c-1"),
     "newest content": lambda journal: journal.read_content("c-run-2-4"),
     "events": lambda journal: journal.read_events(None),
@@ -198,7 +201,7 @@ def test_a_search_goes_on_beside_a_damaged_entry(
     path = copy(sound[0], tmp_path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE entries SET content = CAST(x'ff' AS TEXT) WHERE run_id = 'run-1' AND position = 5")
-        database.execute("UPDATE search_progress SET indexed = 0")
+        database.execute("UPDATE search_progress SET entries = 0")
         database.execute("INSERT INTO entry_search (entry_search) VALUES ('delete-all')")
     database.close()
 

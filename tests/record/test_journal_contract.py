@@ -66,6 +66,7 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_contents("run-1") == [msgspec.structs.replace(stored, body="")]
         assert await journal.read_scopes() == [records["ScopeOpened"]]
         assert await journal.read_items(["s"]) == [records["ItemWritten"]]
+        assert await journal.read_merge("s") == records["ScopeMerged"]
         ((sequence, event),) = await journal.read_events("run-1")
         assert event == records["EventLogged"]
         assert sequence == len(kit.one_of_each())
@@ -90,6 +91,9 @@ def test_an_unknown_run_has_nothing(check: Check) -> None:
             assert await read("run-1") == []
         assert await journal.search_entries("run-1", "hello") == []
         assert await journal.read_items([]) == []
+        assert await journal.find_items([("nobody", 9)]) == []
+        assert await journal.read_merge("nobody") is None
+        assert await journal.read_scope("nobody") == []
         assert await journal.read_content("nope") is None
         for name in ("run-1", "", "otherwise"):
             with pytest.raises(RunNotFound, match="no run has the id"):

@@ -19,8 +19,8 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record import Ledger, SqliteJournal, open_journal
-from repertory.record.journal import index_slice
 from repertory.record.rows import encode_records
+from repertory.record.search import index_slice
 from repertory.record.sqlite_file import open_to_write
 from repertory.record.sqlite_writer import GROUP, SqliteWriter
 from repertory.record.waiting import Ticket, Waiter, wake_all

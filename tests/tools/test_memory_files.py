@@ -252,7 +252,7 @@ async def test_a_snapshot_edits_files_for_itself() -> None:
 
 async def test_a_quota_is_told_and_nothing_is_written() -> None:
     """The store's own limits hold for files; the model hears which, and the file is as it was."""
-    async with open_memory(Quotas(item_characters=10, items=2)) as memory:
+    async with open_memory(Quotas(item_bytes=10, items=2)) as memory:
         await ask(memory, command="create", path="/memories/a", file_text="small")
         large = await ask(memory, command="insert", path="/memories/a", insert_line=1, insert_text="x" * 10)
         assert large.is_error
@@ -265,7 +265,7 @@ async def test_a_quota_is_told_and_nothing_is_written() -> None:
 
 async def test_a_file_with_too_many_occurrences_or_lines_is_answered_in_bounds() -> None:
     """Neither a listing of a million places nor a number wider than its column."""
-    async with open_memory(Quotas(item_characters=None, scope_characters=None)) as memory:
+    async with open_memory(Quotas(item_bytes=None, scope_bytes=None)) as memory:
         await ask(memory, command="create", path="/memories/a", file_text="a\n" * 1_000_000)
         some = await ask(memory, command="str_replace", path="/memories/a", old_str="a", new_str="b")
         assert some.text.endswith(" 99, 100, …. Please ensure it is unique")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from repertory.actors import open_system
+from repertory.llm.messages import Image
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor, Quotas
 from repertory.record import MemoryJournal
@@ -46,7 +47,12 @@ def test_storing_may_be_made_again_and_reading_too() -> None:
         "memory_store": ("idempotent", False),
         "memory_query": ("pure", False),
         "memory_retrieve": ("pure", False),
+        "memory_clear": ("unsafe", False),
+        "memory_snapshot": ("pure", False),
+        "memory_restore": ("unsafe", False),
+        "memory_merge": ("idempotent", False),
     }
+    assert [tool.name for tool in memory_tools(read_only=True)] == ["memory_query", "memory_retrieve"]
 
 
 async def test_what_is_stored_is_listed_and_read() -> None:
@@ -64,7 +70,7 @@ async def test_what_is_stored_is_listed_and_read() -> None:
         item_id = stored.facts["item_id"]
         assert stored.text == f"stored as {item_id}"
         line = (
-            f"{item_id} · web_content · 19 characters · 2023-11-14 22:15 UTC · from birds.md:7"
+            f"{item_id} · web_content · 19 bytes · 2023-11-14 22:15 UTC · from birds.md:7"
             " · tags heron, bird · related to item-x"
         )
         listed = await call(memory, "memory_query")
@@ -113,8 +119,8 @@ async def test_the_list_is_filtered_by_everything_that_is_known() -> None:
         assert await sources(since=_iso(times[2]), until=_iso(times[4])) == ["s3", "s2"]
         assert await sources(since=_iso(times[4], zone="+00:00")) == ["s5", "s4"]
         limited = await call(memory, "memory_query", limit=2)
-        assert limited.text.startswith("6 items, the newest 2 listed\n")
-        assert limited.facts == {"found": 6, "listed": 2}
+        assert limited.text.startswith("the newest 2 items; there are more\n")
+        assert limited.facts == {"listed": 2, "more": True}
 
 
 def _iso(seconds: float, *, zone: str = "") -> str:
@@ -132,7 +138,7 @@ async def test_an_item_is_read_in_the_wanted_shape() -> None:
         async def shaped(**arguments: object) -> str:
             output = await call(memory, "memory_retrieve", id=item_id, **arguments)
             head, _, rest = output.text.partition("\n\n")
-            assert f"{len(text)} characters" in head
+            assert f"{len(text)} bytes" in head
             assert head.endswith(f", {arguments['transform']}")
             return rest
 
@@ -159,15 +165,78 @@ async def test_a_large_item_is_read_page_by_page() -> None:
 
 async def test_what_memory_refuses_is_told() -> None:
     """A wrong id is the model's to repair; a full scope is not."""
-    async with open_memory(quotas=Quotas(item_characters=10)) as memory:
+    async with open_memory(quotas=Quotas(item_bytes=10)) as memory:
         missing = await call(memory, "memory_retrieve", id="item-0")
-        assert "memory has no item 'item-0'; memory_query lists what it has" in missing.text
+        assert "has no item 'item-0'; a query lists what it has" in missing.text
         full = await call(memory, "memory_store", content="x" * 11)
         assert missing.error is not None
         assert full.error is not None
         assert (missing.error.cause, full.error.cause) == ("retry", "failed")
         assert "may hold 10" in full.text
         assert (await call(memory, "memory_store", content="")).is_error
+
+
+async def test_data_and_pictures_are_shown_as_what_they_are() -> None:
+    """JSON as JSON; an image as an image; other bytes by their type and size; and no shape that makes no sense."""
+    async with open_memory() as memory:
+        data = await call(memory, "memory_store", content={"tides": [{"hour": 6}]})
+        shown = await call(memory, "memory_retrieve", id=data.facts["item_id"])
+        assert "· custom · JSON · 22 bytes ·" in shown.text
+        assert (shown.text.partition("\n\n")[2], shown.format) == (
+            '{\n  "tides": [\n    {\n      "hour": 6\n    }\n  ]\n}',
+            "json",
+        )
+        line = await call(memory, "memory_retrieve", id=data.facts["item_id"], transform="filtered", words="hour")
+        assert line.text.endswith('\n\n      "hour": 6')
+        picture = await memory.store(b"\x89PNG", media_type="image/png")
+        shown = await call(memory, "memory_retrieve", id=picture.item_id)
+        assert isinstance(shown.content, tuple)
+        assert shown.content[1] == Image({"type": "base64", "media_type": "image/png", "data": "iVBORw=="})
+        archive = await memory.store(b"PK", media_type="application/zip")
+        shown = await call(memory, "memory_retrieve", id=archive.item_id)
+        assert shown.text.endswith("[application/zip, 2 bytes] It cannot be shown here.")
+        refused = await call(memory, "memory_retrieve", id=archive.item_id, transform="summary")
+        assert "is no text (application/zip, 2 bytes): only transform 'full' applies" in refused.text
+
+
+async def test_memory_is_ended_and_brought_back() -> None:
+    """Items by their ids, all of them, and everything as it was."""
+    async with open_memory() as memory:
+        for name in "abc":
+            await memory.store(name, item_id=name)
+        noted = await call(memory, "memory_snapshot")
+        assert noted.facts == {"position": 3}
+        assert (await call(memory, "memory_clear", ids=["a", "b"])).text == "ended a, b"
+        assert (await call(memory, "memory_clear")).text == "all 1 items of memory ended"
+        back = await call(memory, "memory_restore", position=3)
+        assert back.text == "memory is as it was at position 3; 3 items changed"
+        assert len(await memory.query()) == 3
+        assert "is not within the item log" in (await call(memory, "memory_restore", position=99)).text
+        assert "has no item 'z'" in (await call(memory, "memory_clear", ids=["z"])).text
+
+
+async def test_a_lead_takes_over_what_its_sub_agents_found() -> None:
+    """It sees which snapshots there are, merges one by its scope or run, and is told of conflicts; twice is safe."""
+    async with open_memory() as memory:
+        assert "no sub-agent has a snapshot" in (await call(memory, "memory_merge")).text
+        await memory.store("low tide at 6", item_id="tide")
+        child = await memory.fork("r.1", scope_id="scope-1")
+        await memory.fork("r.2", mode="isolated")
+        await child.store("low tide at 7", item_id="tide")
+        await child.store("a heron", item_id="bird")
+        await memory.store("low tide at 8", item_id="tide")
+        assert (await call(memory, "memory_merge")).text == "scope-1 · of run r.1"
+        merged = await call(memory, "memory_merge", scope="r.1")
+        assert merged.text == (
+            "merged scope-1: 1 conflicts\nwritten: bird\nconflict about tide: left open\n"
+            "  before: low tide at 6\n  yours: low tide at 8\n  the sub-agent's: low tide at 7"
+        )
+        both = await call(memory, "memory_merge", scope="scope-1", prefer="both")
+        assert "written: tide@scope-1\nhere already: 1\nconflict about tide: kept both" in both.text
+        again = await call(memory, "memory_merge", scope="scope-1")
+        assert again.text == "nothing to take over from scope-1: its 2 changes are here already"
+        unknown = await call(memory, "memory_merge", scope="scope-9")
+        assert "no snapshot of this memory is 'scope-9'; there are: scope-1" in unknown.text
 
 
 async def test_without_memory_the_author_is_told_what_to_set() -> None:

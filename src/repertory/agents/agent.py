@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import msgspec
 
@@ -21,7 +21,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
-from repertory.memory import PayloadScope
+from repertory.memory import MemoryMode, PayloadScope
 from repertory.tools import Tool
 
 if sys.version_info >= (3, 13):
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 ResultT = TypeVar("ResultT", default=str)
-MemoryMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -98,7 +97,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
         model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
         memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
-            delegation plus what it writes itself (``snapshot``), or its own, empty at first (``isolated``).
+            delegation plus what it writes itself (``snapshot``), or its own, empty at first (``isolated``). In
+            ``shared-read-only`` and ``snapshot-read-only`` it writes nothing.
         context: How much of the record the model sees. None means a plain loop: everything, always.
         limits: How far one run may go. A sub-agent is bound by the limits of the runs above it as well.
         max_tokens: Tokens of one answer; never more than the model can give.

@@ -17,9 +17,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from repertory.agents.agent import Agent, Limits, MemoryMode
+from repertory.agents.agent import Agent, Limits
 from repertory.errors import ConfigurationError, DefinitionError
 from repertory.llm.messages import Json
+from repertory.memory import MemoryMode
 from repertory.tools import Tool, context_tools, file_tools, memory_files_tool, memory_tools
 from repertory.tools.front_matter import Definition, read_markdown, read_text, warn
 from repertory.tools.skills import Skill, read_skills, skill_text, skill_tool

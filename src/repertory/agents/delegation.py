@@ -10,7 +10,7 @@ import msgspec
 from repertory._choices import check_choice, check_number, check_type
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
-from repertory.memory.handle import ForkMode
+from repertory.memory import MemoryMode
 
 OnFailure: TypeAlias = Literal["collect", "fail_fast", "retry"]
 Share: TypeAlias = Literal["summary", "trail"]
@@ -42,7 +42,7 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: OnFailure = "collect"
     retries: int = 1
     warm_cache: bool | None = None
-    memory: Sequence[ForkMode] = ()
+    memory: Sequence[MemoryMode] = ()
     share: Sequence[Share] = ()
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Delegation(msgspec.Struct, frozen=True, kw_only=True):
         check_number("delegation.parallel", self.parallel, int, least=1)
         check_number("delegation.retries", self.retries, int, least=0)
         check_choice("delegation.on_failure", self.on_failure, OnFailure)
-        for name, choices in (("memory", ForkMode), ("share", Share)):
+        for name, choices in (("memory", MemoryMode), ("share", Share)):
             values = getattr(self, name)
             if isinstance(values, str) or not isinstance(values, Sequence):
                 words = ", ".join(map(repr, get_args(choices)))

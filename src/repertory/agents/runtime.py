@@ -245,7 +245,7 @@ class Runtime:
             started=started,
             agent=agent,
             ledger=ledger,
-            memory=Memory(shared.memory, started.scope_id),
+            memory=Memory(shared.memory, started.scope_id, started.run_id),
             tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
             parent=parent,
             resumed=True,

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from repertory.memory.actor import (
-    ClearScope,
-    DeleteItem,
-    MemoryActor,
-    MemoryRef,
-    MergeScope,
-    OpenScope,
-    QueryItems,
-    Queued,
-    Quotas,
-    RestoreScope,
-    RetrieveItem,
-    SnapshotScope,
-    StoreItem,
-)
-from repertory.memory.handle import Memory
-from repertory.memory.items import Item, ItemInfo, ItemQuery, Transform
+from repertory.memory.actor import MemoryActor, Quotas
+from repertory.memory.handle import Memory, MemoryMode
+from repertory.memory.items import Item, ItemInfo, Transform
+from repertory.memory.messages import MemoryRef
 from repertory.memory.payload import Payload, PayloadScope, SourceRecord
 from repertory.memory.scopes import Conflict, MergeReport
+from repertory.record.items import ItemQuery
 
 __all__ = [
-    "ClearScope",
     "Conflict",
-    "DeleteItem",
     "Item",
     "ItemInfo",
     "ItemQuery",
     "Memory",
     "MemoryActor",
+    "MemoryMode",
     "MemoryRef",
     "MergeReport",
-    "MergeScope",
-    "OpenScope",
     "Payload",
     "PayloadScope",
-    "QueryItems",
-    "Queued",
     "Quotas",
-    "RestoreScope",
-    "RetrieveItem",
-    "SnapshotScope",
     "SourceRecord",
-    "StoreItem",
     "Transform",
 ]

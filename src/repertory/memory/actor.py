@@ -1,161 +1,85 @@
-"""The memory actor: all scopes and items of a journal behind one mailbox, and what may be asked of it.
+"""The memory actor: it decides about all scopes and items of a journal, behind one mailbox, and holds none of them.
 
-Handlers are plain functions: they decide in memory, hand the records to the journal and answer at once, so an ask
-of the idle actor runs inline in the asker. The answer to a write carries the ticket of its way to the disk, and it
-is the asker who waits for that: many askers wait together for one group commit, and the actor for none. Others may
-see an item in the instant between its write and its durability; if the write then fails, the whole journal has
-failed with it, and every later write says so.
+The file is the truth. In memory are the scopes in use, how much each may still take, and the last position of the log.
+What can be decided with that is decided by a plain function, so an ask of the idle actor runs inline in the asker. The
+answer carries what is left to do (``Pending``), and it is the asker who waits for the file: many writers wait together
+for one group commit, readers read side by side, the actor waits for nobody. A reader is given layers with positions,
+so what it reads is exactly what memory was when it asked, whatever is written meanwhile.
+
+What has to read before it writes (delete, clear, restore, merge) reads within the actor, so nothing comes between.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from anyio.lowlevel import checkpoint
 
-from repertory._frozen import freeze_fields
 from repertory._ids import new_id
-from repertory.actors import Accepts, ActorContext, ActorRef, Request, handler
-from repertory.errors import ConfigurationError, JournalError, MemoryStoreError, QuotaExceeded
-from repertory.llm.messages import Json
-from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, Transform, item_info, matches, shape_item
-from repertory.memory.scopes import MergeReport, Prefer, ScopeTree
+from repertory.actors import Accepts, ActorContext, handler
+from repertory.errors import (
+    ConfigurationError,
+    ItemChanged,
+    ItemNotFound,
+    JournalError,
+    MemoryStoreError,
+    QuotaExceeded,
+    RecordRefused,
+    ScopeNotFound,
+    ScopeReadOnly,
+)
+from repertory.memory.items import Item, ItemInfo, encode_content, item_info, shape_item
+from repertory.memory.messages import (
+    ClearScope,
+    DeleteItem,
+    ListSnapshots,
+    MemoryMessage,
+    MemoryRef,
+    MergeScope,
+    OpenScope,
+    Pending,
+    QueryItems,
+    ReadFirst,
+    RestoreScope,
+    RetrieveItem,
+    SnapshotScope,
+    StoreItem,
+)
+from repertory.memory.scopes import Conflict, MergeReport, Scope, plan_merge, resolve, says_same
+from repertory.record.contents import root_of
+from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.records import ItemWritten, ScopeMode, ScopeOpened
+from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
+from repertory.record.search import indexable
 from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
 
-
-class Queued(Generic[T]):
-    """The answer to a write: its value, and the way to wait until it is on the disk."""
-
-    __slots__ = ("ticket", "value")
-
-    def __init__(self, value: T, ticket: Ticket) -> None:
-        self.value = value
-        self.ticket = ticket
-
-    async def durable(self) -> T:
-        """Wait until the write is durable, then give its value. Raises ``JournalWriteFailed``."""
-        await self.ticket.wait()
-        return self.value
+_EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
+_LONGEST_ID: Final = 1_000  # characters; ids stand in every listing and in an index
+_MOST_SCOPES: Final = 1_000  # that are remembered, some 500 bytes each; others are read again when they are used
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """How much one scope may hold of its own; None for no limit.
 
     Attributes:
-        item_characters: Characters of one item.
+        item_bytes: Bytes of one item; see ``ItemInfo.size``.
         items: Living items.
-        scope_characters: Characters of all living items.
+        scope_bytes: Bytes of all living items.
     """
 
-    item_characters: int | None = 1_000_000
+    item_bytes: int | None = 1_000_000
     items: int | None = 10_000
-    scope_characters: int | None = 64_000_000
+    scope_bytes: int | None = 64_000_000
 
 
-class OpenScope(Request[Queued[ScopeOpened]], frozen=True, kw_only=True):
-    """Open a scope; opening it again under the same id gives the one that exists.
-
-    Attributes:
-        owner: The run it is for.
-        mode: ``root`` and ``isolated`` begin empty, ``shared`` is its parent, ``snapshot`` sees the parent as of
-            ``position`` and writes for itself.
-        parent_id: Needed by ``shared`` and ``snapshot``.
-        scope_id: "" for a new id.
-        position: For ``snapshot``: what ``SnapshotScope`` gave; None for now.
-    """
-
-    owner: str
-    mode: ScopeMode = "root"
-    parent_id: str | None = None
-    scope_id: str = ""
-    position: int | None = None
-
-
-class StoreItem(Request[Queued[ItemInfo]], frozen=True, kw_only=True):
-    """Write an item, or a new version of one. ``item_id`` "" means a new item."""
-
-    scope_id: str
-    content: str
-    type: str = "custom"
-    item_id: str = ""
-    source: str = ""
-    tags: tuple[str, ...] = ()
-    related_to: tuple[str, ...] = ()
-    metadata: Json = msgspec.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        freeze_fields(self, "metadata", sequences=("tags", "related_to"))
-
-
-class RetrieveItem(Request[Item], frozen=True, kw_only=True):
-    """Read an item in the wanted shape."""
-
-    scope_id: str
-    item_id: str
-    transform: Transform = FULL
-
-
-class QueryItems(Request[list[ItemInfo]], frozen=True, kw_only=True):
-    """List the items that a scope sees, newest first, without their contents."""
-
-    scope_id: str
-    query: ItemQuery = ItemQuery()
-
-
-class DeleteItem(Request[Queued[int]], frozen=True, kw_only=True):
-    """End an item; its versions stay in the log."""
-
-    scope_id: str
-    item_id: str
-
-
-class ClearScope(Request[Queued[int]], frozen=True, kw_only=True):
-    """End every item that a scope sees; answers how many."""
-
-    scope_id: str
-
-
-class SnapshotScope(Request[int], frozen=True, kw_only=True):
-    """Answers the position that stands for all memory as it is now."""
-
-    scope_id: str
-
-
-class RestoreScope(Request[Queued[int]], frozen=True, kw_only=True):
-    """Make a scope see again what it saw at a position; answers how many items that changed."""
-
-    scope_id: str
-    position: int
-
-
-class MergeScope(Request[Queued[MergeReport]], frozen=True, kw_only=True):
-    """Bring a snapshot scope's changes into its parent; see ``ScopeTree.merge``."""
-
-    scope_id: str
-    prefer: Prefer = "neither"
-
-
-MemoryMessage = (
-    OpenScope
-    | StoreItem
-    | RetrieveItem
-    | QueryItems
-    | DeleteItem
-    | ClearScope
-    | SnapshotScope
-    | RestoreScope
-    | MergeScope
-)
-
-MemoryRef = ActorRef[MemoryMessage]
-
-_EXPECTED = (MemoryStoreError, ConfigurationError, JournalError)
+class _Unread(Exception):
+    """The file has to be read first."""
 
 
 class MemoryActor:
@@ -169,41 +93,124 @@ class MemoryActor:
         self._journal = journal
         self._quotas = quotas or Quotas()
         self._clock = clock
-        self._tree = ScopeTree()
+        self._position = 0  # of the log: the last that was given out
+        self._scopes: dict[str, Scope] = {}  # those in use
+        self._sizes: dict[str, tuple[int, int]] = {}  # of their items and bytes, no less than there are
 
     async def started(self, _ctx: ActorContext) -> None:
-        """Load everything from the journal, what a crashed predecessor left on its way included."""
-        scopes = await self._journal.read_scopes()
-        ids = list(dict.fromkeys(scope.scope_id for scope in scopes))
-        self._tree = ScopeTree(scopes, await self._journal.read_items(ids))
-
-    def _write(self, items: Sequence[ItemWritten], value: T) -> Queued[T]:
-        ticket = self._journal.submit(items)  # may refuse: nothing is applied before it
-        for item in items:
-            self._tree.log.add(item)
-        return Queued(value, ticket)
+        """Find the end of the log, what a crashed predecessor left on its way included."""
+        self._position = await self._journal.last_item_position()
 
     @handler(expected=_EXPECTED)
-    def open_scope(self, message: OpenScope) -> Queued[ScopeOpened]:
-        """Open a scope."""
-        known = self._tree.find_scope(message.scope_id)
-        if known is not None:
-            if (known.mode, known.parent_id) != (message.mode, message.parent_id):
-                raise ConfigurationError(
-                    f"scope {message.scope_id!r} exists as {known.mode} of {known.parent_id}, "
-                    f"not as {message.mode} of {message.parent_id}"
+    def at_once(
+        self, message: OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope, ctx: ActorContext
+    ) -> Pending[Any]:
+        """Decide with what is in memory; where that is not enough, the asker asks again to have the file read."""
+        try:
+            return self._decide(message, read=False)
+        except _Unread:
+            return Pending(partial(_ask_again, cast("MemoryRef", ctx.ref), ReadFirst(message)))
+
+    @handler(expected=_EXPECTED)
+    async def read_first(self, message: ReadFirst) -> Pending[Any]:
+        """Read what is needed to decide, then decide."""
+        request = message.request
+        if isinstance(request, OpenScope):
+            if request.scope_id:
+                await self._load(request.scope_id)
+            if request.parent_id is not None:
+                await self._load(request.parent_id)
+            return self._decide(request, read=True)
+        await self._load(request.scope_id)
+        if not isinstance(request, StoreItem):
+            return self._decide(request, read=True)
+        scope = self._scope(request.scope_id, request.by, read=True)
+        if request.if_position is not None:
+            found = await self._journal.find_items(scope.view(self._position), ids=[request.item_id])
+            if (there := found[0].position if found else 0) != request.if_position:
+                raise ItemChanged(
+                    f"item {request.item_id!r} is at position {there}, not {request.if_position}: somebody else has "
+                    "written it; read it again and decide anew"
                 )
-            return Queued(known, self._journal.submit(()))
+        count, size = await self._journal.scope_size(scope.target)
+        replaced = await self._by_id([(scope.target, self._position)], [request.item_id])
+        self._sizes[scope.target] = count - len(replaced), size - sum(item.size for item in replaced.values())
+        try:
+            return self._decide(request, read=True)
+        except BaseException:
+            del self._sizes[scope.target]  # counted as if the item were replaced, and it is not
+            raise
+
+    def _decide(self, message: Any, *, read: bool) -> Pending[Any]:
+        """Answer; ``read`` says that the file was read, so that what is not in memory is not there."""
+        match message:
+            case StoreItem():
+                return self._store(message, read=read)
+            case OpenScope():
+                return self._open(message, read=read)
+        scope = self._scope(message.scope_id, message.by, read=read)
+        match message:
+            case RetrieveItem():
+                return Pending(partial(self._read_item, message, scope.view(self._position)))
+            case QueryItems():
+                return Pending(partial(self._read_list, scope.view(self._position), message.query))
+            case _:
+                return Pending(partial(_give, self._position))
+
+    # --- scopes -------------------------------------------------------------------------------------------
+
+    async def _load(self, scope_id: str) -> None:
+        """Have a scope and those above it in memory, if there is one."""
+        if scope_id in self._scopes:
+            return
+        parent: Scope | None = None
+        for opened in reversed(await self._journal.read_scope(scope_id)):
+            parent = self._remember(resolve(opened, parent))
+
+    def _remember(self, scope: Scope) -> Scope:
+        while len(self._scopes) >= _MOST_SCOPES:
+            del self._scopes[next(iter(self._scopes))]
+        if len(self._sizes) >= _MOST_SCOPES:
+            self._sizes.clear()
+        self._scopes[scope.opened.scope_id] = scope
+        return scope
+
+    def _scope(self, scope_id: str, by: str, *, read: bool) -> Scope:
+        scope = self._scopes.get(scope_id)
+        if scope is None and not read:
+            raise _Unread
+        if scope is None or (by and root_of(by) != root_of(scope.opened.owner)):
+            raise ScopeNotFound(f"there is no memory scope {scope_id!r}; open it first")
+        return scope
+
+    async def _to_change(self, scope_id: str, by: str) -> Scope:
+        await self._load(scope_id)
+        return _writable(self._scope(scope_id, by, read=True))
+
+    def _open(self, message: OpenScope, *, read: bool) -> Pending[ScopeOpened]:
+        known = self._scopes.get(message.scope_id)
+        if known is not None:
+            if root_of(known.opened.owner) != root_of(message.owner):
+                raise ScopeNotFound(f"scope {message.scope_id!r} is not for {message.owner!r}; choose another id")
+            has, asked = (known.opened.mode, known.opened.parent_id), (message.mode, message.parent_id)
+            if has != asked:
+                raise ConfigurationError(
+                    f"scope {message.scope_id!r} exists as {has[0]} of {has[1]}, not as {asked[0]} of {asked[1]}"
+                )
+            return Pending(partial(_when_durable, self._journal.submit(()), known.opened))
+        if message.scope_id and not read:
+            raise _Unread
+        parent: Scope | None = None
         position = 0
-        if message.mode in {"shared", "snapshot"}:
+        if message.mode not in ("root", "isolated"):
             if message.parent_id is None:
                 raise ConfigurationError(f"a {message.mode} scope needs parent_id, got None")
-            self._tree.scope(message.parent_id)
-            if message.mode == "snapshot":
+            parent = self._scope(message.parent_id, message.by, read=read)
+            if message.mode.startswith("snapshot"):
                 position = self._check_position(message.position)
         elif message.parent_id is not None:
             raise ConfigurationError(f"a {message.mode} scope has no parent, got parent_id={message.parent_id!r}")
-        scope = ScopeOpened(
+        opened = ScopeOpened(
             scope_id=message.scope_id or new_id("scope"),
             owner=message.owner,
             mode=message.mode,
@@ -211,96 +218,241 @@ class MemoryActor:
             parent_id=message.parent_id,
             position=position,
         )
-        ticket = self._journal.submit([scope])
-        self._tree.add_scope(scope)
-        return Queued(scope, ticket)
+        ticket = self._journal.submit([opened])
+        self._remember(resolve(opened, parent))
+        return Pending(partial(_when_durable, ticket, opened))
 
     def _check_position(self, position: int | None) -> int:
-        now = self._tree.log.position
         if position is None:
-            return now
-        if not 0 <= position <= now:
-            raise ConfigurationError(f"position {position} is not within the item log, which is at {now}")
+            return self._position
+        if not 0 <= position <= self._position:
+            raise ConfigurationError(f"position {position} is not within the item log, which is at {self._position}")
         return position
 
-    @handler(expected=_EXPECTED)
-    def store_item(self, message: StoreItem) -> Queued[ItemInfo]:
-        """Write an item."""
-        target = self._tree.target(message.scope_id).scope_id
-        item = ItemWritten(
-            scope_id=target,
-            item_id=message.item_id or new_id("item"),
-            position=self._tree.log.position + 1,
-            type=message.type,
-            content=message.content,
-            at=self._clock(),
-            source=message.source,
-            tags=message.tags,
-            related_to=message.related_to,
-            metadata=message.metadata,
+    # --- items --------------------------------------------------------------------------------------------
+
+    async def _read_item(self, message: RetrieveItem, layers: Sequence[Layer]) -> Item:
+        found = await self._journal.find_items(layers, ids=[message.item_id], bodies=True)
+        return shape_item(_there(found, message.scope_id, message.item_id), message.transform)
+
+    async def _read_list(self, layers: Sequence[Layer], query: ItemQuery) -> list[ItemInfo]:
+        return [item_info(version) for version in await self._journal.find_items(layers, query)]
+
+    def _store(self, message: StoreItem, *, read: bool) -> Pending[ItemInfo]:
+        scope = _writable(self._scope(message.scope_id, message.by, read=read))
+        if len(message.item_id) > _LONGEST_ID or indexable(message.item_id) != message.item_id:
+            raise RecordRefused(
+                f"item_id must be at most {_LONGEST_ID:,} characters that can be written, got "
+                f"{message.item_id[:100]!r}; nothing was written"
+            )
+        if message.if_position is not None and not read:
+            raise _Unread
+        shape, content = encode_content(self._journal.redact(message.content))
+        item = self._journal.redact(
+            ItemWritten(
+                scope_id=scope.target,
+                item_id=message.item_id or new_id("item"),
+                position=self._position + 1,
+                type=message.type,
+                content=content,
+                at=self._clock(),
+                format=shape,
+                media_type=message.media_type,
+                source=message.source,
+                tags=message.tags,
+                related_to=message.related_to,
+                metadata=message.metadata,
+            )
         )
-        item = self._journal.redact(item)
-        self._check_quotas([item])
-        return self._write([item], item_info(item))
+        held = self._sizes.get(scope.target)
+        if held is None and not read:
+            raise _Unread
+        try:
+            size = self._check_room(scope.target, held or (0, 0), [item], {})
+        except QuotaExceeded:
+            if read:
+                raise
+            raise _Unread from None  # the item may replace one, or others were replaced: only the file knows
+        ticket = self._write([item], message.write)
+        self._sizes[scope.target] = size
+        return Pending(partial(_when_durable, ticket, item_info(item)))
 
-    def _check_quotas(self, items: Sequence[ItemWritten]) -> None:
-        grown: dict[str, tuple[int, int]] = {}
+    def _write(self, items: Sequence[ItemWritten], write: Callable[[Sequence[Record]], Ticket] | None = None) -> Ticket:
+        ticket = (write or self._journal.submit)(items)  # may refuse: no position is given out before it
+        self._position += len(items)
+        return ticket
+
+    def _check_room(
+        self, target: str, held: tuple[int, int], items: Iterable[ItemWritten], there: Mapping[str, ItemWritten]
+    ) -> tuple[int, int]:
+        """How many items and bytes a scope holds with these, in place of what is ``there`` of them."""
+        count, size = held
         for item in items:
-            count, characters = grown.get(item.scope_id) or self._tree.log.size(item.scope_id)
-            before = self._tree.log.version_at(item.scope_id, item.item_id, None)
-            if before is not None and not before.deleted:
-                count, characters = count - 1, characters - len(before.content)
+            before = there.get(item.item_id)
+            if before is not None:
+                count, size = count - 1, size - before.size
             if not item.deleted:
-                count, characters = count + 1, characters + len(item.content)
-                _check_quota(item.scope_id, "characters in one item", len(item.content), self._quotas.item_characters)
-            grown[item.scope_id] = count, characters
-        for scope_id, (count, characters) in grown.items():
-            _check_quota(scope_id, "items", count, self._quotas.items)
-            _check_quota(scope_id, "characters", characters, self._quotas.scope_characters)
+                count, size = count + 1, size + item.size
+                _check_quota(target, "bytes in one item", item.size, self._quotas.item_bytes)
+        _check_quota(target, "items", count, self._quotas.items)
+        _check_quota(target, "bytes", size, self._quotas.scope_bytes)
+        return count, size
+
+    async def _by_id(
+        self, layers: Sequence[Layer], ids: Collection[str], *, bodies: bool = False
+    ) -> dict[str, ItemWritten]:
+        """What layers show of some items."""
+        return {item.item_id: item for item in await self._journal.find_items(layers, ids=ids, bodies=bodies)}
+
+    # --- what reads before it writes ----------------------------------------------------------------------
 
     @handler(expected=_EXPECTED)
-    def retrieve_item(self, message: RetrieveItem) -> Item:
-        """Read an item."""
-        return shape_item(self._tree.get(message.scope_id, message.item_id), message.transform)
-
-    @handler(expected=_EXPECTED)
-    def query_items(self, message: QueryItems) -> list[ItemInfo]:
-        """List items."""
-        query = message.query
-        found = [item for item in self._tree.visible(message.scope_id).values() if matches(item, query)]
-        found.sort(key=lambda item: -item.position)
-        return [item_info(item) for item in (found if query.limit is None else found[: max(0, query.limit)])]
-
-    @handler(expected=_EXPECTED)
-    def delete_item(self, message: DeleteItem) -> Queued[int]:
+    async def delete_item(self, message: DeleteItem) -> Pending[int]:
         """End one item."""
-        return self._write(self._tree.delete(message.scope_id, message.item_id, at=self._clock()), 1)
+        scope = await self._to_change(message.scope_id, message.by)
+        found = await self._journal.find_items(scope.view(self._position), ids=[message.item_id])
+        return await self._change(scope, [_ended(_there(found, message.scope_id, message.item_id))])
 
     @handler(expected=_EXPECTED)
-    def clear_scope(self, message: ClearScope) -> Queued[int]:
+    async def clear_scope(self, message: ClearScope) -> Pending[int]:
         """End every item."""
-        items = self._tree.clear(message.scope_id, at=self._clock())
-        return self._write(items, len(items))
+        scope = await self._to_change(message.scope_id, message.by)
+        return await self._change(scope, map(_ended, await self._journal.find_items(scope.view(self._position))))
 
     @handler(expected=_EXPECTED)
-    def snapshot_scope(self, message: SnapshotScope) -> int:
-        """The position now."""
-        self._tree.scope(message.scope_id)
-        return self._tree.log.position
-
-    @handler(expected=_EXPECTED)
-    def restore_scope(self, message: RestoreScope) -> Queued[int]:
+    async def restore_scope(self, message: RestoreScope) -> Pending[int]:
         """Go back to a position."""
-        items = self._tree.restore(message.scope_id, self._check_position(message.position), at=self._clock())
-        self._check_quotas(items)
-        return self._write(items, len(items))
+        scope = await self._to_change(message.scope_id, message.by)
+        before = scope.view(self._check_position(message.position))
+        now = {item.item_id: item for item in await self._journal.find_items(scope.view(self._position))}
+        then = {item.item_id: item for item in await self._journal.find_items(before)}
+        back = [item_id for item_id, item in then.items() if not says_same(now.get(item_id), item)]
+        gone = [_ended(item) for item_id, item in now.items() if item_id not in then]
+        return await self._change(scope, [*await self._journal.find_items(before, ids=back, bodies=True), *gone])
 
     @handler(expected=_EXPECTED)
-    def merge_scope(self, message: MergeScope) -> Queued[MergeReport]:
-        """Merge into the parent."""
-        items, report = self._tree.merge(message.scope_id, at=self._clock(), prefer=message.prefer)
-        self._check_quotas(items)
-        return self._write(items, report)
+    async def list_snapshots(self, message: ListSnapshots) -> Pending[list[ScopeOpened]]:
+        """Find what may be merged into a scope."""
+        await self._load(message.scope_id)
+        target = self._scope(message.scope_id, message.by, read=True).target
+        return Pending(partial(self._journal.read_snapshot_scopes, target))
+
+    async def _change(self, scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
+        items = await self._fit(scope, versions)
+        return Pending(partial(_when_durable, self._write(items), len(items)))
+
+    async def _fit(self, scope: Scope, versions: Iterable[ItemWritten]) -> list[ItemWritten]:
+        """Versions as the next ones of a scope, if it has room for them."""
+        at = self._clock()
+        items = [
+            msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
+            for position, version in enumerate(versions, self._position + 1)
+        ]
+        there = await self._by_id([(scope.target, self._position)], [item.item_id for item in items])
+        self._check_room(scope.target, await self._journal.scope_size(scope.target), items, there)
+        self._sizes.pop(scope.target, None)  # the next one to store something counts again
+        return items
+
+    @handler(expected=_EXPECTED)
+    async def merge_scope(self, message: MergeScope) -> Pending[MergeReport]:
+        """Bring what a snapshot scope has changed into its parent, and remember what is settled."""
+        await self._load(message.scope_id)
+        scope = self._scope(message.scope_id, message.by, read=True)
+        opened, journal, now = scope.opened, self._journal, self._position
+        if not scope.is_snapshot or opened.parent_id is None:
+            raise ScopeNotFound(f"scope {opened.scope_id!r} is {opened.mode}, so it has no parent to merge into")
+        await self._load(opened.parent_id)
+        parent = _writable(self._scope(opened.parent_id, "", read=True))
+        merged = await journal.read_merge(opened.scope_id)
+        settled, left_open = (merged.position, merged.open) if merged is not None else (opened.position, {})
+        own = await journal.find_items([(opened.scope_id, now)], ended=True)
+        changed = [item for item in own if item.position > settled or item.item_id in left_open]
+        since = {item.item_id: int(left_open.get(item.item_id, settled)) for item in changed}
+
+        async def base(ids: Collection[str], *, bodies: bool = False) -> dict[str, ItemWritten]:
+            found: dict[str, ItemWritten] = {}
+            for then in {since[item_id] for item_id in ids}:
+                of_then = [item_id for item_id in ids if since[item_id] == then]
+                found |= await self._by_id(parent.view(then), of_then, bodies=bodies)
+            return found
+
+        plan = plan_merge(changed, await self._by_id(parent.view(now), since), await base(since), message.prefer)
+        wanted = [*plan.take, *plan.copy]
+        whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
+        items = await self._fit(parent, [_copy(item) if item.item_id in plan.copy else item for item in whole])
+        sides = [
+            await self._by_id([(opened.scope_id, now)], plan.taken, bodies=True),
+            await self._by_id(parent.view(now), plan.taken, bodies=True),
+            await base(plan.taken, bodies=True),
+        ]
+        child_of, parent_of, base_of = ({key: shape_item(item) for key, item in side.items()} for side in sides)
+        report = MergeReport(
+            written=tuple(item.item_id for item in items if not item.deleted),
+            deleted=tuple(item.item_id for item in items if item.deleted),
+            unchanged=len(own) - len(plan.taken) - sum(item_id not in plan.taken for item_id in plan.take),
+            conflicts=tuple(
+                Conflict(
+                    item_id=item_id,
+                    base=base_of.get(item_id),
+                    child=child_of.get(item_id),
+                    parent=parent_of.get(item_id),
+                    taken=taken,
+                )
+                for item_id, taken in plan.taken.items()
+            ),
+        )
+        records: list[Record] = []
+        if changed:
+            still_open = {item_id: since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"}
+            end = now + len(items)
+            records = [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
+        ticket = self._write(items, lambda written: journal.submit([*written, *records]))
+        return Pending(partial(_when_durable, ticket, report))
+
+
+# --- what the asker does --------------------------------------------------------------------------------------
+
+
+async def _give(value: T) -> T:
+    await checkpoint()
+    return value
+
+
+async def _when_durable(ticket: Ticket, value: T) -> T:
+    await ticket.wait()
+    return value
+
+
+async def _ask_again(ref: MemoryRef, message: ReadFirst) -> Any:
+    return await (await ref.ask(message)).result()
+
+
+# --- small words ----------------------------------------------------------------------------------------------
+
+
+def _writable(scope: Scope) -> Scope:
+    if scope.read_only:
+        raise ScopeReadOnly(
+            f"scope {scope.opened.scope_id!r} is {scope.opened.mode}, so nothing can be written there; write in a "
+            "scope of another mode"
+        )
+    return scope
+
+
+def _there(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> ItemWritten:
+    if not found:
+        raise ItemNotFound(f"scope {scope_id!r} has no item {item_id!r}; a query lists what it has")
+    return found[0]
+
+
+def _ended(version: ItemWritten) -> ItemWritten:
+    return msgspec.structs.replace(version, deleted=True, content="", size=0, digest="")
+
+
+def _copy(version: ItemWritten) -> ItemWritten:
+    """A version beside the parent's own."""
+    related = (*version.related_to, version.item_id)
+    return msgspec.structs.replace(version, item_id=f"{version.item_id}@{version.scope_id}", related_to=related)
 
 
 def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:

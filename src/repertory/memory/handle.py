@@ -2,72 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 from repertory._choices import check_choice, check_fields
 from repertory.actors import Request
 from repertory.llm.messages import Json
-from repertory.memory.actor import (
+from repertory.memory.items import FULL, Item, ItemInfo, NewContent, Transform
+from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
+    ListSnapshots,
     MemoryRef,
     MergeScope,
     OpenScope,
+    Pending,
     QueryItems,
-    Queued,
     RestoreScope,
     RetrieveItem,
     SnapshotScope,
     StoreItem,
 )
-from repertory.memory.items import FULL, Item, ItemInfo, ItemQuery, Transform
 from repertory.memory.scopes import MergeReport, Prefer
+from repertory.record.items import ItemQuery
+from repertory.record.records import Record
+from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
-ForkMode: TypeAlias = Literal["shared", "snapshot", "isolated"]
+MemoryMode: TypeAlias = Literal["shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
 
 
 class Memory:
     """One scope of memory, for applications and tools. Writes return when they are durable.
 
-    Arguments of another type than they are declared with raise ``ConfigurationError``.
+    Arguments of another type than they are declared with raise ``ConfigurationError``. Every use raises
+    ``ScopeNotFound`` where there is no such scope, or it belongs to another tree of runs; what writes raises
+    ``ScopeReadOnly`` in a scope that is read-only.
+
+    Attributes:
+        scope_id: The scope.
+        owner: The run on whose behalf it is used; "" for the application itself, which may use every scope.
     """
 
-    def __init__(self, ref: MemoryRef, scope_id: str) -> None:
+    def __init__(self, ref: MemoryRef, scope_id: str, owner: str = "") -> None:
         """Hold a scope that is open; ``Memory.open`` opens one."""
         self._ref = ref
         self.scope_id = scope_id
+        self.owner = owner
 
     @classmethod
     async def open(cls, ref: MemoryRef, owner: str, *, scope_id: str = "") -> Memory:
         """Open an empty scope of its own, or the one that has this id already."""
         opened = await ref.ask(OpenScope(owner=owner, scope_id=scope_id))
-        return cls(ref, (await opened.durable()).scope_id)
+        return cls(ref, (await opened.result()).scope_id, owner)
 
     async def fork(
-        self, owner: str, *, mode: ForkMode = "snapshot", scope_id: str = "", position: int | None = None
+        self, owner: str, *, mode: MemoryMode = "snapshot", scope_id: str = "", position: int | None = None
     ) -> Memory:
-        """Open a scope for a sub-agent: ``shared`` with this one, a ``snapshot`` of it, or ``isolated``."""
-        check_choice("Memory.fork: mode", mode, ForkMode)
-        parent = self.scope_id if mode in {"shared", "snapshot"} else None
-        message = OpenScope(owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position)
-        return Memory(self._ref, (await self._write(message)).scope_id)
+        """Open a scope for a sub-agent, or share this one with somebody else's runs.
+
+        Args:
+            owner: The run it is for.
+            mode: ``shared`` with this one, a ``snapshot`` of it, either of them read-only, or ``isolated``.
+            scope_id: "" for a new id; the scope of this id is given if there is one.
+            position: For snapshots: what ``snapshot`` gave; None for now.
+        """
+        check_choice("Memory.fork: mode", mode, MemoryMode)
+        parent = None if mode == "isolated" else self.scope_id
+        message = OpenScope(
+            owner=owner, mode=mode, parent_id=parent, scope_id=scope_id, position=position, by=self.owner
+        )
+        return Memory(self._ref, (await self._ask(message)).scope_id, owner)
 
     async def store(
         self,
-        content: str,
+        content: NewContent,
         *,
         type: str = "custom",  # noqa: A002 - the name of the thing
         item_id: str = "",
+        media_type: str = "",
         source: str = "",
         tags: Sequence[str] = (),
         related_to: Sequence[str] = (),
         metadata: Json | None = None,
+        if_position: int | None = None,
+        write: Callable[[Sequence[Record]], Ticket] | None = None,
     ) -> ItemInfo:
         """Write an item, or a new version of the one with ``item_id``.
 
+        Args:
+            content: Text, bytes, or any value that JSON has.
+            type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or a word of your own.
+            item_id: "" for a new item; at most 1,000 characters.
+            media_type: What bytes are, such as ``image/png``.
+            source: Where it comes from.
+            tags: Words to find it by.
+            related_to: Ids of items that it belongs to.
+            metadata: The application's own, as JSON.
+            if_position: Write only where the version in view is the one at this position; 0 where there must be none.
+            write: Called with the item's records in place of ``Journal.submit``, to write more in the same
+                transaction; gives the ticket.
+
         Raises:
+            ItemChanged: There is another version than the one at ``if_position``.
             QuotaExceeded: The scope is full.
             RecordRefused: The item cannot be kept exactly.
         """
@@ -76,46 +113,60 @@ class Memory:
             content=content,
             type=type,
             item_id=item_id,
+            media_type=media_type,
             source=source,
             tags=tuple(tags),
             related_to=tuple(related_to),
             metadata=metadata or {},
+            if_position=if_position,
+            write=write,
+            by=self.owner,
         )
-        return await self._write(message)
+        return await self._ask(message)
 
     async def retrieve(self, item_id: str, transform: Transform = FULL) -> Item:
-        """Read an item. Raises ``ItemNotFound``."""
-        return await self._ask(RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform))
+        """Read an item. Raises ``ItemNotFound``; and ``ConfigurationError`` where bytes have no such shape."""
+        return await self._ask(
+            RetrieveItem(scope_id=self.scope_id, item_id=item_id, transform=transform, by=self.owner)
+        )
 
     async def query(self, query: ItemQuery | None = None) -> list[ItemInfo]:
-        """List items, newest first, without their contents; None lists all."""
-        return await self._ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery()))
+        """List items without their contents, newest first, or best first by ``ItemQuery.text``; None lists all."""
+        return await self._ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery(), by=self.owner))
 
     async def delete(self, item_id: str) -> None:
         """End an item. Raises ``ItemNotFound``."""
-        await self._write(DeleteItem(scope_id=self.scope_id, item_id=item_id))
+        await self._ask(DeleteItem(scope_id=self.scope_id, item_id=item_id, by=self.owner))
 
     async def clear(self) -> int:
         """End every item in view; returns how many."""
-        return await self._write(ClearScope(scope_id=self.scope_id))
+        return await self._ask(ClearScope(scope_id=self.scope_id, by=self.owner))
 
     async def snapshot(self) -> int:
         """A position to come back to."""
-        return await self._ask(SnapshotScope(scope_id=self.scope_id))
+        return await self._ask(SnapshotScope(scope_id=self.scope_id, by=self.owner))
 
     async def restore(self, position: int) -> int:
         """See again what was seen at a position; returns how many items that changed."""
-        return await self._write(RestoreScope(scope_id=self.scope_id, position=position))
+        return await self._ask(RestoreScope(scope_id=self.scope_id, position=position, by=self.owner))
 
     async def merge(self, *, prefer: Prefer = "neither") -> MergeReport:
-        """Bring this snapshot's changes into its parent; the report names what both had changed."""
-        check_choice("Memory.merge: prefer", prefer, Prefer)
-        return await self._write(MergeScope(scope_id=self.scope_id, prefer=prefer))
+        """Bring this snapshot's changes into its parent. Merging again changes nothing that a merge has settled.
 
-    async def _ask(self, message: Request[T]) -> T:
+        Args:
+            prefer: Whose version of a conflict the parent has afterwards; ``both`` writes the child's beside it, as
+                ``<item id>@<scope id>``; ``neither`` leaves it open: the parent keeps its own until a later merge.
+        """
+        check_choice("Memory.merge: prefer", prefer, Prefer)
+        return await self._ask(MergeScope(scope_id=self.scope_id, prefer=prefer, by=self.owner))
+
+    async def snapshots(self) -> list[Memory]:
+        """The scopes that are snapshots of this one, oldest first; ``merge`` brings their changes in here."""
+        found = await self._ask(ListSnapshots(scope_id=self.scope_id, by=self.owner))
+        return [Memory(self._ref, opened.scope_id, opened.owner) for opened in found]
+
+    async def _ask(self, message: Request[Pending[T]]) -> T:
         """Ask the actor that all scopes share, which must not get a message with a field of another type."""
         check_fields(f"Memory: {type(message).__name__}", message)
-        return await self._ref.ask(message)  # type: ignore[arg-type]
-
-    async def _write(self, message: Request[Queued[T]]) -> T:
-        return await (await self._ask(message)).durable()
+        pending: Pending[T] = await self._ref.ask(message)  # type: ignore[arg-type]
+        return await pending.result()

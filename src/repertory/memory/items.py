@@ -1,20 +1,27 @@
-"""Memory items: the log of their versions, what is asked of it, and in which shape an item is given out."""
+"""Memory items: what they may hold, and in which shape it is given out."""
 
 from __future__ import annotations
 
+import base64
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from repertory._choices import check_choice
 from repertory._excerpts import EXCERPT, cut_end, find_words, fold, words_of
 from repertory._frozen import freeze_fields
+from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
-from repertory.record.records import ItemWritten
+from repertory.record.records import ItemFormat, ItemWritten
+from repertory.record.rows import decode_json, encode_json
+from repertory.record.search import stems_of
 
+Content: TypeAlias = str | bytes | bool | int | float | list[Any] | dict[str, Any] | None
+"""What an item holds: text, bytes, or any value that JSON has; narrow it with ``isinstance``, or read ``Item.text``."""
+NewContent: TypeAlias = Content | Sequence[Any] | Mapping[str, Any]
+"""What may be stored as such: sequences and mappings come back as lists and dicts."""
 TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "last_n", "filtered"]
 
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
@@ -28,7 +35,9 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
         scope_id: The scope that this version was written in; an inherited one names the ancestor.
         position: This version's place in the log of all items.
         type: ``action_result``, ``web_content``, ``database_result``, ``custom``, or the application's own word.
-        size: Characters of the content.
+        format: Whether the content is text, a value, or bytes.
+        media_type: What bytes are, such as ``image/png``; "" where nobody said it.
+        size: Bytes of the content: of bytes themselves, of text and of a value's JSON as UTF-8.
         at: When this version was written, in seconds since 1970.
     """
 
@@ -38,6 +47,8 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     at: float
     position: int
+    format: ItemFormat = "text"
+    media_type: str = ""
     source: str = ""
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
@@ -50,7 +61,14 @@ class ItemInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Item(ItemInfo, frozen=True, kw_only=True):
     """An item with its content, as the transform left it; ``size`` is that of the whole."""
 
-    content: str
+    content: Content
+
+    @property
+    def text(self) -> str:
+        """The content to read: a value as JSON, one line for each of its parts; of bytes what they are."""
+        if isinstance(self.content, bytes):
+            return f"[{self.media_type or 'bytes of an unknown type'}, {self.size:,} bytes]"
+        return readable(self.content)
 
 
 class Transform(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +77,7 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
     =============  ====================================================================
     kind           what is left
     =============  ====================================================================
-    ``full``       all of it
+    ``full``       all of it, of any content
     ``excerpt``    the ``n`` characters where most of ``words`` stand together, or the first ones
     ``summary``    the first sentence of each paragraph, up to ``n`` characters
     ``first_n``    at most the first ``n`` characters
@@ -67,9 +85,12 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
     ``filtered``   the lines that hold any of ``words``
     =============  ====================================================================
 
+    All but ``full`` give text: of a value they shape its JSON, written with a line for each part. Bytes have no words
+    and no lines, so of them there is only ``full``.
+
     Attributes:
         n: Characters; not used by ``full`` and ``filtered``.
-        words: What to look for.
+        words: What to look for; a word also finds its longer forms, whatever the case and accents.
     """
 
     kind: TransformKind = "full"
@@ -83,65 +104,42 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
 FULL: Final = Transform()
 
 
-class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items are wanted; what is left empty does not matter.
+# --- how a content is kept --------------------------------------------------------------------------------
 
-    Attributes:
-        types: Any of these.
-        sources: Any of these.
-        tags: All of these.
-        since: Written at this time or later, in seconds since 1970.
-        until: Written before this time.
-        text: Plain words, all of which must begin a word of the content or be a tag.
-        limit: How many at most, the newest first; None for all.
+
+def encode_content(content: object) -> tuple[ItemFormat, str]:
+    """A content as the text that the journal keeps of it.
+
+    Raises:
+        RecordRefused: It is neither text nor bytes nor a value that JSON has.
     """
+    if isinstance(content, str):
+        return "text", content
+    if isinstance(content, bytes):
+        return "bytes", base64.b64encode(content).decode()
+    try:
+        return "json", encode_json(content)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordRefused(
+            f"an item's content must be str, bytes or a value that JSON has, got {type(content).__name__}: {error}; "
+            "nothing was written"
+        ) from error
 
-    types: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    since: float | None = None
-    until: float | None = None
-    text: str = ""
-    limit: int | None = None
+
+def decode_content(version: ItemWritten) -> Content:
+    """What ``encode_content`` was given."""
+    if version.format == "bytes":
+        return base64.b64decode(version.content)
+    content: Content = decode_json(version.content) if version.format == "json" else version.content
+    return content
 
 
-class ItemLog:
-    """All versions of all items, by scope. Grows only; a position in it is a snapshot of everything."""
+def readable(content: Content) -> str:
+    """A text as it is; a value as JSON with a line for each part."""
+    return content if isinstance(content, str) else msgspec.json.format(encode_json(content), indent=2)
 
-    def __init__(self) -> None:
-        self.position = 0
-        self._versions: dict[str, dict[str, list[ItemWritten]]] = {}
-        self._sizes: dict[str, tuple[int, int]] = {}  # scope -> (living items, their characters)
 
-    def add(self, version: ItemWritten) -> None:
-        """Take in the next version."""
-        versions = self._versions.setdefault(version.scope_id, {}).setdefault(version.item_id, [])
-        count, characters = self.size(version.scope_id)
-        for sign, each in ((-1, versions[-1] if versions else None), (1, version)):
-            if each is not None and not each.deleted:
-                count += sign
-                characters += sign * len(each.content)
-        self._sizes[version.scope_id] = count, characters
-        versions.append(version)
-        self.position = max(self.position, version.position)
-
-    def size(self, scope_id: str) -> tuple[int, int]:
-        """How many living items were written in a scope, and their characters."""
-        return self._sizes.get(scope_id, (0, 0))
-
-    def item_ids(self, scope_id: str) -> Iterable[str]:
-        """Every item that was ever written in a scope."""
-        return self._versions.get(scope_id, {})
-
-    def versions(self, scope_id: str, item_id: str) -> Sequence[ItemWritten]:
-        """All versions of an item that were written in a scope, in order."""
-        return self._versions.get(scope_id, {}).get(item_id, ())
-
-    def version_at(self, scope_id: str, item_id: str, upto: int | None) -> ItemWritten | None:
-        """The last version written in a scope at or before a position; None where there is none."""
-        versions = self.versions(scope_id, item_id)
-        count = len(versions) if upto is None else bisect_right(versions, upto, key=lambda version: version.position)
-        return versions[count - 1] if count else None
+# --- how it is given out ----------------------------------------------------------------------------------
 
 
 def item_info(version: ItemWritten) -> ItemInfo:
@@ -149,14 +147,23 @@ def item_info(version: ItemWritten) -> ItemInfo:
     return ItemInfo(**_facts(version))
 
 
-def _facts(version: ItemWritten) -> Json:
-    facts = {name: getattr(version, name) for name in ItemInfo.__struct_fields__ if name != "size"}
-    return {**facts, "size": len(version.content)}
-
-
 def shape_item(version: ItemWritten, transform: Transform = FULL) -> Item:
-    """An item with its content in the wanted shape."""
-    return Item(**_facts(version), content=shape_text(version.content, transform))
+    """An item with its content in the wanted shape.
+
+    Raises:
+        ConfigurationError: That is no shape for bytes.
+    """
+    content = decode_content(version)
+    if transform.kind != "full":
+        if isinstance(content, bytes):
+            what = f"{version.media_type or 'of an unknown type'}, {version.size:,} bytes"
+            raise ConfigurationError(f"item {version.item_id!r} is no text ({what}): only transform 'full' applies")
+        content = shape_text(readable(content), transform)
+    return Item(**_facts(version), content=content)
+
+
+def _facts(version: ItemWritten) -> Json:
+    return {name: getattr(version, name) for name in ItemInfo.__struct_fields__}
 
 
 def shape_text(text: str, transform: Transform) -> str:
@@ -166,7 +173,10 @@ def shape_text(text: str, transform: Transform) -> str:
         case "full":
             return text
         case "excerpt":
-            best = find_words(text, transform.words, limit=1, size=n)
+            # Full-text search finds an item by other forms of a word, too.
+            best = find_words(text, transform.words, limit=1, size=n) or find_words(
+                text, stems_of(transform.words), limit=1, size=n
+            )
             return best[0].text if best else text[: cut_end(text, n)]
         case "summary":
             return _first_sentences(text, n)
@@ -175,8 +185,8 @@ def shape_text(text: str, transform: Transform) -> str:
         case "last_n":
             return text[max(0, len(text) - n) :]
         case "filtered":
-            words = words_of(transform.words)
-            return "\n".join(line for line in text.split("\n") if any(word in fold(line) for word in words))
+            words = "|".join(rf"\b{re.escape(word)}" for word in words_of(transform.words))
+            return "\n".join(line for line in text.split("\n") if words and re.search(words, fold(line)))
 
 
 def _first_sentences(text: str, limit: int) -> str:
@@ -190,21 +200,3 @@ def _first_sentences(text: str, limit: int) -> str:
         chosen.append(sentence)
         left -= len(sentence) + 1
     return " ".join(chosen) if chosen else text.strip()[: cut_end(text.strip(), limit)]
-
-
-def matches(version: ItemWritten, query: ItemQuery) -> bool:
-    """Whether an item is wanted."""
-    if query.types and version.type not in query.types:
-        return False
-    if query.sources and version.source not in query.sources:
-        return False
-    if not set(query.tags) <= set(version.tags):
-        return False
-    if query.since is not None and version.at < query.since:
-        return False
-    if query.until is not None and version.at >= query.until:
-        return False
-    if query.text:
-        text = fold("\n".join((version.content, *version.tags)))
-        return all(re.search(rf"\b{re.escape(word)}", text) for word in words_of(query.text))
-    return True

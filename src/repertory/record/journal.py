@@ -6,26 +6,25 @@ Records become rows, questions become SQL, and rows become records again, wherev
 from __future__ import annotations
 
 import math
-import re
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
-from repertory.errors import JournalDamaged, JournalUnreadable, RunNotFound
-from repertory.llm.messages import Block, Json, ToolUse, text_of
+from repertory.errors import JournalUnreadable, RunNotFound
+from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
 from repertory.record.entries import Entry
+from repertory.record.items import ItemReads
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
     EntryAppended,
     EventLogged,
-    ItemWritten,
     ModelCalled,
     ModelCallRow,
     ModelReplied,
@@ -35,7 +34,6 @@ from repertory.record.records import (
     RunStarted,
     RunState,
     RunStateChanged,
-    ScopeOpened,
     SearchHit,
     SummaryStored,
     ToolCallRow,
@@ -44,8 +42,9 @@ from repertory.record.records import (
 )
 from repertory.record.redaction import Redactor
 from repertory.record.requests import RecordedRequest
-from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_records, encode_text, lenient_text
+from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_records, encode_text
 from repertory.record.schema import LATEST_ITERATION
+from repertory.record.search import ENTRIES, SearchIndex, index_slice, match_expression, search_hit
 from repertory.record.statistics import RunStatistics, statistics_sql
 from repertory.record.waiting import Ticket
 
@@ -62,7 +61,7 @@ _OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 _RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABLES[EntryAppended]
 
 
-class Journal:
+class Journal(ItemReads):
     """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process.
 
     A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits
@@ -281,9 +280,7 @@ class Journal:
         """
         if not (match := match_expression(query)):
             return []
-        indexed, upto = await self._transact(index_slice)
-        while indexed < upto:
-            indexed, _ = await self._transact(index_slice)
+        await self._catch_up(ENTRIES)
         return await self._fetch(
             f"entries of {run_id!r:.60}",
             f"""SELECT bm25(entry_search), {_ENTRIES.select("t")}
@@ -292,6 +289,12 @@ class Journal:
             (match, run_id, max(0, limit)),
             lambda rows: [search_hit(_ENTRIES.read(row[1:])[1], float(row[0] or 0), query) for row in rows],
         )
+
+    async def _catch_up(self, index: SearchIndex) -> None:
+        """Index the words of everything that was written before this call."""
+        indexed, upto = await self._transact(partial(index_slice, index=index))
+        while indexed < upto:
+            indexed, _ = await self._transact(partial(index_slice, index=index))
 
     async def read_decisions(self, run_id: str) -> list[DecisionMade]:
         """Every change of the run's plan, in order."""
@@ -434,16 +437,6 @@ class Journal:
         """Every version of the payloads of a run and of those below it, in the order they were written."""
         return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
 
-    async def read_scopes(self) -> list[ScopeOpened]:
-        """Every memory scope."""
-        return await self._records(ScopeOpened, "ORDER BY t.seq")
-
-    async def read_items(self, scope_ids: Sequence[str], *, upto: int | None = None) -> list[ItemWritten]:
-        """All versions of the scopes' items up to a position of the item log, in order; None means all."""
-        bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
-        where = f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position"
-        return await self._records(ItemWritten, where, encode_json(list(scope_ids)), *values)
-
     async def read_events(
         self, run_id: str | None, *, after: int = 0, limit: int | None = None
     ) -> list[tuple[int, EventLogged]]:
@@ -466,72 +459,3 @@ class Journal:
 
 def _marks(values: Sequence[Value]) -> str:
     return ", ".join("?" * len(values))
-
-
-# --- search -----------------------------------------------------------------------------------------------
-
-_PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
-_WORD = re.compile(r"[^\W_]+")
-_INDEX_SLICE: Final = 256  # entries whose words one transaction indexes, and
-_INDEX_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
-
-
-def index_slice(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Index the words of the next entries that are not indexed yet.
-
-    Returns:
-        Up to which ``seq`` the index now is, and the last ``seq`` that has an entry.
-    """
-    (indexed,) = connection.execute("SELECT indexed FROM search_progress").fetchone()
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()
-    characters = 0
-    sql = f"{_ENTRIES.select_from()} WHERE t.seq > ? ORDER BY t.seq LIMIT ?"
-    connection.text_factory = lenient_text
-    for row in connection.execute(sql, (indexed, _INDEX_SLICE)).fetchall():
-        try:
-            seq, record = _ENTRIES.read(row)
-            words = searchable_text(record.entry.content)
-        except JournalDamaged:
-            seq, words = row[0], ""  # whoever reads that ledger is told; others can be searched
-        connection.execute("INSERT INTO entry_search (rowid, words) VALUES (?, ?)", (seq, words))
-        indexed = seq
-        characters += len(words)
-        if characters > _INDEX_CHARACTERS:
-            break
-    connection.execute("UPDATE search_progress SET indexed = ?", (indexed,))
-    return indexed, last
-
-
-def searchable_text(content: Sequence[Block]) -> str:
-    """The words of an entry: its texts and results, and the names and arguments of the calls it makes."""
-    parts = [text_of(content)]
-    parts += [f"{block.name} {encode_json(block.input)}" for block in content if isinstance(block, ToolUse)]
-    # A lone surrogate is no character, and FTS5 stops reading at a NUL.
-    return "\n".join(part for part in parts if part).encode("utf-8", "replace").decode().replace("\0", " ")
-
-
-def match_expression(query: str) -> str:
-    """Turn plain words into an FTS5 query that finds entries with any of them; "" where there is no word.
-
-    Words between double quotes are a phrase. Everything else that FTS5 would read as syntax is dropped.
-    """
-    parts: list[str] = []
-    for phrase, word in _PHRASE_OR_WORD.findall(query):
-        words = _WORD.findall(phrase) if phrase else [word]
-        if words:
-            parts.append('"' + " ".join(words) + '"')
-    return " OR ".join(parts)
-
-
-def excerpt_for(text: str, query: str) -> str:
-    """The words around the place where most words of the query stand together; else the beginning."""
-    # The index stems words: the beginning of a word finds its other forms.
-    stems = " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
-    best = find_words(text, stems, limit=1)
-    return best[0].text if best else text[: cut_end(text, EXCERPT)]
-
-
-def search_hit(found: EntryAppended, rank: float, query: str) -> SearchHit:
-    """One answer; SQLite's rank is better the smaller it is."""
-    excerpt = excerpt_for(searchable_text(found.entry.content), query)
-    return SearchHit(run_id=found.run_id, position=found.entry.position, score=-rank, excerpt=excerpt)

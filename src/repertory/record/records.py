@@ -7,6 +7,7 @@ that their beginning wrote. New fields get defaults and types never change, so t
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -19,7 +20,8 @@ from repertory.record.entries import Entry
 RunState: TypeAlias = Literal["running", "waiting", "paused", "done", "failed", "stopped"]
 Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
 OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
-ScopeMode: TypeAlias = Literal["root", "shared", "snapshot", "isolated"]
+ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
+ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
 PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning"]
 PathParts: TypeAlias = tuple[str | int, ...]
 
@@ -321,6 +323,7 @@ class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         owner: The run it was opened for.
+        mode: Whose items it sees, and whether it may write: see ``repertory.memory``.
         parent_id: The scope it sees (``snapshot``) or is (``shared``); None for a root or isolated scope.
         position: For ``snapshot``: how much of the item log it sees of its parent.
     """
@@ -333,12 +336,33 @@ class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
     position: int = 0
 
 
+class ScopeMerged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot scope had changed was brought into its parent.
+
+    Attributes:
+        position: Of the item log behind it: what the scope had changed up to there is settled, but for ``open``.
+        open: Conflicts that were left open, by item id: the position at which both sides still said the same.
+    """
+
+    scope_id: str
+    at: float
+    position: int
+    open: Json = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "open")
+
+
 class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a memory item; ``deleted`` ends it.
 
     Attributes:
         position: The version's place in the log of all items of the journal, from 1. A snapshot of memory is
             such a position.
+        content: Text; a value as JSON text; or bytes in base 64, as ``format`` says. "" in listings.
+        media_type: What bytes are, such as ``image/png``.
+        size: Bytes of the content: of bytes themselves, else of the text as UTF-8. Follows from it.
+        digest: BLAKE2b-128 of the content, so that versions are compared without it. Follows from it.
     """
 
     scope_id: str
@@ -347,6 +371,10 @@ class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     content: str
     at: float
+    format: ItemFormat = "text"
+    media_type: str = ""
+    size: int = 0
+    digest: str = ""
     source: str = ""
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
@@ -355,6 +383,11 @@ class ItemWritten(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         freeze_fields(self, "metadata", sequences=("tags", "related_to"))
+        if self.content and not self.digest:
+            data = self.content.encode("utf-8", "surrogatepass")
+            size = len(data) // 4 * 3 - self.content[-2:].count("=") if self.format == "bytes" else len(data)
+            msgspec.structs.force_setattr(self, "size", size)
+            msgspec.structs.force_setattr(self, "digest", blake2b(data, digest_size=16).hexdigest())
 
 
 class PayloadChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -446,6 +479,7 @@ Record: TypeAlias = (
     | ContentStored
     | SummaryStored
     | ScopeOpened
+    | ScopeMerged
     | ItemWritten
     | PayloadChanged
     | EventLogged

@@ -34,6 +34,7 @@ from repertory.record.records import (
     Record,
     RunStarted,
     RunStateChanged,
+    ScopeMerged,
     ScopeOpened,
     SummaryStored,
     ToolFinished,
@@ -401,10 +402,13 @@ TABLES: Final[dict[type[Any], Table]] = {
             "run_id summary_id first last strategy model tokens replaced_tokens at content",
         ),
         Table("scopes", ScopeOpened, "scope_id owner mode at parent_id position"),
+        Table("scope_merges", ScopeMerged, "scope_id at position open"),
         Table(
             "items",
             ItemWritten,
-            "scope_id item_id position type source at deleted tags related_to metadata content",
+            "scope_id item_id position type format media_type size digest source at deleted tags related_to metadata "
+            "content",
+            side="item_bodies",
         ),
         Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
         Table("events", EventLogged, "run_id type iteration at elapsed body"),

@@ -70,17 +70,26 @@ _FIRST = Migration(
         "CREATE INDEX contents_by_id ON contents (content_id)",
         "CREATE INDEX contents_by_run ON contents (run_id)",
         "CREATE INDEX summaries_by_run ON summaries (run_id)",
+        "CREATE INDEX scopes_by_id ON scopes (scope_id)",
+        "CREATE INDEX scopes_by_parent ON scopes (parent_id)",
+        "CREATE INDEX scope_merges_by_scope ON scope_merges (scope_id)",
         "CREATE INDEX items_by_scope ON items (scope_id, position)",
-        # Unique for the same reason.
+        # With what a scope's size is counted from, so that counting reads nothing but the index.
+        "CREATE INDEX items_by_id ON items (scope_id, item_id, position, deleted, size)",
+        # Unique, as entries are.
         "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
         "CREATE INDEX events_by_run ON events (run_id)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
-        # is brought up to date, in slices, when somebody searches; this row says how far it is.
+        # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
         """CREATE VIRTUAL TABLE entry_search
            USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-        "CREATE TABLE search_progress (indexed INTEGER)",
-        "INSERT INTO search_progress VALUES (0)",
+        # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
+        # the newest items of a scope with given labels and words, among however many.
+        """CREATE VIRTUAL TABLE item_search
+           USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+        "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
+        "INSERT INTO search_progress VALUES (0, 0)",
         f"""CREATE VIEW run_status AS
            SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
                   coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,

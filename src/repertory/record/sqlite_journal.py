@@ -13,8 +13,9 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -24,8 +25,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory._choices import check_choice
 from repertory.errors import JournalClosed, JournalDamaged, JournalUnreadable
+from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal, Rows
-from repertory.record.records import EntryAppended, SearchHit
+from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
 from repertory.record.schema import migrate
@@ -242,6 +244,23 @@ class SqliteJournal(Journal):
         records = [EntryAppended(run_id=run_id, entry=entry) for entry in entries]
         await anyio.to_thread.run_sync(aside.submit, records)
         return await aside.search_entries(run_id, query, limit=limit)
+
+    async def find_items(
+        self,
+        layers: Sequence[Layer],
+        query: ItemQuery | None = None,
+        *,
+        ids: Collection[str] | None = None,
+        bodies: bool = False,
+        ended: bool = False,
+    ) -> list[ItemWritten]:
+        """As every journal does, also where the index in the file may not be brought up to date."""
+        if self._writer is not None or query is None:
+            return await super().find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
+        items = await super().find_items(layers, ids=ids, bodies=True, ended=ended)
+        aside = MemoryJournal()
+        await anyio.to_thread.run_sync(aside.submit, sorted(items, key=attrgetter("position")))
+        return await aside.find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.

@@ -1,152 +1,287 @@
-"""Tools over the agent's memory: store what should last, list it, read it again."""
+"""Tools over the agent's memory: store what should last, list it, read it again, go back, merge what others changed."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from repertory.context import ResultPolicy
-from repertory.errors import ItemNotFound, MemoryStoreError, RecordRefused, ToolFailed, ToolRetry
-from repertory.memory.items import ItemInfo, ItemQuery, Transform, TransformKind
+from repertory.errors import (
+    ConfigurationError,
+    ItemChanged,
+    ItemNotFound,
+    MemoryStoreError,
+    RecordRefused,
+    ToolFailed,
+    ToolRetry,
+)
+from repertory.llm.messages import Image, Text
+from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
+from repertory.memory.scopes import Conflict, MergeReport, Prefer
+from repertory.record.items import ItemQuery
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 
 if TYPE_CHECKING:
-    from repertory.memory import Memory
+    pass
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+_SHOWN: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what the Messages API takes as pictures
+_SIDE: Final = 300  # characters of each side of a conflict: enough to choose by, and memory_retrieve gives the rest
 
 
-def memory_tools() -> list[Tool]:
-    """Make ``memory_store``, ``memory_query`` and ``memory_retrieve``, over the memory that the run may use."""
+def memory_tools(*, read_only: bool = False) -> list[Tool]:
+    """Make the tools over the memory that the run may use.
 
-    async def memory_store(
-        content: Annotated[str, msgspec.Meta(min_length=1)],
-        context: ToolContext,
-        *,
-        type: str = "custom",  # noqa: A002 - the name of the thing
-        source: str = "",
-        tags: list[str] | None = None,
-        related_to: list[str] | None = None,
-    ) -> ToolOutput:
-        """Keep something for later: a finding, a decision, a fact you will need again. It outlasts this conversation.
+    ``memory_query`` and ``memory_retrieve`` read. Unless ``read_only``, there are also ``memory_store``,
+    ``memory_clear``, ``memory_snapshot`` and ``memory_restore``, and ``memory_merge`` for an agent whose sub-agents
+    have snapshots of its memory.
+    """
+    reading = [
+        tool(_query, name="memory_query", effect="pure", repeatable=False),
+        tool(_retrieve, name="memory_retrieve", effect="pure", repeatable=False, policy=_AS_IT_IS, output_cap=None),
+    ]
+    if read_only:
+        return reading
+    return [
+        tool(_store, name="memory_store", effect="idempotent"),
+        *reading,
+        tool(_clear, name="memory_clear", effect="unsafe"),
+        tool(_snapshot, name="memory_snapshot", effect="pure", repeatable=False),
+        tool(_restore, name="memory_restore", effect="unsafe"),
+        tool(_merge, name="memory_merge", effect="idempotent"),
+    ]
 
-        Store one thing at a time, worded so that it can be understood on its own.
 
-        Args:
-            content: What to keep.
-            type: What kind of thing it is: action_result, web_content, database_result or custom.
-            source: Where it comes from, such as path:line or an address.
-            tags: Words to find it by.
-            related_to: Ids of items it belongs to.
-        """
-        memory = context.need_memory()
-        # The same id for every attempt at this call: made again after a crash, it finds what it wrote before.
-        item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
+_AS_IT_IS: Final = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell the model what memory refuses: what it can put right itself, and what it cannot."""
+    try:
+        yield
+    except (ItemNotFound, RecordRefused, ConfigurationError) as error:
+        raise ToolRetry(str(error)) from error
+    except MemoryStoreError as error:
+        raise ToolFailed(str(error)) from error
+
+
+async def _store(
+    content: Annotated[str, msgspec.Meta(min_length=1)] | dict[str, Any] | list[Any],
+    context: ToolContext,
+    *,
+    type: str = "custom",  # noqa: A002 - the name of the thing
+    source: str = "",
+    tags: list[str] | None = None,
+    related_to: list[str] | None = None,
+) -> ToolOutput:
+    """Keep something for later: a finding, a decision, a fact you will need again. It outlasts this conversation.
+
+    Store one thing at a time, worded so that it can be understood on its own.
+
+    Args:
+        content: What to keep: text, or structured data.
+        type: What kind of thing it is: action_result, web_content, database_result or custom.
+        source: Where it comes from, such as path:line or an address.
+        tags: Words to find it by.
+        related_to: Ids of items it belongs to.
+    """
+    memory = context.need_memory()
+    # The same id for every attempt at this call: made again after a crash, it finds what it wrote before.
+    item_id = f"item-{context.idempotency_key[:16]}" if context.idempotency_key else ""
+    metadata = {"run": context.run_id, "agent": context.agent, "iteration": context.iteration}
+    with _told():
         try:
-            item = await _find(memory, item_id) or await memory.store(
+            item = await memory.store(
                 content,
                 type=type,
                 item_id=item_id,
                 source=source,
                 tags=tags or (),
                 related_to=related_to or (),
-                metadata={"run": context.run_id, "agent": context.agent, "iteration": context.iteration},
+                metadata=metadata,
+                if_position=0 if item_id else None,
             )
-        except RecordRefused as error:
-            raise ToolRetry(str(error)) from error
-        except MemoryStoreError as error:
-            raise ToolFailed(str(error)) from error
-        facts = {"item_id": item.item_id, "size": item.size}
-        return ToolOutput(f"stored as {item.item_id}", source_type="memory", facts=facts)
-
-    async def memory_query(
-        context: ToolContext,
-        *,
-        text: str = "",
-        type: str | None = None,  # noqa: A002
-        source: str | None = None,
-        tags: list[str] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 20,
-    ) -> ToolOutput:
-        """List what is in memory, newest first: ids and what they are about, not the contents. No filter lists all.
-
-        Args:
-            text: Words that must all occur in the content or the tags.
-            type: Only items of this type.
-            source: Only items from this source.
-            tags: Only items with all of these tags.
-            since: Only items stored at this time or later (ISO 8601).
-            until: Only items stored before this time.
-            limit: How many to list at most.
-        """
-        query = ItemQuery(
-            types=() if type is None else (type,),
-            sources=() if source is None else (source,),
-            tags=tuple(tags or ()),
-            since=_seconds(since),
-            until=_seconds(until),
-            text=text,
-        )
-        items = await context.need_memory().query(query)
-        head = f"{len(items):,} item{'s' * (len(items) != 1)}"
-        if len(items) > limit:
-            head += f", the newest {limit} listed"
-        facts = {"found": len(items), "listed": min(len(items), limit)}
-        lines = [head, *(_line(item) for item in items[:limit])]
-        return ToolOutput("\n".join(lines), source_type="memory", facts=facts)
-
-    async def memory_retrieve(
-        id: str,  # noqa: A002 - what the other two tools call it
-        context: ToolContext,
-        *,
-        transform: TransformKind = "full",
-        n: Positive = 500,
-        words: str = "",
-        page: Positive = 1,
-    ) -> ToolOutput:
-        """Read an item of memory, whole or in part. Take the id from memory_store or memory_query.
-
-        Args:
-            id: The item's id.
-            transform: full; excerpt: n characters where words stand together; summary: first sentences, up to
-                n characters; first_n and last_n: so many characters; filtered: the lines with any of words.
-            n: Characters.
-            words: Words to look for.
-            page: Which page of a long answer.
-        """
-        try:
-            item = await context.need_memory().retrieve(id, Transform(kind=transform, n=n, words=words))
-        except ItemNotFound:
-            raise ToolRetry(f"memory has no item {id!r}; memory_query lists what it has") from None
-        start, end, pages = take_page(item.content, page)
-        shape = "" if transform == "full" else f", {transform}"
-        text = f"{_line(item)}{shape}\n\n{item.content[start:end]}{page_note(page, pages)}"
-        facts = {"item_id": id, "page": page, "pages": pages}
-        return ToolOutput(text, source_type="memory", facts=facts, paged=True)
-
-    as_it_is = ResultPolicy(cite_over=0, cap_tokens=0, cap_chars=0)
-    return [
-        tool(memory_store, effect="idempotent"),
-        tool(memory_query, effect="pure", repeatable=False),
-        tool(memory_retrieve, effect="pure", repeatable=False, policy=as_it_is),
-    ]
+        except ItemChanged:
+            item = await memory.retrieve(item_id)
+    facts = {"item_id": item.item_id, "size": item.size}
+    return ToolOutput(f"stored as {item.item_id}", source_type="memory", facts=facts)
 
 
-async def _find(memory: Memory, item_id: str) -> ItemInfo | None:
-    """An item that an earlier attempt wrote; None where there was none."""
-    if not item_id:
-        return None
-    try:
-        return await memory.retrieve(item_id, Transform(kind="first_n", n=0))
-    except ItemNotFound:
-        return None
+async def _query(
+    context: ToolContext,
+    *,
+    text: str = "",
+    type: str | None = None,  # noqa: A002
+    source: str | None = None,
+    tags: list[str] | None = None,
+    related_to: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 20,
+) -> ToolOutput:
+    """List what is in memory, the newest or best first: ids and what they are about, not the contents.
+
+    Args:
+        text: Words that must all occur in the content or the tags; the best matches come first.
+        type: Only items of this type.
+        source: Only items from this source.
+        tags: Only items with all of these tags.
+        related_to: Only items that belong to the item with this id.
+        since: Only items stored at this time or later (ISO 8601).
+        until: Only items stored before this time.
+        limit: How many to list at most.
+    """
+    query = ItemQuery(
+        types=() if type is None else (type,),
+        sources=() if source is None else (source,),
+        tags=tuple(tags or ()),
+        related_to=() if related_to is None else (related_to,),
+        since=_seconds(since),
+        until=_seconds(until),
+        text=text,
+        limit=limit + 1,
+    )
+    memory = context.need_memory()
+    with _told():
+        found = await memory.query(query)
+    items = found[:limit]
+    more = len(found) > limit
+    head = f"{len(items):,} item{'s' * (len(items) != 1)}"
+    if more:
+        head = f"the {'best' if text else 'newest'} {head}; there are more"
+    facts = {"listed": len(items), "more": more}
+    return ToolOutput("\n".join([head, *map(_line, items)]), source_type="memory", facts=facts)
+
+
+async def _retrieve(
+    id: str,  # noqa: A002 - what the other tools call it
+    context: ToolContext,
+    *,
+    transform: TransformKind = "full",
+    n: Positive = 500,
+    words: str = "",
+    page: Positive = 1,
+) -> ToolOutput:
+    """Read an item of memory, whole or in part. Take the id from memory_store or memory_query.
+
+    Args:
+        id: The item's id.
+        transform: full; excerpt: n characters where words stand together; summary: first sentences, up to
+            n characters; first_n and last_n: so many characters; filtered: the lines with any of words. Of
+            structured data they shape its JSON; of images and files there is only full.
+        n: Characters.
+        words: Words to look for.
+        page: Which page of a long answer.
+    """
+    memory = context.need_memory()
+    with _told():
+        item = await memory.retrieve(id, Transform(kind=transform, n=n, words=words))
+    line = _line(item) + ("" if transform == "full" else f", {transform}")
+    if isinstance(item.content, bytes):
+        return _show_bytes(item, item.content, line)
+    text = item.text
+    start, end, pages = take_page(text, page)
+    facts = {"item_id": id, "page": page, "pages": pages}
+    return ToolOutput(
+        f"{line}\n\n{text[start:end]}{page_note(page, pages)}",
+        source_type="memory",
+        format="json" if item.format == "json" and transform == "full" and pages == 1 else "text",
+        facts=facts,
+        paged=True,
+    )
+
+
+def _show_bytes(item: Item, content: bytes, line: str) -> ToolOutput:
+    facts = {"item_id": item.item_id, "media_type": item.media_type}
+    if item.media_type not in _SHOWN:
+        return ToolOutput(f"{line}\n\n{item.text} It cannot be shown here.", source_type="memory", facts=facts)
+    data = base64.b64encode(content).decode()
+    image = Image({"type": "base64", "media_type": item.media_type, "data": data})
+    return ToolOutput((Text(line), image), source_type="memory", facts=facts)
+
+
+async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolOutput:
+    """End items of memory that are wrong or done with. Without ids: all of them.
+
+    Args:
+        ids: The items to end.
+    """
+    memory = context.need_memory()
+    with _told():
+        if ids is None:
+            return ToolOutput(f"all {await memory.clear():,} items of memory ended", source_type="memory")
+        for item_id in ids:
+            await memory.delete(item_id)
+    return ToolOutput(f"ended {', '.join(ids)}", source_type="memory")
+
+
+async def _snapshot(context: ToolContext) -> ToolOutput:
+    """Note how memory is now, to come back to it with memory_restore."""
+    memory = context.need_memory()
+    with _told():
+        position = await memory.snapshot()
+    text = f"memory is at position {position}; memory_restore with this position brings back what it holds now"
+    return ToolOutput(text, source_type="memory", facts={"position": position})
+
+
+async def _restore(position: int, context: ToolContext) -> ToolOutput:
+    """Make memory again what it was at a position; what was stored since is ended.
+
+    Args:
+        position: What memory_snapshot answered.
+    """
+    memory = context.need_memory()
+    with _told():
+        changed = await memory.restore(position)
+    return ToolOutput(f"memory is as it was at position {position}; {changed:,} items changed", source_type="memory")
+
+
+async def _merge(context: ToolContext, *, scope: str = "", prefer: Prefer = "neither") -> ToolOutput:
+    """Take over what a sub-agent changed in its snapshot of your memory. Without a scope: list those there are.
+
+    Args:
+        scope: The scope, or the run that it belongs to.
+        prefer: Whose version to keep where both of you changed an item: child (the sub-agent's), parent (yours),
+            both (the sub-agent's as an item of its own beside yours), or neither, which only reports it.
+    """
+    memory = context.need_memory()
+    with _told():
+        snapshots = await memory.snapshots()
+        listed = "\n".join(f"{each.scope_id} · of run {each.owner}" for each in snapshots)
+        if not scope:
+            return ToolOutput(listed or "no sub-agent has a snapshot of this memory", source_type="memory")
+        child = next((each for each in snapshots if scope in (each.scope_id, each.owner)), None)
+        if child is None:
+            raise ToolRetry(f"no snapshot of this memory is {scope!r}; there are: {listed or 'none'}")
+        report = await child.merge(prefer=prefer)
+    facts = {"written": len(report.written), "conflicts": len(report.conflicts)}
+    return ToolOutput(_merged(child.scope_id, report), source_type="memory", facts=facts)
+
+
+def _merged(scope_id: str, report: MergeReport) -> str:
+    if not (report.written or report.deleted or report.conflicts):
+        return f"nothing to take over from {scope_id}: its {report.unchanged:,} changes are here already"
+    lines = [f"merged {scope_id}: {len(report.conflicts):,} conflicts"]
+    lines += [f"written: {', '.join(report.written)}"] if report.written else []
+    lines += [f"ended: {', '.join(report.deleted)}"] if report.deleted else []
+    lines += [f"here already: {report.unchanged:,}"] if report.unchanged else []
+    return "\n".join([*lines, *map(_conflict, report.conflicts)])
+
+
+def _conflict(conflict: Conflict) -> str:
+    sides = {"before": conflict.base, "yours": conflict.parent, "the sub-agent's": conflict.child}
+    kept = {"child": "took the sub-agent's", "parent": "kept yours", "both": "kept both", "neither": "left open"}
+    said = [f"  {side}: {'(none)' if item is None else item.text[:_SIDE]}" for side, item in sides.items()]
+    return "\n".join([f"conflict about {conflict.item_id}: {kept[conflict.taken]}", *said])
 
 
 def _seconds(time: datetime | None) -> float | None:
@@ -157,7 +292,8 @@ def _seconds(time: datetime | None) -> float | None:
 
 
 def _line(item: ItemInfo) -> str:
-    marks = [item.item_id, item.type, f"{item.size:,} characters"]
+    kind = {"json": ["JSON"], "bytes": [item.media_type or "bytes"]}.get(item.format, [])
+    marks = [item.item_id, item.type, *kind, f"{item.size:,} bytes"]
     marks += [f"{datetime.fromtimestamp(item.at, UTC):%Y-%m-%d %H:%M} UTC"]
     marks += [f"from {item.source}"] if item.source else []
     marks += [f"tags {', '.join(item.tags)}"] if item.tags else []

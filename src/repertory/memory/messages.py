@@ -1,0 +1,161 @@
+"""What may be asked of the memory actor."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from repertory._frozen import freeze_fields
+from repertory.actors import ActorRef, Request
+from repertory.llm.messages import Json
+from repertory.memory.items import FULL, Item, ItemInfo, Transform
+from repertory.memory.scopes import MergeReport, Prefer
+from repertory.record.items import ItemQuery
+from repertory.record.records import ScopeMode, ScopeOpened
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Generic[T]):
+    """The actor's answer: what is decided already, and what its asker has still to wait for, the file."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, rest: Callable[[], Awaitable[T]]) -> None:
+        self._rest = rest
+
+    async def result(self) -> T:
+        """Read what was asked for, or wait until what was written is durable; once only.
+
+        A cancelled call takes no write back.
+        """
+        return await self._rest()
+
+
+class _OnScope(Request[T_co], Generic[T_co], frozen=True, kw_only=True):
+    """A message about one scope.
+
+    Attributes:
+        by: The run on whose behalf: a scope of another tree of runs is not found. "" for the application itself,
+            which may use them all.
+    """
+
+    scope_id: str
+    by: str = ""
+
+
+class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
+    """Open a scope; opening it again under the same id gives the one that exists.
+
+    Attributes:
+        owner: The run it is for.
+        mode: ``root`` and ``isolated`` begin empty, ``shared`` is its parent, ``snapshot`` sees the parent as of
+            ``position`` and writes for itself. ``shared-read-only`` and ``snapshot-read-only`` write nothing.
+        parent_id: Needed by all but ``root`` and ``isolated``. Who opens it shares the parent with ``owner``.
+        scope_id: "" for a new id.
+        position: For snapshots: what ``SnapshotScope`` gave; None for now.
+        by: As with every message; about the parent.
+    """
+
+    owner: str
+    mode: ScopeMode = "root"
+    parent_id: str | None = None
+    scope_id: str = ""
+    position: int | None = None
+    by: str = ""
+
+
+class StoreItem(_OnScope[Pending[ItemInfo]], frozen=True, kw_only=True):
+    """Write an item, or a new version of one.
+
+    Attributes:
+        content: Text, bytes, or any value that JSON has.
+        item_id: "" for a new item.
+        media_type: What bytes are.
+        if_position: Write only if the version in view is this one, by its position; 0 if there is none. None writes
+            in any case.
+        write: Called with the ``[ItemWritten]`` in place of ``Journal.submit``, to write more in the same transaction;
+            gives the ticket. None for nothing more.
+    """
+
+    content: Any
+    type: str = "custom"
+    item_id: str = ""
+    media_type: str = ""
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    related_to: tuple[str, ...] = ()
+    metadata: Json = msgspec.field(default_factory=dict)
+    if_position: int | None = None
+    write: Any = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "content", "metadata", sequences=("tags", "related_to"))
+
+
+class RetrieveItem(_OnScope[Pending[Item]], frozen=True, kw_only=True):
+    """Read an item in the wanted shape."""
+
+    item_id: str
+    transform: Transform = FULL
+
+
+class QueryItems(_OnScope[Pending[list[ItemInfo]]], frozen=True, kw_only=True):
+    """List items that a scope sees, newest first, or best first where words are looked for; without contents."""
+
+    query: ItemQuery = ItemQuery()
+
+
+class SnapshotScope(_OnScope[Pending[int]], frozen=True):
+    """Answers the position that stands for all memory as it is now."""
+
+
+class DeleteItem(_OnScope[Pending[int]], frozen=True, kw_only=True):
+    """End an item; its versions stay in the log."""
+
+    item_id: str
+
+
+class ClearScope(_OnScope[Pending[int]], frozen=True, kw_only=True):
+    """End every item that a scope sees; answers how many."""
+
+
+class RestoreScope(_OnScope[Pending[int]], frozen=True, kw_only=True):
+    """Make a scope see again what it saw at a position; answers how many items that changed."""
+
+    position: int
+
+
+class MergeScope(_OnScope[Pending[MergeReport]], frozen=True, kw_only=True):
+    """Bring a snapshot scope's changes into its parent; see ``MergeReport``."""
+
+    prefer: Prefer = "neither"
+
+
+class ListSnapshots(_OnScope[Pending[list[ScopeOpened]]], frozen=True):
+    """The scopes that are snapshots of a scope, oldest first: those that can be merged into it."""
+
+
+class ReadFirst(Request[Pending[Any]], frozen=True):
+    """What the actor could not answer with what it has in memory; its askers send this by themselves."""
+
+    request: OpenScope | StoreItem | RetrieveItem | QueryItems | SnapshotScope
+
+
+MemoryMessage: TypeAlias = (
+    OpenScope
+    | StoreItem
+    | RetrieveItem
+    | QueryItems
+    | SnapshotScope
+    | DeleteItem
+    | ClearScope
+    | RestoreScope
+    | MergeScope
+    | ListSnapshots
+    | ReadFirst
+)
+MemoryRef: TypeAlias = ActorRef[MemoryMessage]

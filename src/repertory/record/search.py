@@ -1,0 +1,119 @@
+"""Full-text search: the words of records are indexed behind them, in slices, when somebody searches."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
+from repertory.errors import JournalDamaged
+from repertory.llm.messages import Block, ToolUse, text_of
+from repertory.record.records import EntryAppended, SearchHit
+from repertory.record.rows import TABLES, Table, encode_json, lenient_text
+
+_PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
+_WORD = re.compile(r"[^\W_]+")
+_SLICE: Final = 256  # records whose words one transaction indexes, and
+_SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
+
+IndexRow: TypeAlias = tuple[int, tuple[str, ...]]
+
+
+class SearchIndex(msgspec.Struct, frozen=True):
+    """An FTS5 table over the records of one kind.
+
+    Attributes:
+        name: Of the FTS5 table.
+        table: Where the records stand.
+        columns: Of the FTS5 table.
+        progress: The column of ``search_progress`` that says up to which ``seq`` it is.
+        row: From a record and its number to the ``rowid`` and the columns; None leaves the record out.
+    """
+
+    name: str
+    table: Table
+    columns: tuple[str, ...]
+    progress: str
+    row: Callable[[int, Any], IndexRow | None]
+
+
+def _of_entry(seq: int, record: EntryAppended) -> IndexRow:
+    return seq, (searchable_text(record.entry.content),)
+
+
+ENTRIES: Final = SearchIndex("entry_search", TABLES[EntryAppended], ("words",), "entries", _of_entry)
+
+
+def index_slice(connection: sqlite3.Connection, index: SearchIndex = ENTRIES) -> tuple[int, int]:
+    """Index the words of the next records that are not indexed yet.
+
+    Returns:
+        Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
+    """
+    table = index.table
+    (indexed,) = connection.execute(f"SELECT {index.progress} FROM search_progress").fetchone()
+    (last,) = connection.execute(f"SELECT coalesce(max(seq), 0) FROM {table.name}").fetchone()
+    names, marks = ", ".join(index.columns), ", ?" * len(index.columns)
+    characters = 0
+    connection.text_factory = lenient_text
+    for row in connection.execute(f"{table.select_from()} WHERE t.seq > ? ORDER BY t.seq LIMIT {_SLICE}", (indexed,)):
+        indexed = row[0]
+        try:
+            found = index.row(*table.read(row))
+        except JournalDamaged:
+            continue  # whoever reads it is told; everything else can be searched
+        if found is not None:
+            rowid, words = found
+            connection.execute(f"INSERT INTO {index.name} (rowid, {names}) VALUES (?{marks})", (rowid, *words))
+            characters += sum(map(len, words))
+            if characters > _SLICE_CHARACTERS:
+                break
+    connection.execute(f"UPDATE search_progress SET {index.progress} = ?", (indexed,))
+    return indexed, last
+
+
+def searchable_text(content: Sequence[Block]) -> str:
+    """The words of an entry: its texts and results, and the names and arguments of the calls it makes."""
+    parts = [text_of(content)]
+    parts += [f"{block.name} {encode_json(block.input)}" for block in content if isinstance(block, ToolUse)]
+    return indexable("\n".join(part for part in parts if part))
+
+
+def indexable(text: str) -> str:
+    """A text as FTS5 takes it: a lone surrogate is no character, and reading stops at a NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def match_expression(query: str, joined: str = " OR ") -> str:
+    """Turn plain words into an FTS5 query that finds what has any of them; "" where there is no word.
+
+    Words between double quotes are a phrase. Everything else that FTS5 would read as syntax is dropped. With
+    ``" AND "`` it finds what has all of them.
+    """
+    parts: list[str] = []
+    for phrase, word in _PHRASE_OR_WORD.findall(query):
+        words = _WORD.findall(phrase) if phrase else [word]
+        if words:
+            parts.append('"' + " ".join(words) + '"')
+    return joined.join(parts)
+
+
+def stems_of(query: str) -> str:
+    """What the words of a query begin with, whatever their form: the index stems words, a text does not."""
+    return " ".join(word[: max(4, len(word) - 3)] for word in words_of(query))
+
+
+def excerpt_for(text: str, query: str) -> str:
+    """The words around the place where most words of the query stand together; else the beginning."""
+    best = find_words(text, stems_of(query), limit=1)
+    return best[0].text if best else text[: cut_end(text, EXCERPT)]
+
+
+def search_hit(found: EntryAppended, rank: float, query: str) -> SearchHit:
+    """One answer; SQLite's rank is better the smaller it is."""
+    excerpt = excerpt_for(searchable_text(found.entry.content), query)
+    return SearchHit(run_id=found.run_id, position=found.entry.position, score=-rank, excerpt=excerpt)
