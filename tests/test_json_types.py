@@ -89,6 +89,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (Part | Whole, {"parts": []}, Whole(parts=[])),
     (Node, {"name": "a", "below": [{"name": "b"}]}, Node("a", [Node("b")])),
     (float, 3, 3.0),
+    (list[str], ["\ud800"], ["\ud800"]),
 ]
 
 

@@ -160,11 +160,15 @@ def decode_text(text: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         try:
-            return json.loads(text)  # takes lone surrogates
+            return json.loads(text, parse_constant=_refuse_constant)  # takes lone surrogates
         except (ValueError, RecursionError):
             raise ValueError(f"it is no JSON: {error}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is a number that JSON does not have")
 
 
 def mend(value: Any, schema: Json, root: Json) -> Any:

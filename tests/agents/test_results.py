@@ -209,6 +209,20 @@ def test_half_a_json_text_is_not_continued() -> None:
     assert "anew" in said_last(model.requests[1])
 
 
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_number_that_cannot_be_kept_is_no_result(number: str) -> None:
+    """What would be read back as something else is told to the model like any misfit."""
+    model = ScriptedModel([number, "1.5"], profile=SONNET)
+    assert rp.run_sync(rp.Agent("a", output=float), "Go.", model=model) == 1.5
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_results_have_types_on_both_backends(backend: Literal["trio", "asyncio"]) -> None:
+    """Nothing in it waits."""
+    model = ScriptedModel([final(title=1), final(**GOOD)])
+    assert rp.run_sync(rp.Agent("a", output=Report), "Go.", model=model, backend=backend) == REPORT
+
+
 def test_what_was_cut_off_is_no_result_though_it_fits() -> None:
     """12 may be the beginning of 123."""
     cut = ModelResponse(content=(Text("12"),), stop_reason="max_tokens")

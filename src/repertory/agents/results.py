@@ -183,9 +183,11 @@ class ResultForm:
         if self._wrapped and isinstance(given, dict) and given.keys() == {"result"}:
             given = given["result"]
         try:
-            return self._kind.write(self._kind.read(given))
+            written = self._kind.write(self._kind.read(given))
+            self._kind.read_text(written)  # as its caller will: a number without end is written as null
         except (ValueError, TypeError) as error:
             raise ResultInvalid(str(error)) from None
+        return written
 
 
 def read_result(kind: JsonType | None, text: str, *, where: str) -> Any:
