@@ -81,8 +81,8 @@ checker = rp.Agent(
         "You check claims. Look each one up in memory and in the documents that it names, and say of each whether its "
         "source says so, with path:line."
     ),
-    tools=[search_library, fetch_document, *(tool for tool in MEMORY if tool.effect == "pure"), *RETRIEVAL],
-    memory="snapshot",
+    tools=[search_library, fetch_document, *rp.memory_tools(read_only=True), *RETRIEVAL],
+    memory="snapshot-read-only",
     payload=Research,
     payload_scope=rp.PayloadScope(read=("topic", "sources")),
     context=CITED,

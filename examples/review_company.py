@@ -1,8 +1,8 @@
 """A code review company: three reviewers who do not see each other's work, typed findings, and a merge with a conflict.
 
 Each reviewer has a snapshot of the lead's memory and writes its rating there as a file. Their findings come back as a
-type; their ratings are merged, and where they disagree a person is told of both sides. Run it as it is, played from a
-script, or with ANTHROPIC_API_KEY set.
+type; their ratings are merged, and where they disagree both are kept, and a person is told. Run it as it is, played
+from a script, or with ANTHROPIC_API_KEY set.
 """
 
 from collections.abc import Sequence
@@ -113,11 +113,11 @@ async def main() -> None:
         for finding in verdict.findings:
             print(f"{finding.path}:{finding.line}: {finding.severity}: {finding.claim}")
         for child in sorted(run.children, key=lambda child: child.agent.name):
-            report = await child.memory.merge()
+            report = await child.memory.merge(prefer="both")
             print(f"{child.agent.name}: {len(report.written)} taken, {len(report.conflicts)} in conflict")
-            for conflict in report.conflicts:
-                said, team = (None if side is None else side.content for side in (conflict.child, conflict.parent))
-                print(f"  it says {said!r} and the team {team!r}")
+            for side in (side for conflict in report.conflicts for side in (conflict.child, conflict.parent) if side):
+                print("  both are kept:", side.text.strip())
+        print(len(await run.memory.query()), "ratings in the lead's memory")
     await model.aclose()
 
 

@@ -25,12 +25,7 @@ EXPECTED = {
     "quickstart": ["Tuesday: dal with rice, 4.80 euros", "2 model calls"],
     "research_company": ["**What the check says**", "fact_checker: ", " sources, ", "prompt tokens instead of"],
     "resume_after_a_crash": ["ended with -9", "[interrupted; effect unknown]", "book: R2 is booked"],
-    "review_company": [
-        "not approved",
-        "accounts.py:6: high",
-        "bugs: 1 taken, 0 in conflict",
-        "1 in conflict\n  it says",
-    ],
+    "review_company": ["not approved", "accounts.py:6: high", "bugs: 1 taken, 0 in conflict", "  both are kept: "],
     "scripted_model": ["both hold"],
     "team_over_a_folder": ["researcher: ", "(done)", ".py:", "4 runs"],
     "typed_result": ["Tuesday, 4.80 euros: On Tuesday there is dal"],

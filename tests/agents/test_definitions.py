@@ -206,7 +206,7 @@ def test_fields_that_do_nothing_are_warned_of_with_their_lines(tmp_path: Path) -
         ("limits: 3\n", 4, "limits", "expected a table of iterations"),
         ("max_tokens: x\n", 4, "max_tokens", "Expected `int`"),
         ("options: {a: b}\n", 4, "options", "can be said in TOML only"),
-        ("memory: mine\n", 4, "memory", "expected shared, snapshot, isolated, got 'mine'"),
+        ("memory: mine\n", 4, "memory", "expected shared, shared-read-only, "),
         ("skills: cooking\n", 4, "skills", "there is no skill 'cooking'; there are none"),
         ("team: cook\n", 4, "team", "there is no agent 'cook' in this folder"),
         ("name: b\n", 4, "name", "is there twice, first in line 2"),

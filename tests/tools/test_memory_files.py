@@ -250,6 +250,39 @@ async def test_a_snapshot_edits_files_for_itself() -> None:
         assert (await memory.retrieve("/memories/plan/a.md")).content == "green"
 
 
+async def test_edits_side_by_side_are_all_kept() -> None:
+    """Agents that share a scope edit one file at once: what each was told of stands in it, and a file is made once."""
+    async with open_memory() as memory:
+        await ask(memory, command="create", path="/memories/log.md", file_text="begin\n")
+        answers: list[ToolOutput] = []
+
+        async def edit(number: int) -> None:
+            added = {"command": "insert", "path": "/memories/log.md", "insert_line": 1, "insert_text": f"line {number}"}
+            answers.append(await ask(memory, key=f"edit {number}", **added))
+            made = await ask(memory, key=f"new {number}", command="create", path="/memories/new.md", file_text="x")
+            answers.append(made)
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(edit, number)
+        text = str((await memory.retrieve("/memories/log.md")).content)
+        assert sorted(text.splitlines()) == sorted(["begin", *(f"line {number}" for number in range(20))])
+        assert sum(answer.is_error for answer in answers) == 19
+
+
+async def test_a_read_only_view_of_memory_is_told() -> None:
+    """The files can be read, and nothing else."""
+    async with open_memory() as memory:
+        await ask(memory, command="create", path="/memories/a", file_text="x")
+        view = await memory.fork("checker", mode="snapshot-read-only")
+        assert not (await ask(view, command="view", path="/memories/a")).is_error
+        for command in ({"command": "create", "file_text": "x", "path": "/memories/b"}, {"command": "delete"}):
+            output = await ask(view, **{"path": "/memories/a", **command})
+            assert output.is_error
+            assert "read" in output.text
+        assert [item.item_id for item in await memory.query()] == ["/memories/a"]
+
+
 async def test_a_quota_is_told_and_nothing_is_written() -> None:
     """The store's own limits hold for files; the model hears which, and the file is as it was."""
     async with open_memory(Quotas(item_bytes=10, items=2)) as memory:

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from repertory.errors import ItemNotFound, MemoryStoreError, RecordRefused
+from repertory.errors import ItemChanged, ItemNotFound, MemoryStoreError, RecordRefused
 from repertory.memory.items import Item, ItemInfo
+from repertory.record.items import ItemQuery
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.output import ErrorDetail, ToolOutput
@@ -157,7 +158,10 @@ class _Files:
             if item is not None or place == ROOT or await self._below(place):
                 raise _Refused(f"File {path} already exists")
             await self._check_parents(place)
-            await self._memory.store(file_text, type="file", item_id=place, metadata=self._mark())
+            try:
+                await self._memory.store(file_text, type="file", item_id=place, metadata=self._mark(), if_position=0)
+            except ItemChanged:
+                raise _Refused(f"File {path} already exists") from None
         return f"File created successfully at: {path}"
 
     async def str_replace(self, path: str, old_str: str, new_str: str) -> str:
@@ -230,29 +234,35 @@ class _Files:
             raise _Refused(f"Cannot move {old_path} into itself")
         await self._check_parents(new)
         for item_id in files:
-            await self._write(await self._memory.retrieve(item_id), new + item_id.removeprefix(old))
+            place = new + item_id.removeprefix(old)
+            if place not in taken:
+                await self._write(await self._memory.retrieve(item_id), place, if_position=0)
             await self._memory.delete(item_id)
         return f"Successfully renamed {old_path} to {new_path}"
 
     async def _edit(self, path: str, change: Callable[[str], _Edit]) -> _Edit:
         """Change a file, unless this very call has done so already."""
         place = _resolve(path)
-        item = await self._find(place)
-        if item is None:
-            is_directory = place == ROOT or await self._below(place)
-            raise _Refused(
-                f"The path {path} is not a file."
-                if is_directory
-                else f"The path {path} does not exist. Please provide a valid path."
-            )
-        text = _text_of(item.content, path)
-        if self._is_mine(item):
-            return _Edit(text, item.metadata.get("line", 0))
-        edit = change(text)
-        await self._write(item, place, edit)
-        return edit
+        while True:
+            item = await self._find(place)
+            if item is None:
+                is_directory = place == ROOT or await self._below(place)
+                raise _Refused(
+                    f"The path {path} is not a file."
+                    if is_directory
+                    else f"The path {path} does not exist. Please provide a valid path."
+                )
+            text = _text_of(item.content, path)
+            if self._is_mine(item):
+                return _Edit(text, item.metadata.get("line", 0))
+            edit = change(text)
+            try:
+                await self._write(item, place, edit, if_position=item.position)
+            except ItemChanged:
+                continue  # another agent has written it meanwhile, and its edit must not be lost
+            return edit
 
-    async def _write(self, item: Item, place: str, edit: _Edit | None = None) -> None:
+    async def _write(self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int) -> None:
         await self._memory.store(
             item.content if edit is None else edit.text,
             type=item.type,
@@ -261,6 +271,8 @@ class _Files:
             tags=item.tags,
             related_to=item.related_to,
             metadata={**item.metadata, **self._mark(), **({} if edit is None else {"line": edit.line})},
+            media_type=item.media_type,
+            if_position=if_position,
         )
 
     def _mark(self) -> dict[str, Any]:
@@ -278,8 +290,7 @@ class _Files:
 
     async def _below(self, place: str) -> dict[str, ItemInfo]:
         """The files below a directory, by path."""
-        items = await self._memory.query()
-        return {item.item_id: item for item in items if item.item_id.startswith(f"{place}/")}
+        return {item.item_id: item for item in await self._memory.query(ItemQuery(id_prefix=f"{place}/"))}
 
     async def _check_parents(self, place: str) -> None:
         """Refuse a path that goes through a file."""
