@@ -5,6 +5,7 @@ durable outcome, its result shaped on arrival; and what becomes of those that a 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -20,12 +21,13 @@ from repertory._frozen import thaw
 from repertory.agents.answers import Answer
 from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
 from repertory.agents.live import LiveRun
+from repertory.agents.log import log
 from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.results import ResultForm
 from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
 from repertory.context.shaping import Shaped, shape_result, whole_of
-from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
+from repertory.errors import JournalError, LimitExceeded, RecordRefused, RepertoryError, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.memory.documents import show_path
@@ -42,6 +44,7 @@ from repertory.record.records import (
     ToolFinished,
     ToolIntended,
 )
+from repertory.record.waiting import Ticket
 from repertory.tools import (
     EarlierCall,
     RunRecord,
@@ -52,7 +55,7 @@ from repertory.tools import (
     execute,
     unknown_tool,
 )
-from repertory.tools.threads import compute
+from repertory.tools.threads import MAX_ON_LOOP, compute
 
 Fate: TypeAlias = Literal["run", "interrupted"]
 
@@ -369,7 +372,7 @@ class Caller:
     async def _append(self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None) -> None:
         """Shape a result and keep it, with what the call changed of the payload.
 
-        The content store takes the whole where the model is shown less.
+        The content store takes the whole where the model is shown less, and memory where the policy says so.
         """
         output, shaped = await compute(partial(self._arrive, use, output), size=len(output.text))
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
@@ -381,12 +384,55 @@ class Caller:
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
             crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
             finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])
-            submit = partial(self._live.ledger.submit, draft, also=[finished, to_record(ended), *records])
-            ticket = await compute(submit, size=finished.characters)
+            records = [finished, to_record(ended), *records]
+            ticket = await self._remember(use, output, draft, records) if self._is_remembered(use, output) else None
+            if ticket is None:
+                submit = partial(self._live.ledger.submit, draft, also=records)
+                ticket = await compute(submit, size=finished.characters)
             self._live.adopt_payload(changes)
         await ticket.wait()
         for event in (ended, *conflicts):
             self._live.show(event)
+
+    def _is_remembered(self, use: ToolUse, output: ToolOutput) -> bool:
+        """Whether a result becomes an item of memory: not what came from there, or from the record."""
+        if self._policy is None or output.is_error or output.retrieved is not None or output.source_type == "memory":
+            return False
+        return self._policy.rules(use.name).remember and bool(output.text)
+
+    async def _remember(
+        self, use: ToolUse, output: ToolOutput, draft: Draft, records: Sequence[Record]
+    ) -> Ticket | None:
+        """Write a result together with an item of memory that holds it; None where memory does not take it."""
+        live, tickets = self._live, list[Ticket]()
+
+        def write(items: Sequence[Record]) -> Ticket:
+            tickets.append(live.ledger.submit(draft, also=[*records, *items]))
+            return tickets[0]
+
+        # What is very long is not copied: the item holds what was shown of it, which names the citation.
+        text = output.text if len(output.text) <= MAX_ON_LOOP else text_of(draft.content)
+        metadata = {"run": live.run_id, "agent": live.agent.name, "iteration": draft.iteration}
+        try:
+            with anyio.CancelScope(shield=True):  # the tool has done its work, and that must be on record
+                await live.memory.store(
+                    text,
+                    type="action_result",
+                    item_id=self._citation(use),
+                    source=output.url or use.name,
+                    tags=(use.name,),
+                    related_to=(use.id,),
+                    metadata={**metadata, "size": len(output.text)},
+                    write=write,
+                )
+        except RepertoryError as error:
+            if not tickets:  # else whoever waits for the ticket is told
+                log(logging.WARNING, "result.not.remembered", run=live.run_id, tool=use.name, reason=str(error))
+        return tickets[0] if tickets else None
+
+    def _citation(self, use: ToolUse) -> str:
+        """The id of what a call gave, in the content store and in memory."""
+        return "c-" + hashlib.blake2b(f"{self._live.run_id}\0{use.id}".encode(), digest_size=5).hexdigest()
 
     def _draft_of(self, use: ToolUse, output: ToolOutput, shaped: Shaped, iteration: int, *, note: str) -> Draft:
         """The entry of a result; ``note`` is told to the model behind it."""
@@ -439,11 +485,10 @@ class Caller:
         if self._policy is None or output.paged or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and is not to be taken away at once.
             return Shaped(content=output.content)
-        call = f"{self._live.run_id}\0{use.id}".encode()
         return shape_result(
             output.content,
             rules=self._policy.rules(use.name),
-            content_id="c-" + hashlib.blake2b(call, digest_size=5).hexdigest(),
+            content_id=self._citation(use),
             tool=use.name,
             url=output.url,
             facts=output.facts,

@@ -72,6 +72,8 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
             does that). In thrifty rhythm it multiplies the share of their lines that the trail keeps.
         retention: Seconds after the end of a tree of runs for which the content store keeps the whole of a result that
             was cut on arrival. Then it is gone, where the ledger does not hold it and it is not pinned; None keeps it.
+        remember: Whether each result becomes an item of memory as well, in one transaction with the call's outcome; not
+            those of calls that failed, nor what came from memory or from the record itself.
         retrieval: Whether what stands for a result names the tool that shows the whole; ``ContextPolicy.retrieval``.
     """
 
@@ -89,6 +91,7 @@ class ResultRules(msgspec.Struct, frozen=True, kw_only=True):
     pin: bool = False
     importance: float = 1.0
     retention: float | None = None
+    remember: bool = False
     retrieval: bool = True
 
 
@@ -117,6 +120,7 @@ class ResultPolicy(msgspec.Struct, frozen=True, kw_only=True):
     pin: bool | None = None
     importance: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     retention: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    remember: bool | None = None
 
     def __post_init__(self) -> None:
         _check_types(self)
