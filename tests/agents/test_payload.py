@@ -397,6 +397,30 @@ async def test_a_sub_agent_gets_its_scope_and_what_it_may_write_comes_back() -> 
         assert {version.call_id for version in versions[1:]} == outcome
 
 
+async def test_what_is_started_and_collected_comes_back_once() -> None:
+    """With the collection that reports it, also where its report is looked at again; what failed brings nothing."""
+    worker = rp.Agent("worker", instructions="You work.", tools=[note], payload_scope=rp.PayloadScope(write=("notes",)))
+
+    def answer(request: ModelRequest) -> Any:
+        done = results_of(request)
+        if text_of(request.system) == "You work.":
+            return call("note", text="by the worker") if not done else "noted"
+        if not done:
+            return call("delegate_start", agent="worker", task="Note.")
+        run_id = done[0].split()[-1]
+        return call("delegate_collect", runs=[run_id]) if len(done) < 3 else "done"
+
+    lead = rp.Agent(
+        "lead", team=[worker], model=FunctionModel(answer), payload=Research, delegation=rp.Delegation(background=True)
+    )
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.")
+        await run.wait_result()
+        assert run.payload.notes == ["by the worker"]
+        versions = await supervisor.journal.read_payload(run.id)
+    assert [version.author for version in versions] == ["spawn", "sub-agent"]
+
+
 async def test_two_sub_agents_that_change_the_same_place_keep_the_first_and_report_the_other() -> None:
     """In the lead's result, as an event, and in the record with the other value."""
     lead = family(lambda task: call("put", path="topic", value=task), scope=rp.PayloadScope(write=("topic",)))

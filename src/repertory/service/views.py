@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -62,6 +63,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
         statistics: Its own figures.
         tree_statistics: Its own and those of all below it.
         tree: It and all below it.
+        payload: Its payload as it stands, as JSON; None where it has none.
+        payload_version: How many versions that had; 0 where it has none.
     """
 
     run: RunView
@@ -69,6 +72,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     statistics: RunStatistics
     tree_statistics: RunStatistics
     tree: RunNode
+    payload: Any = None
+    payload_version: int = 0
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
