@@ -537,3 +537,21 @@ async def test_a_strict_server_takes_every_request_and_caches_them(name: str, ki
     tools = {str(exchange.body["tools"]) for exchange in server.exchanges}
     assert len(formats) == len(tools) == 1
     assert (formats == {"None"}) == (kind is not Report)
+
+
+async def test_a_provider_that_refuses_the_format_is_told_of_with_the_way_out() -> None:
+    """A gateway or an organization may not let it through; with the profile that the error names the run goes well."""
+    known = profile_for("claude-haiku-4-5")
+    without = msgspec.structs.replace(known, json_outputs=False)
+    async with open_messages_server(lambda _: final(**GOOD), profile=without) as server:
+        for profile in (known, without):
+            async with (
+                aclosing(rp.AnthropicModel(known.name, base_url=server.url, api_key="k", profile=profile)) as model,
+                rp.open_supervisor(model=model, summaries=()) as supervisor,
+            ):
+                run = await supervisor.spawn(rp.Agent("a", output=Report), "Go.")
+                if profile is without:
+                    assert await run.wait_result() == REPORT
+                else:
+                    with pytest.raises(RunFailed, match=r"does not support output format.*json_outputs=False"):
+                        await run.wait_result()

@@ -22,6 +22,7 @@ from repertory.errors import (
     LimitExceeded,
     ModelError,
     ModelRefused,
+    ModelRequestRejected,
     ModelResponseInvalid,
     PromptTooLong,
     RecordRefused,
@@ -280,6 +281,11 @@ class Loop:
         try:
             response = check_response(await self._model.complete(request, on_event=self._on_stream))
             return self._journal.redact(response)
+        except ModelRequestRejected as error:
+            advice = "" if self._form is None else self._form.explain(error)
+            if not advice:
+                raise
+            raise ModelRequestRejected(f"{error}{advice}") from error
         except (RecursionError, RecordRefused) as error:  # making a block goes down into it, as redacting it does
             raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
 

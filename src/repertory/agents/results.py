@@ -8,6 +8,7 @@ stands on record decides alone, so a crash between an answer and the end of its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec
 from repertory._frozen import thaw
 from repertory._json_types import JsonType, decode_text
 from repertory.agents.answers import is_part
-from repertory.errors import ResultInvalid
+from repertory.errors import ModelError, ModelRequestRejected, ResultInvalid
 from repertory.llm.json_outputs import FINAL_RESULT, output_format
 from repertory.llm.messages import Json, Text, ToolUse, text_of, tool_uses
 from repertory.llm.model import ToolSchema
@@ -33,6 +34,8 @@ _TOLD: Final = f"When you are done, give your result by calling `{FINAL_RESULT}`
 CUT_OFF_RESULT: Final = (
     "Your last message was cut off at the output limit. Give your whole result anew, in fewer words."
 )
+# Where servers name the field, as all refusals do that people have quoted.
+_OF_FORMAT: Final = re.compile(r"output[ _](config|format)", re.IGNORECASE)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -76,6 +79,15 @@ class ResultForm:
             self._signature = f"JSON of the schema {msgspec.json.encode(shown['schema']).decode()}"
         else:
             self.schemas, self.told = (ToolSchema(FINAL_RESULT, _DESCRIPTION, schema),), _TOLD
+
+    def explain(self, error: ModelError) -> str:
+        """What to do where the provider refused the form of the result; "" where it refused something else."""
+        if self.schemas or type(error) is not ModelRequestRejected or not _OF_FORMAT.search(str(error)):
+            return ""
+        return (
+            f"; a profile with msgspec.structs.replace(profile, json_outputs=False) has the model give its result by "
+            f"calling {FINAL_RESULT} instead"
+        )
 
     def find(self, entries: Sequence[Entry]) -> str | None:
         """The run's result as JSON, if the last turn on its record gives one and nobody has said anything since."""
