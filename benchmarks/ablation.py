@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPolicy, account, lines, trail
-from repertory.context import planner as planning
+from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPolicy, account, lines, once, trail
 from repertory.context.account import Account
 from repertory.context.edits import Editor
 from repertory.context.lines import choose_lines
@@ -97,7 +96,7 @@ VARIANTS = (
     WHOLE,
     Variant("no folds: single results, where it is free", {"summaries": False}),
     Variant("nothing shown once", {"show_once": False}),
-    Variant("files shown once like other results", {}, ((planning, "_FILE", 0),)),
+    Variant("files shown once like other results", {}, ((once, "_FILE", 0),)),
     Variant("folds before they are owed", {"patience": 0.0}),
     Variant("no fold ahead of the savings", {}, ((account, "_SOON", 0.0),)),
     Variant("folds before they are earned", {}, ((Account, "bank", property(lambda _: 1e12, lambda *_: None)),)),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from repertory.context import ContextPolicy, Planner, ResultPolicy
+from repertory.context import EMPTY, ContextPolicy, Outcome, Plan, Planner, ResultPolicy
 from repertory.context.shaping import shape_result
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
@@ -127,6 +127,21 @@ def planned(story: Story, policy: ContextPolicy, model: ModelProfile, **options:
         plan = outcome.plan
         out.append((snapshot, outcome))
     return out
+
+
+def plan_afresh(
+    snapshot: Sequence[Entry],
+    plan: Plan = EMPTY,
+    *,
+    policy: ContextPolicy,
+    profile: ModelProfile,
+    head_tokens: int = 0,
+    max_tokens: int = 8192,
+    **asked: Any,
+) -> Outcome:
+    """What a planner says of the next request that knows nothing but record and plan."""
+    planner = Planner(policy=policy, profile=profile, head_tokens=head_tokens, max_tokens=max_tokens)
+    return planner.next(snapshot, plan, **asked)
 
 
 # --- drawn by Hypothesis ----------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def _line(chance: Random) -> str:
 def lived(run: Run) -> Iterator[Step]:
     """Plan a run request by request with one planner, as an agent's loop does; it ends where it no longer fits."""
     planner = Planner(policy=run.policy, profile=run.model, head_tokens=700, max_tokens=1024)
-    plan, ready, gists = EMPTY, list[SummaryStored](), dict[int, str]()
+    plan, ready, told = EMPTY, list[SummaryStored](), dict[int, str]()
     calibration = Calibration()
     for number, position in enumerate(run.story.requests(), 1):
         snapshot = run.story.snapshot(position)
@@ -163,7 +163,7 @@ def lived(run: Run) -> Iterator[Step]:
         asked: dict[str, Any] = {
             "iteration": iteration,
             "summaries": tuple(ready),
-            "gists": dict(gists),
+            "result_summaries": dict(told),
             "cold": deed == "cold",
             "calibration": calibration,
         }
@@ -181,7 +181,7 @@ def lived(run: Run) -> Iterator[Step]:
             ready.append(_summary(snapshot, number))
         for entry in snapshot[max(0, position - 30) : max(0, position - 9)]:  # they take their time
             if entry.tool == "told":
-                gists[entry.position] = f"Found at {entry.position}.\n- and more"
+                told[entry.position] = f"Found at {entry.position}.\n- and more"
 
 
 def _meddled(plan: Plan, snapshot: Snapshot, deed: str | None, iteration: int) -> Plan:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import Story, long_story, models, planned, policies, profile, stories
+from context_histories import Story, long_story, models, plan_afresh, planned, policies, profile, stories
 from frames import strangers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,6 @@ from repertory.context import (
     Projector,
     apply,
     encode_decision,
-    plan_next,
     project,
     replay,
     validate,
@@ -57,14 +56,16 @@ def follow(
         snapshot = story.snapshot(position)
         iteration = story.entries[position - 1].iteration + 1
         offered = ready if summaries else ()
-        outcome = planner.next(snapshot, plan, iteration=iteration, summaries=offered, gists=gists_of(snapshot))
+        outcome = planner.next(
+            snapshot, plan, iteration=iteration, summaries=offered, result_summaries=result_summaries_of(snapshot)
+        )
         plan = outcome.plan
         yield snapshot, outcome, project(snapshot, plan, profile=model, system=SYSTEM, max_tokens=1024)
         if iteration % 3 == 0 and position > 2:
             ready = [*ready, summary_of(snapshot)]
 
 
-def gists_of(snapshot: Snapshot) -> dict[int, str]:
+def result_summaries_of(snapshot: Snapshot) -> dict[int, str]:
     """What a model wrote of every other result."""
     results = [entry.position for entry in snapshot if entry.tool_call_id is not None]
     return {position: f"Found at {position}.\n- and more" for position in results[::2]}
@@ -186,7 +187,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
     projector = Projector(profile=model, system=SYSTEM, max_tokens=1024)
     before, calls = EMPTY, {}
     for call, (snapshot, outcome, request) in enumerate(outcomes(story, policy, model, summaries=False), 1):
-        pure = plan_next(
+        pure = plan_afresh(
             snapshot,
             before,
             policy=policy,
@@ -194,7 +195,7 @@ def test_the_incremental_planner_and_projector_equal_the_pure_ones(
             iteration=snapshot[-1].iteration + 1,
             head_tokens=100,
             max_tokens=1024,
-            gists=gists_of(snapshot),
+            result_summaries=result_summaries_of(snapshot),
         )
         assert (pure.plan, pure.decisions, pure.estimate) == (outcome.plan, outcome.decisions, outcome.estimate)
         kept = projector.project(snapshot, outcome.plan)
@@ -389,3 +390,12 @@ def test_a_pin_by_the_caller_survives_everything() -> None:
         assert (result in [block for message in messages for block in message.content]) == stands
     with pytest.raises(ContextError, match="no entry 999"):
         pin(snapshot, 999, iteration=1)
+
+
+def test_a_turn_that_a_caller_pins_keeps_its_results() -> None:
+    """A fold that ends behind what stays never ends between calls and results."""
+    story = long_story(12)
+    for pinned in [entry.position for entry in story.entries if entry.role == "assistant"]:
+        plan, model = Plan(pins=frozenset({pinned})), profile(cache=False)
+        for snapshot, outcome in planned(story, ContextPolicy(window=2), model, plan=plan):
+            validate(project(snapshot, outcome.plan, profile=model, system=SYSTEM, max_tokens=1024), model)

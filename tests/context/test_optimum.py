@@ -119,7 +119,7 @@ class Shown(msgspec.Struct, frozen=True):
 def settled(story: Story) -> list[int]:
     """Up to where each request could show digests."""
     live, _ = _view(story.snapshot(), EMPTY)
-    return [live.cut_at_turn(number - POLICY.window) for number in range(1, len(story.requests()) + 1)]
+    return [live.end_at_turn(number - POLICY.window) for number in range(1, len(story.requests()) + 1)]
 
 
 def shown_once(story: Story, plans: Sequence[Plan]) -> list[Shown]:

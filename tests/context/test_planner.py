@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_histories import Story, long_story, planned, profile
+from context_histories import Story, long_story, plan_afresh, planned, profile
 
 from repertory.context import (
     EMPTY,
@@ -16,7 +16,6 @@ from repertory.context import (
     Projector,
     ResultPolicy,
     apply,
-    plan_next,
     project,
     validate,
 )
@@ -131,7 +130,7 @@ def test_the_price_of_an_edit_follows_the_published_formula() -> None:
 def test_without_a_prompt_cache_old_results_go_at_once() -> None:
     """Nothing is read from a cache, so every token not sent is money saved."""
     runs = planned(long_story(12), ContextPolicy(), profile(cache=False))
-    assert {decision.kind for _, outcome in runs for decision in outcome.decisions} == {"free"}
+    assert {decision.kind for _, outcome in runs for decision in outcome.decisions} == {"uncached"}
     assert runs[-1][1].estimate < 0.75 * (500 + measure(runs[-1][0], EMPTY))
 
 
@@ -140,8 +139,8 @@ def test_a_cold_cache_makes_edits_free() -> None:
     story, model = long_story(20, size=6_000), profile(read=0.025)
     policy = ContextPolicy(show_once=False)
     snapshot = story.snapshot()
-    warm = plan_next(snapshot, policy=policy, profile=model, iteration=21)
-    cold = plan_next(snapshot, policy=policy, profile=model, iteration=21, cold=True)
+    warm = plan_afresh(snapshot, policy=policy, profile=model, iteration=21)
+    cold = plan_afresh(snapshot, policy=policy, profile=model, iteration=21, cold=True)
     assert warm.decisions == ()
     assert cold.decisions[0].kind == "cold"
     assert cold.decisions[0].arithmetic.cost_now < 0
@@ -157,7 +156,7 @@ def test_the_newest_iterations_and_what_is_pinned_are_kept() -> None:
         story.turn(f"lib/part_{number}.py and words and more\n" * 200, tool=tool)
         if number == 4:
             story.say("mind the lock gates")
-    plan = plan_next(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=10).plan
+    plan = plan_afresh(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=10).plan
     whole = {entry.iteration for entry in story.entries if entry.tool and plan.representation(entry) == "verbatim"}
     assert whole == {1, 7, 8, 9}  # the first is pinned
     request = project(story.snapshot(), plan, profile=profile())
@@ -176,7 +175,7 @@ def test_what_matters_more_keeps_more_of_its_names() -> None:
         story = Story()
         for number in range(12):
             story.turn("\n".join(f"some/long/way/to/{k}/file_{number}_{k}.txt" for k in range(40)) + " words" * 300)
-        plan = plan_next(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=13).plan
+        plan = plan_afresh(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=13).plan
         found[importance] = len("".join(text_of(cover.content) for cover in plan.covers))
     assert found[0.1] < found[1.0] < found[10.0]
 
@@ -192,7 +191,7 @@ def test_in_strict_rhythm_what_matters_more_becomes_a_stub_later(importance: flo
         results=ResultPolicy(importance=importance, cite_over=0),
     )
     story = long_story(12)
-    plan = plan_next(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=13).plan
+    plan = plan_afresh(story.snapshot(), policy=policy, profile=profile(cache=False), iteration=13).plan
     shown = [entry.iteration for entry in story.entries if entry.tool and plan.representation(entry) == "verbatim"]
     assert shown == list(range(13 - max(whole, 1), 13))
 
@@ -201,7 +200,7 @@ def test_a_result_that_no_model_has_seen_is_never_compacted_for_money() -> None:
     """All results of the newest turn stay whole, however many and however little is to be kept."""
     story = long_story(5)
     newest = story.turn(*["fresh words\n" * 500] * 8)[1:]
-    outcome = plan_next(
+    outcome = plan_afresh(
         story.snapshot(), policy=ContextPolicy(keep_recent=0), profile=profile(cache=False), iteration=7, cold=True
     )
     assert outcome.decisions
@@ -233,12 +232,12 @@ def test_the_best_fitting_summary_is_swapped_in() -> None:
         summary(story, 16, first=5),  # leaves a gap
         summary(story, 10, tokens=10**6),  # grows
     ]
-    outcome = plan_next(story.snapshot(), policy=policy, profile=profile(), iteration=21, summaries=offered)
+    outcome = plan_afresh(story.snapshot(), policy=policy, profile=profile(), iteration=21, summaries=offered)
     assert [(cover.summary_id, cover.kept) for cover in outcome.plan.covers] == [("sum-12", (0,))]
     assert isinstance(outcome.decisions[0].edits[0], CoverRange)
     for _ in range(8):
         story.turn("words\n" * 700)
-    later = plan_next(
+    later = plan_afresh(
         story.snapshot(),
         outcome.plan,
         policy=policy,
@@ -256,7 +255,9 @@ def test_a_summary_fits_where_the_user_spoke_right_after_it() -> None:
     for _ in range(8):
         story.turn("words\n" * 400)
     policy = ContextPolicy(rhythm="strict")
-    outcome = plan_next(story.snapshot(), policy=policy, profile=profile(), iteration=13, summaries=[summary(story, 8)])
+    outcome = plan_afresh(
+        story.snapshot(), policy=policy, profile=profile(), iteration=13, summaries=[summary(story, 8)]
+    )
     assert [cover.summary_id for cover in outcome.plan.covers] == ["sum-8"]
     request = project(story.snapshot(), outcome.plan, profile=profile())
     validate(request)
@@ -313,14 +314,14 @@ def test_results_expire_after_their_turns(rhythm: Any) -> None:
     story.turn("to be shortened\n" * 200, tool="short")
     kinds: list[list[type]] = []
     for number in range(4):
-        outcome = plan_next(
+        outcome = plan_afresh(
             story.snapshot(), policy=policy, profile=profile(cache=False), iteration=story.iteration + 1
         )
         kinds.append([type(edit) for decision in outcome.decisions for edit in decision.edits])
         story.turn(f"ok {number}")
     assert kinds == [[], [RemoveResult, StubResult], [RemoveResult, StubResult], [RemoveResult, StubResult]]
     off = msgspec.structs.replace(policy, expiration=False)
-    assert plan_next(story.snapshot(), policy=off, profile=profile(cache=False), iteration=9).decisions == ()
+    assert plan_afresh(story.snapshot(), policy=off, profile=profile(cache=False), iteration=9).decisions == ()
 
 
 @pytest.mark.parametrize("mode", ["remove", "compact"])
@@ -412,7 +413,7 @@ def test_a_prompt_that_would_not_fit_is_made_to() -> None:
     """Gently first; the newest results, the task and what is pinned go last, and headroom is left."""
     story = long_story(40)
     for budget in (30_000, 12_000, 6_000, 3_500):
-        outcome = plan_next(
+        outcome = plan_afresh(
             story.snapshot(), policy=ContextPolicy(budget_tokens=budget), profile=profile(), iteration=41
         )
         assert outcome.decisions[0].kind == "forced"
@@ -426,7 +427,7 @@ def test_even_unread_results_are_cut_when_nothing_else_helps() -> None:
     """One giant turn: what came last is shortened, with the way to the whole."""
     story = Story()
     story.turn(*["giant words\n" * 3_000] * 3, "tiny")
-    outcome = plan_next(story.snapshot(), policy=ContextPolicy(budget_tokens=3_000), profile=profile(), iteration=2)
+    outcome = plan_afresh(story.snapshot(), policy=ContextPolicy(budget_tokens=3_000), profile=profile(), iteration=2)
     assert outcome.prompt_tokens <= 3_000
     stub = outcome.plan.shown[2]
     assert "context is full; context_retrieve(iteration=1)" in getattr(stub, "text", "")
@@ -440,7 +441,7 @@ def test_what_users_said_gives_way_before_the_run_fails() -> None:
         story.say(f"remark {number} " + "blah " * 200)
         story.turn("ok")
     policy = ContextPolicy(budget_tokens=4_000, summary_tokens=300)
-    outcome = plan_next(story.snapshot(), policy=policy, profile=profile(), iteration=34)
+    outcome = plan_afresh(story.snapshot(), policy=policy, profile=profile(), iteration=34)
     assert outcome.prompt_tokens <= 4_000
     assert outcome.plan.covers[0].kept == (0,)
     assert "remark" in text_of(outcome.plan.covers[0].content)
@@ -451,14 +452,14 @@ def test_what_cannot_fit_is_an_error_with_its_size() -> None:
     story = Story("word " * 4_000)
     story.turn("ok")
     with pytest.raises(ContextOverflow, match=r"at its smallest, 2,000 may be sent"):
-        plan_next(story.snapshot(), policy=ContextPolicy(budget_tokens=2_000), profile=profile(), iteration=2)
+        plan_afresh(story.snapshot(), policy=ContextPolicy(budget_tokens=2_000), profile=profile(), iteration=2)
 
 
 def test_a_refused_prompt_is_planned_strictly_smaller() -> None:
     """The recovery of a token-limit error: below what the caller names, or an error, never the same again."""
     story = long_story(20)
-    first = plan_next(story.snapshot(), policy=ContextPolicy(), profile=profile(), iteration=21)
-    second = plan_next(
+    first = plan_afresh(story.snapshot(), policy=ContextPolicy(), profile=profile(), iteration=21)
+    second = plan_afresh(
         story.snapshot(),
         first.plan,
         policy=ContextPolicy(),
@@ -487,7 +488,7 @@ def test_estimates_learn_from_what_the_provider_counted() -> None:
     assert learned.observe(estimate=0, real=5) is learned
     assert start.observe(estimate=10, real=10_000).factor == 1.25
     story = long_story(20)
-    half = plan_next(
+    half = plan_afresh(
         story.snapshot(),
         policy=ContextPolicy(budget_tokens=24_000),
         profile=profile(),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from context_histories import plan_afresh
 from random_runs import drawn, lived
-
-from repertory.context import plan_next
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -14,7 +13,7 @@ def test_a_planner_that_comes_afresh_decides_the_same(first: int) -> None:
     for seed in range(first, first + 10):
         run = drawn(seed)
         for step in lived(run):
-            fresh = plan_next(
+            fresh = plan_afresh(
                 step.snapshot,
                 step.before,
                 policy=run.policy,
@@ -29,4 +28,4 @@ def test_a_planner_that_comes_afresh_decides_the_same(first: int) -> None:
 def test_the_runs_lead_to_decisions_of_every_kind() -> None:
     """What is compared is all that a planner does."""
     kinds = {decision.kind for seed in range(60) for step in lived(drawn(seed)) for decision in step.outcome.decisions}
-    assert kinds >= {"pays", "free", "cold", "once", "expired", "comfort", "forced", "recovery", "strict"}
+    assert kinds >= {"pays", "uncached", "cold", "once", "expired", "comfort", "forced", "recovery", "strict"}

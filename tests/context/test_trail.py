@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_runs import drawn
 
 from repertory.context import ContextPolicy, ResultPolicy
-from repertory.context.trail import Trail, bounded_trail, trail_of
+from repertory.context.trail import Trail, bounded_trail
 from repertory.llm.messages import RawBlock, Text
 
 DOCUMENT = RawBlock(
@@ -24,7 +24,9 @@ ROWS = "\n".join(f"crane_{n} stands on berth_{n}" for n in range(80))
 
 def log(story: Story, **policy: Any) -> list[str]:
     """The trail of all of a story, line by line."""
-    return trail_of(story.entries, policy=ContextPolicy(**policy)).splitlines()
+    trail = Trail(ContextPolicy(**policy))
+    trail.write(story.entries, len(story.entries))
+    return trail.text(0, len(story.entries)).splitlines()
 
 
 def test_a_stretch_reads_like_a_log() -> None:
@@ -87,12 +89,12 @@ def test_a_short_result_stands_whole_with_or_without_names() -> None:
 def test_results_stand_in_the_order_of_their_calls(order: list[int]) -> None:
     """Whatever came in first, the trail is the same."""
 
-    def told(arrived: list[int]) -> str:
+    def told(arrived: list[int]) -> list[str]:
         story = Story()
         story.turn(*[f"result_{n} of lib/part_{n}.py\nand common_name\n" * (1 + 9 * n) for n in range(4)])
         answers = [story.entries[2 + n] for n in arrived]
         story.entries[2:] = [msgspec.structs.replace(entry, position=at) for at, entry in enumerate(answers, 2)]
-        return trail_of(story.entries)
+        return log(story)
 
     assert told(order) == told([0, 1, 2, 3])
 

@@ -123,7 +123,7 @@ class LiveRun:
         overdue: The limit that it was killed for; None for none.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
-        gists: A model's summaries of single results, by position.
+        result_summaries: A model's summaries of single results, by position.
         said: What was said to it from outside, by message id.
         told: How many entries its listeners were told of.
         last_event: The number of the event after its last one; None while it goes on.
@@ -158,7 +158,7 @@ class LiveRun:
     end: RunEnd | None = None
     lost: JournalError | None = None
     plan: Plan = EMPTY
-    gists: dict[int, str] = field(default_factory=dict[int, str])
+    result_summaries: dict[int, str] = field(default_factory=dict[int, str])
     said: dict[str, Said] = field(default_factory=dict[str, "Said"])
     listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
     listener_errors: int = 0

@@ -41,7 +41,7 @@ class PlanEdits:
         self._binding = binding
         self._price = price
         self._records: list[Record] = []
-        self._held: dict[int, int] = {}  # pins that end by themselves: position, and the last iteration
+        self._ending_pins: dict[int, int] = {}  # pins that end by themselves: position, and the last iteration
         self._looked = 0  # entries that were looked at for what is to be pinned
         self._past_changed = False  # whether somebody's wish has, since the reasoning in view was made
 
@@ -54,9 +54,9 @@ class PlanEdits:
                 self._past_changed = self._past_changed or plan.epoch != before.epoch
             for edit in decision.edits:
                 if isinstance(edit, PinEntry) and edit.until:
-                    self._held[edit.position] = edit.until
+                    self._ending_pins[edit.position] = edit.until
                 elif isinstance(edit, PinEntry | UnpinEntry):
-                    self._held.pop(edit.position, None)
+                    self._ending_pins.pop(edit.position, None)
         self._live.plan = plan
         self._looked = len(self._live.ledger.snapshot())
 
@@ -115,7 +115,7 @@ class PlanEdits:
         plan, why = self._live.plan, reason or "asked for"
         decision = expand(snapshot, plan, position, iteration=iteration, whole=whole, items=items, reason=why)
         if position not in plan.pins:  # it is old, so it would be the first to be shortened again
-            until = self._held[position] = iteration + _HOLD
+            until = self._ending_pins[position] = iteration + _HOLD
             edits = (PinEntry(position=position, until=until), *decision.edits)
             decision = msgspec.structs.replace(decision, edits=edits)
         await self._take_asked(decision)
@@ -123,7 +123,7 @@ class PlanEdits:
     async def pin(self, position: int, *, on: bool) -> None:
         """See ``Run.pin`` and ``Run.unpin``."""
         decision = pin(self._editable(), position, iteration=self._live.iteration + 1, on=on)
-        self._held.pop(position, None)
+        self._ending_pins.pop(position, None)
         await self._take_asked(decision)
 
     async def _take_asked(self, decision: Decision) -> None:
@@ -166,19 +166,19 @@ class PlanEdits:
         if brought:
             live.tell(retrieved(_were_short(brought, snapshot, live.plan), iteration))
             brought = [entry for entry in brought if entry.position not in live.plan.pins]
-            self._held.update((entry.position, until) for entry in brought)
+            self._ending_pins.update((entry.position, until) for entry in brought)
             pins = (PinEntry(position=entry.position, until=until) for entry in brought)
             self.decide("pin", "it was just retrieved", iteration, *pins)
-        self._lift([position for position, last in self._held.items() if last < iteration], iteration)
+        self._lift([position for position, last in self._ending_pins.items() if last < iteration], iteration)
 
     def lift_all(self, iteration: int) -> None:
         """Hold nothing any longer, because the prompt does not fit."""
-        self._lift(list(self._held), iteration)
+        self._lift(list(self._ending_pins), iteration)
 
     def _lift(self, positions: Sequence[int], iteration: int) -> None:
         """End pins; and drop the reasoning behind a past that somebody's wish has changed: a server would refuse it."""
         for position in positions:
-            del self._held[position]
+            del self._ending_pins[position]
         if positions:
             edits = (UnpinEntry(position=position) for position in positions)
             self.decide("pin", "the hold is over", iteration, *edits)

@@ -269,7 +269,7 @@ class Runtime:
                 said = Said(record.body["text"], record.body.get("sender", ""))
                 live.say(message_id, said, heard=message_id in heard)
             elif record.type == RESULT_SUMMARIZED:
-                live.gists[record.body["position"]] = record.body["text"]
+                live.result_summaries[record.body["position"]] = record.body["text"]
             elif record.type == IterationStarted.__name__ and live.since is None:
                 live.since = record.elapsed
         return live

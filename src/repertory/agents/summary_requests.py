@@ -219,7 +219,7 @@ class SummaryRequests:
                     self._provider_failed()
                 self.refuse("" if message.superseded else message.reason, message.cost)
             case ResultSummarized(position=at):
-                live.gists[at] = message.text
+                live.result_summaries[at] = message.text
                 self._charge(message.cost)
                 entry, tokens = live.ledger.snapshot()[at], text_tokens(message.text)
                 replaced = max(entry.tokens, entry.original_length // 4)

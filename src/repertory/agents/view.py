@@ -218,7 +218,7 @@ class ContextView:
             calibration=self._calibration,
             cold=self._cache_is_cold(),
             summaries=self._summaries.ready,
-            gists=self._live.gists,
+            result_summaries=self._live.result_summaries,
             shrink_to=target,
         )
         for decision in outcome.decisions:

@@ -10,7 +10,7 @@ from repertory.context.compactors import Compactor, register_compactor
 from repertory.context.decisions import Arithmetic, Decision, apply, decode_decision, encode_decision, replay
 from repertory.context.lifecycle import LifecycleKind, MessageEvent, ViewEntry, list_view
 from repertory.context.plan import EMPTY, Plan
-from repertory.context.planner import Outcome, Planner, plan_next
+from repertory.context.planner import Outcome, Planner
 from repertory.context.policy import ContextPolicy, ResultPolicy
 from repertory.context.projector import Projector, project
 from repertory.context.validation import validate
@@ -33,7 +33,6 @@ __all__ = [
     "decode_decision",
     "encode_decision",
     "list_view",
-    "plan_next",
     "project",
     "register_compactor",
     "replay",

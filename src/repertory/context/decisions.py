@@ -71,7 +71,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Edits of the plan, with the reason and the arithmetic.
 
     Attributes:
-        kind: ``pays``, ``cold``, ``free`` (no prompt cache), ``once`` (shown in full only once), ``expired``,
+        kind: ``pays``, ``cold``, ``uncached`` (no prompt cache), ``once`` (shown in full only once), ``expired``,
             ``comfort``, ``forced``, ``recovery`` (after a refusal), ``strict``, ``provider`` (its signed summary),
             ``drop-block`` (see ``docs/binding.md``), ``expand`` or ``pin``.
         iteration: The iteration whose request shows it first.

@@ -173,7 +173,7 @@ class Editor:
 
     def shorten(self, live: Live, snapshot: Sequence[Entry], entry: Entry, why: Why, rules: ResultRules) -> StubResult:
         """Let a stub stand for a result: what its policy asks for, else the lines that tell most."""
-        asked = words_asked_for(entry, rules, live.gist(entry))
+        asked = words_asked_for(entry, rules, live.result_summary(entry))
         if asked:
             text = stub_of(entry, rules, why, asked)
         else:
@@ -224,7 +224,7 @@ class Editor:
     ) -> list[Edit]:
         """Every policy at once, as the documents say: what strict rhythm does before each request."""
         policy, edits = live.policy, list[Edit]()
-        edge = live.cut_at_turn(iteration - policy.window)
+        edge = live.end_at_turn(iteration - policy.window)
         summary = best_summary(live, summaries, edge) if policy.summaries else None
         start = live.plan.start
         if summary is not None:
@@ -242,7 +242,7 @@ class Editor:
             rules = live.rules(entry.tool)
             old = iteration - entry.iteration > policy.window * rules.importance or entry.position not in recent
             if old and start <= entry.position < live.last_turn:
-                asked = words_asked_for(entry, rules, live.gist(entry))
+                asked = words_asked_for(entry, rules, live.result_summary(entry))
                 text = stub_of(entry, rules, "shortened", asked) if asked else viewed_stub(entry, rules)
                 viewed.append(_stubbed(entry, text, "shortened"))
         return joined(edits, worthwhile(viewed))
@@ -378,7 +378,7 @@ class Editor:
             edits += self.condense(live, snapshot, condense_to)
         upto = live.plan.start
         if live.policy.summaries:
-            upto = max(upto, live.cut_before(edge))
+            upto = max(upto, live.end_before(edge))
             self.trail.write(snapshot, upto)
             folds = self.fold(live, snapshot, upto, users=users)
             if condense_to is not None and bounded:
@@ -414,7 +414,7 @@ def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> S
         if summary.strategy != "provider"
         and summary.first in starts
         and summary.last < upto
-        and (summary.last in ends or live.plan.start <= summary.last == live.cut_before(summary.last + 1) - 1)
+        and (summary.last in ends or live.plan.start <= summary.last == live.end_before(summary.last + 1) - 1)
         and summary.tokens < live.view_tokens(summary.first, summary.last + 1)
     ]
     return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)

@@ -22,12 +22,12 @@ class Live:
         tokens: Tokens of the whole view.
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
         stubs: Results of which a stub is shown.
-        cuts: Positions at which a summary may end, not included: no call is open there.
+        ends: Positions at which a summary may end, not included: no call is open there.
         superseded: Of results whose call was made again since, for the same or a wider range: the position of the newer
             one.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
-        gists: What a model wrote of single results, by position.
+        result_summaries: What a model wrote of single results, by position.
         last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
         full_from: The iteration of the oldest uncovered entry; 0 where there is none.
     """
@@ -50,9 +50,9 @@ class Live:
         self.tokens = self.covered
         self.results: list[Entry] = []
         self.stubs: list[Entry] = []
-        self.cuts: list[int] = []
+        self.ends: list[int] = []
         self.spoken: list[int] = []
-        self._cut_turns: list[int] = []
+        self._end_turns: list[int] = []
         self.thinking = False
         self.last_turn = plan.start
         self.full_from = 0
@@ -64,7 +64,7 @@ class Live:
         self._calls: dict[str, _Call] = {}  # by their ids
         self._known_calls = like._calls if like is not None else {}
         self._reads: dict[int, list[Entry]] = {}  # the newest results of calls that are alike
-        self.gists: Mapping[int, str] = like.gists if like is not None else {}
+        self.result_summaries: Mapping[int, str] = like.result_summaries if like is not None else {}
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
 
@@ -72,8 +72,8 @@ class Live:
         """Count the entries that are new."""
         for entry in snapshot[self.position :]:
             if entry.tool_call_id is None and not self._open:
-                self.cuts.append(entry.position)
-                self._cut_turns.append(entry.iteration)
+                self.ends.append(entry.position)
+                self._end_turns.append(entry.iteration)
             if entry.role == "assistant":
                 self.last_turn = entry.position
             for block in entry.content:
@@ -122,9 +122,9 @@ class Live:
             found = self._rules[tool] = self.policy.rules(tool)
         return found
 
-    def gist(self, entry: Entry) -> str:
+    def result_summary(self, entry: Entry) -> str:
         """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
-        return self.gists.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
+        return self.result_summaries.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
 
     def is_pinned(self, entry: Entry, *, pins: bool = True) -> bool:
         """Whether a caller (``pins``), its tool or its policy pins an entry. A caller's pins can be taken off."""
@@ -150,22 +150,22 @@ class Live:
         """Tokens of the view in front of an entry that no summary covers."""
         return self._before[min(max(0, position - self.plan.start), len(self._before) - 1)]
 
-    def cut_before(self, position: int) -> int:
+    def end_before(self, position: int) -> int:
         """The last place at or before a position where a summary may end; the plan's start where there is none."""
-        index = bisect_right(self.cuts, position) - 1
-        return self.cuts[index] if index >= 0 else self.plan.start
+        index = bisect_right(self.ends, position) - 1
+        return self.ends[index] if index >= 0 else self.plan.start
 
-    def cut_at_turn(self, turn: int) -> int:
+    def end_at_turn(self, turn: int) -> int:
         """Where a summary may end so that an iteration and all later ones stay."""
-        index = bisect_left(self._cut_turns, turn)
-        return self.cuts[index] if index < len(self.cuts) else self.cut_before(self.last_turn)
+        index = bisect_left(self._end_turns, turn)
+        return self.ends[index] if index < len(self.ends) else self.end_before(self.last_turn)
 
     def past_talk(self, position: int) -> int:
         """Where a summary may end from there on, so that what stays word for word right behind it goes along."""
         at, end = bisect_left(self.spoken, position), position
         while at < len(self.spoken) and self.spoken[at] == end and end + 1 < self.position:
             at, end = at + 1, end + 1
-        return max(position, self.cut_before(end))  # a caller may have pinned a turn without its results
+        return max(position, self.end_before(end))  # a caller may have pinned a turn without its results
 
     def spoken_tokens(self, upto: int) -> int:
         """Tokens in front of a position that a summary would leave verbatim."""
@@ -177,12 +177,12 @@ class Live:
 
     def growth(self, turns: int) -> float:
         """Tokens by which each of the newest turns has made the view longer, on average."""
-        newest = self.cuts[-turns:]
+        newest = self.ends[-turns:]
         return (self.tokens - self.before(newest[0])) / len(newest) if newest else 0.0
 
     def turns_before(self, position: int) -> int:
         """How many uncovered iterations begin in front of a position."""
-        return bisect_left(self.cuts, position)
+        return bisect_left(self.ends, position)
 
     def expired(self, iteration: int) -> list[tuple[Entry, ResultRules]]:
         """Results whose time is up at an iteration, with what is to become of them; a stub can still be removed.

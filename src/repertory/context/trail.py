@@ -64,8 +64,8 @@ class Trail:
         self._texts: list[str] = []
         self._talk: list[bool] = []  # whether such a turn is one that stays
         self._sizes: list[int] = [0]  # characters of so many texts
-        self._gists: Mapping[int, str] = {}
-        self._gist_positions = frozenset[int]()  # the mapping may grow
+        self._result_summaries: Mapping[int, str] = {}
+        self._summary_positions = frozenset[int]()  # the mapping may grow
         self._covers: tuple[CoverRange, ...] = ()
         self.position = 0
 
@@ -82,15 +82,18 @@ class Trail:
             self._covers = covers
             self._begin(start, snapshot)
 
-    def take_gists(self, gists: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
+    def take_summaries(self, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> bool:
         """Take what a model wrote of single results, by position; it stands where a policy asks for that.
 
         Returns:
             Whether one is new for what has been written already; then all of that is to be written again.
         """
-        self._gists = gists
-        if len(gists) != len(self._gist_positions):
-            new, self._gist_positions = gists.keys() - self._gist_positions, frozenset(gists)
+        self._result_summaries = result_summaries
+        if len(result_summaries) != len(self._summary_positions):
+            new, self._summary_positions = (
+                result_summaries.keys() - self._summary_positions,
+                frozenset(result_summaries),
+            )
             if self._starts and any(self._starts[0] <= at < self.position for at in new):
                 self._begin(self._starts[0], snapshot)
                 return True
@@ -212,8 +215,8 @@ class Trail:
             return "\n→ [expired]"
         text = tool_text(entry)
         marks = [word for word in ("failed" if failed(entry) else "", pictures_in(entry)) if word]
-        gist = self._gists.get(entry.position, "") if rules.compact_mode == "summary" else ""
-        asked = words_asked_for(entry, rules, gist)
+        summary = self._result_summaries.get(entry.position, "") if rules.compact_mode == "summary" else ""
+        asked = words_asked_for(entry, rules, summary)
         lines = asked.splitlines() if asked else source_lines(text)
         if asked:
             chosen = lines
@@ -293,13 +296,6 @@ def call_counts(turns: Sequence[Entry]) -> str:
     """How often each tool was called, the most called first."""
     counts = Counter(block.name for entry in turns for block in entry.content if isinstance(block, ToolUse))
     return ", ".join(f"{name} {count} time{'s' * (count > 1)}" for name, count in counts.most_common())
-
-
-def trail_of(entries: Sequence[Entry], *, policy: ContextPolicy | None = None) -> str:
-    """Write the trail of a record's first entries, as when all of them leave the window at once."""
-    trail = Trail(policy or ContextPolicy())
-    trail.write(entries, len(entries))
-    return trail.text(0, len(entries))
 
 
 def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:

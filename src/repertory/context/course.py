@@ -1,0 +1,260 @@
+"""A run as its planner follows it: its view in numbers, its trail and its account, and what an edit of it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from repertory.context.account import Account, rates_of
+from repertory.context.binding import compactable, compaction_call
+from repertory.context.decisions import Decision, apply, arithmetic_of
+from repertory.context.edits import Editor, drop_thinking
+from repertory.context.live import Live
+from repertory.context.plan import CoverRange, Edit, Plan
+from repertory.context.policy import ContextPolicy
+from repertory.context.tokens import Calibration
+from repertory.context.trail import Trail
+from repertory.llm.profiles import ModelProfile
+from repertory.record.entries import Entry
+from repertory.record.records import SummaryStored
+
+LEAST_CLEARED = 1_000  # tokens; the smallest prefix that most models cache: less is not worth a decision
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What the next request is planned from; ``size`` is the prompt's as it stands, calibrated."""
+
+    live: Live
+    snapshot: Sequence[Entry]
+    iteration: int
+    calibration: Calibration
+    size: int
+    cold: bool
+    summaries: Sequence[SummaryStored]
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A decision before its arithmetic."""
+
+    kind: str
+    reason: str
+    edits: Sequence[Edit]
+
+
+class Course:
+    """How far one run has come.
+
+    Attributes:
+        policy: What the application asks for.
+        profile: The model's.
+        head: Estimate of system text and tools.
+        charged: US dollars paid for the run beside its own calls that no decision has counted yet.
+        rates: The model's prices.
+        thrifty: Whether edits are made when they pay.
+        editor: Makes the edits; its trail is the run's.
+        account: What the run has paid so far.
+    """
+
+    def __init__(self, policy: ContextPolicy, profile: ModelProfile, *, head: int, charged: float) -> None:
+        """Begin with nothing; the arguments are the attributes of the same name."""
+        self.policy = policy
+        self.profile = profile
+        self.head = head
+        self.charged = charged
+        self.rates = rates_of(profile)
+        self.thrifty = policy.rhythm == "thrifty"
+        self.editor = Editor(Trail(policy))
+        self.account = Account(self.rates, head)
+        self._live: Live | None = None
+
+    def follow(self, snapshot: Sequence[Entry], plan: Plan) -> Live:
+        """The view of a plan, up to the record. Of a plan that others have changed only what they changed is new."""
+        live, before = self._live, self._live
+        if live is not None and live.plan is plan and live.position <= len(snapshot):
+            if live.position < len(snapshot):
+                live.grow(snapshot)
+            return live
+        live = Live(plan, self.policy, snapshot, like=before)
+        goes_on = before is not None and live.plan.start >= before.plan.start and before.position <= live.position
+        if before is not None and goes_on and live.plan.epoch == before.plan.epoch:
+            self._live = live  # pins alone
+            self._count_again(live)
+            return live
+        if not goes_on:
+            self.editor = Editor(Trail(self.policy))
+        self.account = Account(self.rates, self.head)
+        self.take(live, snapshot)
+        self.account.bank -= self._priced_in_tokens(self.charged)
+        return live
+
+    def _count_again(self, live: Live) -> None:
+        """Count what came since the plan was made as one would that sees it as it is shown now."""
+        self.account.take_up(live.plan, live.before, again=True)
+        self.account.bank -= self._priced_in_tokens(self.charged)
+
+    def take(self, live: Live, snapshot: Sequence[Entry]) -> None:
+        """Take over the view of another plan."""
+        self._live = live
+        self.editor.trail.follow(live.plan.covers, live.plan.start, snapshot)
+        self.account.take_up(live.plan, live.before)
+
+    def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:
+        """Take what a model wrote of single results, by position."""
+        live.result_summaries = result_summaries
+        if self.editor.trail.take_summaries(result_summaries, snapshot):
+            self._count_again(live)
+
+    def count(self, live: Live, snapshot: Sequence[Entry]) -> None:
+        """Count the requests that have been made since, where anything is weighed."""
+        if self.thrifty:
+            self.account.grow(snapshot, live.plan, live.before, partial(self._in_vain, snapshot))
+
+    def is_bound(self, live: Live) -> bool:
+        """Whether an edit of the past would invalidate reasoning in view."""
+        return self.profile.target == "binding" and live.thinking
+
+    def edge(self, live: Live, iteration: int) -> int:
+        """Where a fold before an iteration's request would end, not included: what was said there stays, so it goes
+        along."""
+        upto = live.end_at_turn(iteration - self.policy.window)
+        return live.past_talk(upto)
+
+    def write(self, live: Live, snapshot: Sequence[Entry], iteration: int) -> None:
+        """Write the trail of what has left the window before an iteration's request: mostly the turn or two that are
+        new. It comes before anything else that reads on, so that it does not matter how often was planned before.
+        """
+        if self.policy.summaries:
+            self.editor.trail.write(snapshot, max(live.plan.start, live.end_at_turn(iteration - self.policy.window)))
+
+    def _in_vain(self, snapshot: Sequence[Entry], answer: Entry) -> int:
+        """Tokens that the request before an answer could have done without."""
+        live = self._live
+        assert live is not None
+        if self.profile.target == "binding":
+            return compactable(live, answer.position)
+        self.write(live, snapshot, answer.iteration)
+        old, size = self.editor.foldable(live, self.edge(live, answer.iteration))
+        return max(0, old - size) if old >= LEAST_CLEARED else 0
+
+    def affords(self, dollars: float, *, written: int = 0) -> bool:
+        """Whether what was saved so far pays for a summary of this price, and for swapping its tokens in.
+
+        Always so where nothing is weighed: in strict rhythm, where prices are not known, before the first call.
+        """
+        live, tokens = self._live, self._priced_in_tokens(dollars)
+        if not self.thrifty or live is None or not tokens:
+            return True
+        rewritten = written + live.restated(live.last_turn)
+        return tokens + (self.rates.write - self.rates.read) * rewritten <= self.account.bank
+
+    def charge(self, dollars: float) -> None:
+        """Take from the savings what was paid for the run beside its own calls, such as for a summary."""
+        self.charged += dollars
+        self.account.bank -= self._priced_in_tokens(dollars)
+
+    def _priced_in_tokens(self, dollars: float) -> float:
+        """How many tokens of input a sum buys; 0 where input costs nothing."""
+        price = self.profile.prices[0].input
+        return dollars * 1e6 / price if price else 0.0
+
+    # --- what an edit costs -------------------------------------------------------------------------------
+
+    def fold_price(self, live: Live, upto: int) -> tuple[float, float]:
+        """What a fold costs, and what it saves at each call, in tokens at the input price."""
+        old, size = self.editor.foldable(live, upto)
+        cached = min(self.account.cached, self.head + live.tokens)  # what is new is written in any case
+        behind = max(0, cached - self.head - live.before(upto))
+        return (self.rates.write - self.rates.read) * (size + behind), self.rates.read * (old - size)
+
+    def decided(self, now: Moment, wish: Wish) -> tuple[Decision, Live]:
+        """Write a decision, with the arithmetic of what the edits really do, and the view after it."""
+        live, position = now.live, len(now.snapshot)
+        edits = (*wish.edits, drop_thinking(live)) if self.is_bound(live) and wish.edits else tuple(wish.edits)
+        plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
+        after = Live(apply(live.plan, plain), self.policy, now.snapshot, like=live)
+        plan = after.plan
+        first = min((_begins(edit) for edit in edits), default=position)
+        # What is settled now: everything in front of the oldest result that is still shown in full.
+        edge = plan.start if plan.start != live.plan.start else 0
+        if not self.thrifty or wish.kind in ("forced", "recovery", "comfort"):
+            edge = max(plan.start, after.end_before(min((e.position for e in after.results), default=live.last_turn)))
+        cached = self.account.cached if self.thrifty else self.head + live.before(live.last_turn)
+        untouched = min(self._untouched(live, plan, first, cached), cached)
+        before = self.head + live.tokens
+        arithmetic = arithmetic_of(
+            self.profile,
+            now.calibration,
+            before=before,
+            after=self.head + after.tokens,
+            untouched=untouched,
+            new=before - cached,
+            cold=now.cold,
+            calls=now.iteration,
+        )
+        done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
+        if self.thrifty:
+            done = self._on_account(done, live, after, iteration=now.iteration, untouched=untouched, cold=now.cold)
+        after.plan = apply(live.plan, done)
+        return done, after
+
+    def _untouched(self, live: Live, plan: Plan, first: int, cached: int) -> int:
+        """Tokens in front of the first edit that a breakpoint keeps."""
+        if first < live.plan.start:
+            return self.head
+        if plan.start != live.plan.start:
+            return self.head + live.covered
+        if self.thrifty and first >= live.last_turn:
+            return self.head + live.before(first)
+        if self.thrifty and live.plan.held and first >= live.plan.held:
+            return cached
+        edges = [edge for edge in live.plan.edges[-1:] if live.plan.start <= edge <= first]
+        return self.head + (live.before(edges[0]) if edges else 0)
+
+    def _on_account(
+        self, decision: Decision, before: Live, after: Live, *, iteration: int, untouched: int, cold: bool
+    ) -> Decision:
+        """Write into a decision what the run will have saved and owe once the request that shows it is paid."""
+        account, plan = self.account, after.plan
+        held = after.tokens - after.before(plan.held) if plan.held else 0
+        view, kept = self.head + after.tokens, min(untouched, account.cached)
+        bank = account.bank_after(view, kept, held=held, cold=cold)
+        for edit in decision.edits:
+            if isinstance(edit, CoverRange) and edit.strategy == "provider":
+                bank -= compaction_call(account, before.before(edit.last + 1), edit.tokens)
+        owed = 0.0
+        if plan.start == before.plan.start:
+            old, size = self.editor.foldable(before, self.edge(before, iteration))
+            owed = account.owed + self.rates.read * max(0, old - size)
+        arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
+        return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)
+
+    def counted(
+        self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, *, iteration: int, cold: bool = False
+    ) -> Decision:
+        """Put a decision that others took on the run's account; without this the savings so far are forgotten.
+
+        Args:
+            decision: Such as a provider's summary swapped in, or an entry expanded.
+            snapshot: The ledger.
+            plan: How it was shown so far.
+            iteration: The iteration whose request shows it first.
+            cold: Whether the prompt cache has expired.
+        """
+        live = self.follow(snapshot, plan)
+        if not self.thrifty:
+            return decision
+        self.count(live, snapshot)
+        edited = apply(plan, decision)
+        if edited.epoch == plan.epoch:
+            return decision  # nothing is shown otherwise
+        after = Live(edited, self.policy, snapshot, like=live)
+        first = min((_begins(edit) for edit in decision.edits), default=0)
+        untouched = self.head + (live.before(first) if first > plan.start else 0)
+        self.charged = 0.0
+        return self._on_account(decision, live, after, iteration=iteration, untouched=untouched, cold=cold)
+
+
+def _begins(edit: Edit) -> int:
+    return edit.first if isinstance(edit, CoverRange) else edit.position
