@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from repertory.context.cutting import LOOKED_AT
 from repertory.context.plan import ExpandEntry, Plan, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.tokens import shown_tokens
@@ -59,8 +60,13 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
-        self.superseded: dict[int, int] = {} if like is None else {**like.superseded}
-        self._compared = plan.start if like is None else like.position  # results below are in ``superseded``
+        self.superseded: dict[int, int] = {}
+        self._probes: dict[int, str] = {}  # a long line of each result, by its position
+        self._compared = plan.start  # results below are in both
+        if like is not None and like.plan.start <= plan.start:
+            self.superseded = {at: newer for at, newer in like.superseded.items() if at >= plan.start}
+            self._probes = {at: line for at, line in like._probes.items() if at >= plan.start}
+            self._compared = like.position
         self._calls: dict[str, _Call] = {}  # by their ids
         self._known_calls = like._calls if like is not None else {}
         self._reads: dict[int, list[Entry]] = {}  # the newest results of calls that are alike
@@ -104,10 +110,15 @@ class Live:
         if call is None or failed or entry.deduplicated_from:
             return
         reads = self._reads.setdefault(call.kind, [])
-        for older in reads if entry.position >= self._compared else ():
-            if self._calls[older.tool_call_id or ""].exact == call.exact or _holds(entry, older):
-                self.superseded[older.position] = entry.position
-        reads[:] = [*(older for older in reads if older.position not in self.superseded), entry]
+        if entry.position >= self._compared:
+            text = text_of(entry.content)
+            self._probes[entry.position] = max(text[:LOOKED_AT].splitlines()[1:-1], key=len, default="")
+            for older in reads:
+                probe, again = self._probes[older.position], self._calls[older.tool_call_id or ""].exact == call.exact
+                if again or (probe and probe in text and _holds(text, older)):
+                    self.superseded[older.position] = entry.position
+        reads[:] = [older for older in reads if older.position not in self.superseded]
+        reads.append(entry)
 
     def _compactable(self, entry: Entry) -> bool:
         if self.is_pinned(entry):
@@ -224,10 +235,7 @@ def _is_range(value: object) -> bool:
     return value is None or isinstance(value, int)
 
 
-def _holds(newer: Entry, older: Entry) -> bool:
-    """Whether a result holds the lines of another, but for its first and last: tools say there what range they show."""
-    text, lines = text_of(newer.content), text_of(older.content).splitlines()[1:-1]
-    if not lines or newer.tokens < older.tokens or max(lines, key=len) not in text:  # mostly it is not so
-        return False
+def _holds(text: str, older: Entry) -> bool:
+    """Whether a text has all lines of a result but its first and last, where tools say what range they show."""
     standing = set(text.splitlines())
-    return all(line in standing for line in lines)
+    return all(line in standing for line in text_of(older.content).splitlines()[1:-1])
