@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import warnings
 from pathlib import Path
 
@@ -320,6 +321,15 @@ def test_a_file_is_small_regular_and_no_link(tmp_path: Path) -> None:
     assert "more than 256,000 bytes" in str(the_error(tmp_path / "large.md"))
     (tmp_path / "latin.md").write_bytes(b"---\nname: \xff\n---\n")
     assert "is no text in UTF-8" in str(the_error(tmp_path / "latin.md"))
+
+
+def test_markdown_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML is an extra, as TOML needs nothing."""
+    write(tmp_path, a__md=minimal("a"), b__toml='name = "b"\ndescription = "x"')
+    monkeypatch.setitem(sys.modules, "yaml", None)  # as it is where it is not installed
+    with pytest.raises(ConfigurationError, match=r"pip install 'repertory\[definitions\]'"):
+        load_agents(tmp_path / "a.md")
+    assert load_agents(tmp_path / "b.toml")[0].name == "b"
 
 
 @pytest.mark.parametrize("reference", ["nothing.md", "./nothing", "/nothing/at/all.toml"])

@@ -23,7 +23,7 @@ from repertory.llm.model import encode_request
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor, Quotas
 from repertory.record import MemoryJournal
-from repertory.testing import ScriptedModel
+from repertory.testing import ScriptedModel, open_messages_server
 from repertory.testing import call as turn
 from repertory.tools import ToolContext, ToolOutput, call_tool, memory_files_tool, memory_tools
 
@@ -87,7 +87,7 @@ names = st.sampled_from(["a", "b", "a.txt", "B", ".hidden", "a b", "node_modules
 paths = st.lists(names, max_size=3).map(lambda parts: "/".join(["/memories", *parts])) | st.sampled_from(
     ["/memories/", "/memories//a", "/memories/./a", "/memories/a/", "/memories/../a", "/etc/passwd", "memories/a", ""]
 )
-texts = st.text(alphabet="ab \n", max_size=12)
+texts = st.text(alphabet="ab \né\r", max_size=12)
 lines = st.integers(-2, 6)
 commands = st.one_of(
     st.fixed_dictionaries(
@@ -371,3 +371,18 @@ async def test_a_provider_that_knows_the_tool_is_sent_its_type() -> None:
     assert sent[1]["name"] == "memory"
     assert set(sent[1]) >= {"name", "description", "input_schema"}
     assert sent[1]["input_schema"]["required"] == ["command"]
+
+
+async def test_the_provider_is_sent_its_type_over_http() -> None:
+    """A strict server takes the declaration, also as the end of the cached head, and its calls run here."""
+    script = ScriptedModel([turn("memory", command="create", path="/memories/a", file_text="x"), "Kept."])
+    async with open_messages_server(script) as server:
+        model = rp.AnthropicModel("claude-opus-5-5", api_key="k" * 20, base_url=server.url)
+        async with rp.open_supervisor(model=model) as supervisor:
+            run = await supervisor.spawn(rp.Agent("keeper", tools=[TOOL]), "Keep an x.")
+            assert await run.wait_result() == "Kept."
+            assert (await run.memory.retrieve("/memories/a")).content == "x"
+        await model.aclose()
+        declared = server.exchanges[0].body["tools"]
+    assert [(tool["type"], tool["name"]) for tool in declared] == [("memory_20250818", "memory")]
+    assert [set(tool) - {"cache_control"} for tool in declared] == [{"type", "name"}]
