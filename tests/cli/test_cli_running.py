@@ -160,6 +160,19 @@ def test_resume_takes_the_newest_run_that_did_not_finish(place: Path) -> None:
     assert "every run in r.db has finished" in nothing.err
 
 
+def test_limits_are_kept_with_the_run_until_it_is_resumed_with_others(place: Path) -> None:
+    """The agent has its own where nothing is said; one that was reached can be lifted."""
+    (place / "gate").touch()
+    words = ("--agent", "own_agents:busy", "--db", "r.db", "--limit", "iterations=2", "--limit", "seconds=600.5")
+    limited = in_a_process("run", "Read.", *words, home=place)
+    assert limited.code == 1
+    assert "limits.iterations" in limited.err
+    again = in_a_process("resume", "--db", "r.db", home=place)
+    assert "no answer after 2 iterations" in again.err
+    wider = in_a_process("resume", "--db", "r.db", "--limit", "iterations=40", "--limit", "seconds=none", home=place)
+    assert (wider.code, wider.out) == (0, "All read.\n"), wider.err
+
+
 def _start(place: Path, *words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "repertory", *words],
@@ -247,6 +260,10 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
         (("run", "x", "--agent", "nonsense"), "module:name"),
         (("run", " "), "expected a task with some text"),
         (("demo", "--model", "gpt-4"), "unknown model 'gpt-4'"),
+        (("run", "x", "--limit", "cost"), "--limit must be as cost=2 or cost=none, got 'cost'"),
+        (("run", "x", "--limit", "money=2"), "there is no limit 'money'; there are iterations, depth, runs, cost"),
+        (("demo", "--limit", "runs=1.5"), "limits.runs must be a whole number"),
+        (("serve", "--limit", "runs=none"), "limits.runs must be a whole number"),
         (("run",), "missing argument"),
         (("ps", "--nonsense"), "no such option"),
         (("nonsense",), "no such command"),

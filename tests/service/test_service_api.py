@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from service_parts import JSON, Gate, clerk, open_client, scribe
 
@@ -228,6 +229,19 @@ async def test_wrong_agents_are_refused_at_the_start(agents: list[str], words: s
             Control(supervisor, root=Path("/nowhere"))
         with pytest.raises(ConfigurationError, match="is no folder"):
             Control(supervisor, root=Path(__file__))
+        with pytest.raises(ConfigurationError, match="no limit 'money'"):
+            Control(supervisor, limits={"money": 2.0})
+
+
+async def test_runs_of_a_service_have_its_limits_and_keep_them() -> None:
+    """Those that are not said stay the agent's own; a resumption finds them with the run."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        control = Control(supervisor, agents=["service_parts:clerk"], limits={"tokens": 1_000_000})
+        run_id = await control.start("clerk", "Go.")
+        row = await supervisor.journal.read_run(run_id)
+        found = rp.load_agent(row.started.agent_ref, **row.started.options)
+    own = rp.load_agent("service_parts:clerk").limits
+    assert found.limits == msgspec.structs.replace(own, tokens=1_000_000)
 
 
 async def test_a_service_without_agents_says_how_to_have_some(short: Path) -> None:

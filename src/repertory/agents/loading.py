@@ -5,26 +5,54 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from repertory.agents.agent import Agent
+import msgspec
+
+from repertory.agents.agent import Agent, Limits
 from repertory.agents.definitions import is_definition, load_definition
 from repertory.errors import ConfigurationError, RepertoryError
 
+_DEFAULTS: Final = Limits()
 
-def load_agent(reference: str, /, **arguments: Any) -> Agent[Any]:
+
+def load_agent(reference: str, /, *, limits: Mapping[str, Any] | None = None, **arguments: Any) -> Agent[Any]:
     """Find an agent by a reference that another process can use too: ``module:name``, or a path.
 
     Args:
         reference: The module, as one would import it, a colon, and a name in it: an ``Agent``, or a function that makes
             one. Or the path of an agent file or of a folder of them, over the tools that come along.
+        limits: Fields of its ``Limits`` that are to be others; None for none.
         arguments: Passed to such a function, as far as it takes them. For a path, ``root`` is the folder that its file
             tools read.
 
     Raises:
-        ConfigurationError: The reference is malformed, nothing is there, or it is no agent. ``DefinitionError`` where a
-            file is wrong.
+        ConfigurationError: The reference is malformed, nothing is there, or it is no agent; or a limit is none.
+            ``DefinitionError`` where a file is wrong.
     """
+    return with_limits(_load(reference, arguments), limits or {})
+
+
+def with_limits(agent: Agent[Any], limits: Mapping[str, Any]) -> Agent[Any]:
+    """An agent with some fields of its ``Limits`` replaced.
+
+    Raises:
+        ConfigurationError: There is no such limit, or it cannot be that.
+    """
+    return msgspec.structs.replace(agent, limits=check_limits(limits, agent.limits)) if limits else agent
+
+
+def check_limits(fields: Mapping[str, Any], limits: Limits = _DEFAULTS) -> Limits:
+    """Limits with some of their fields replaced; raises ``ConfigurationError`` where they cannot be."""
+    known = {name: getattr(limits, name) for name in Limits.__struct_fields__}
+    for name in fields:
+        if name not in known:
+            raise ConfigurationError(f"there is no limit {name!r:.100}; there are {', '.join(known)}")
+    return Limits(**known | dict(fields))
+
+
+def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
     if is_definition(reference):
         return load_definition(reference, **arguments)
     if not _is_reference(reference):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
-from repertory.cli.options import AS_JSON, BACKEND, MODEL, PLAIN, Backend, argument, option
-from repertory.cli.running import execute, existing_folder, print_answer
+from repertory.cli.options import AS_JSON, BACKEND, LIMIT, MODEL, PLAIN, Backend, argument, option
+from repertory.cli.running import execute, existing_folder, limits_by, print_answer
 from repertory.cli.stats import overview
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def demo(
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
     db: Path | None = option("--db FILE", "The database. Default: a new one in the data folder."),
     model: str | None = MODEL,
+    limit: list[str] = LIMIT,
     backend: Backend = BACKEND,
     as_json: bool = AS_JSON,
     plain: bool = PLAIN,
@@ -77,11 +78,14 @@ def demo(
     which are looked up. Without a key or a server the offline model plays, a small set of rules: everything but the
     intelligence is real.
     """
+    from repertory.agents.loading import with_limits
+
     folder = existing_folder(root or Path(sysconfig.get_paths()["stdlib"]))
     chosen = _model(model)
     deny = NOT_SHOWN if root is None else ()
-    agent = demo_team(str(folder), deny=deny)
-    options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {})
+    limits = limits_by(limit)
+    agent = with_limits(demo_team(str(folder), deny=deny), limits.get("limits", {}))
+    options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {}) | limits
     task = question or QUESTION
     path = db or new_database()
 

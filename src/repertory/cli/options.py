@@ -34,6 +34,11 @@ SUMMARY_MODEL = option(
     "--summary-model NAME",
     "The model that writes summaries, or none. Default: the small one of the same provider.",
 )
+LIMIT = option(
+    "--limit NAME=VALUE",
+    "A limit on the whole run, as cost=2, tokens=500000, seconds=600, runs=5; none lifts it. May be repeated.",
+    (),
+)
 BACKEND = option("--backend trio|asyncio", "The event loop.", "trio")
 AGENT = option(
     "--agent AGENT", "An agent of yours: module:name, also of a function that makes one, or its file or folder."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ def run(
     context: str | None = shared.CONTEXT,
     db: Path | None = shared.OWN_DATABASE,
     model: str | None = shared.MODEL,
+    limit: list[str] = shared.LIMIT,
     summary_model: str | None = shared.SUMMARY_MODEL,
     backend: Backend = shared.BACKEND,
     as_json: bool = shared.AS_JSON,
@@ -44,7 +45,7 @@ def run(
     the run at its next boundary, a second one at once; either way `repertory resume` goes on from there.
     """
     folder = existing_folder(root or Path())
-    options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {})
+    options: Json = {"root": str(folder)} | ({"model": model} if model is not None else {}) | limits_by(limit)
     from repertory.agents.loading import lasting_reference
 
     reference = lasting_reference(agent or RESEARCH)
@@ -74,6 +75,7 @@ def resume(
     root: Path | None = option("--root DIR", "Another folder than before."),
     db: Path | None = shared.DATABASE,
     model: str | None = shared.MODEL,
+    limit: list[str] = shared.LIMIT,
     summary_model: str | None = shared.SUMMARY_MODEL,
     backend: Backend = shared.BACKEND,
     as_json: bool = shared.AS_JSON,
@@ -94,6 +96,8 @@ def resume(
         options["root"] = str(existing_folder(root))
     if model is not None:
         options["model"] = model
+    if limit:
+        options["limits"] = options.get("limits", {}) | limits_by(limit)["limits"]
     from repertory.agents.loading import lasting_reference
 
     reference = lasting_reference(agent) if agent else started.agent_ref
@@ -262,6 +266,18 @@ async def _outcome(
         **figures,
     }
     return fields, error
+
+
+def limits_by(given: Sequence[str]) -> Json:
+    """The option ``limits`` of a run, as ``--limit`` says; nothing where it was not given."""
+    limits: dict[str, float | None] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            limits[name.strip()] = None if value == "none" else int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            raise ConfigurationError(f"--limit must be as cost=2 or cost=none, got {each[:100]!r}") from None
+    return {"limits": limits} if limits else {}
 
 
 def summaries_by(name: str | None) -> tuple[str, ...] | None:

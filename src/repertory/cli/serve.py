@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repertory.cli.options import BACKEND, CONTEXT, OWN_DATABASE, SUMMARY_MODEL, Backend, option
+from repertory.cli.options import BACKEND, CONTEXT, LIMIT, OWN_DATABASE, SUMMARY_MODEL, Backend, option
 
 
 def serve(
@@ -18,6 +18,7 @@ def serve(
     context: str | None = CONTEXT,
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     model: str | None = option("--model NAME", "The model of agents that name none."),
+    limit: list[str] = LIMIT,
     summary_model: str | None = SUMMARY_MODEL,
     resume: bool = option("--resume", "Go on with what an earlier process left unfinished.", False),
     redact: list[str] = option(
@@ -33,7 +34,7 @@ def serve(
 
     from repertory.cli.databases import runs_database
     from repertory.cli.output import say
-    from repertory.cli.running import find_context, summaries_by
+    from repertory.cli.running import find_context, limits_by, summaries_by
     from repertory.service import Options, run_service
 
     async def main() -> None:
@@ -46,6 +47,7 @@ def serve(
             root=root,
             resume=resume,
             model=model,
+            limits=limits_by(limit).get("limits", {}),
             summaries=summaries_by(summary_model),
             redact=redact,
         )

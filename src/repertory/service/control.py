@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
 
 from repertory._ids import new_id
-from repertory.agents import Run, Supervisor, load_agent, research_team
-from repertory.agents.loading import lasting_reference
+from repertory.agents import Run, Supervisor, load_agent
+from repertory.agents.loading import check_limits, lasting_reference
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.memory.documents import document_of
@@ -41,20 +42,29 @@ class Control:
         agents: What may be started, each as ``module:name``; it is known by its agent's own name.
         root: The folder that the research team may read; a run may be confined to one below it. None offers no
             research team.
+        limits: Fields of ``Limits`` that are to be others for every run that is started.
 
     Raises:
-        ConfigurationError: An agent cannot be found, two have one name, or the folder is not there.
+        ConfigurationError: An agent cannot be found, two have one name, the folder is not there, or a limit is none.
     """
 
     def __init__(
-        self, supervisor: Supervisor, *, agents: Sequence[str] = (), root: Path | None = None, context: Any = None
+        self,
+        supervisor: Supervisor,
+        *,
+        agents: Sequence[str] = (),
+        root: Path | None = None,
+        context: Any = None,
+        limits: Mapping[str, float | None] = MappingProxyType({}),
     ) -> None:
+        check_limits(limits)
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
         self._references = _load(agents)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
+        self._limits = dict(limits)
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
@@ -120,17 +130,18 @@ class Control:
         if agent == RESEARCH and self._root is not None:
             reference = _RESEARCH_REF
             options = {"root": str(self._confine(root))}
-            definition = research_team(options["root"])
         elif agent in self._references:
             if root is not None:
                 raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
             reference = self._references[agent][0]
-            definition = load_agent(reference)
         else:
             names = ", ".join(view.name for view in self.agents())
             raise ConfigurationError(
                 f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
             )
+        if self._limits:
+            options["limits"] = self._limits
+        definition = load_agent(reference, **options)
         self._forget_ended()
         run_id = new_id("run")
         self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         root: The folder that the research team may read; None offers no research team.
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
+        limits: Fields of ``Limits`` that are to be others for every run that is started here.
         summaries: The models that write summaries; see ``open_supervisor``.
         redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
@@ -55,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     root: Path | None = None
     resume: bool = False
     model: Model | str | None = None
+    limits: Mapping[str, float | None] = msgspec.field(default_factory=dict[str, float | None])
     summaries: Model | str | Sequence[Model | str] | None = None
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
@@ -89,7 +91,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             drain_timeout=options.drain_timeout,
             redact=options.redact,
         ) as supervisor:
-            control = Control(supervisor, agents=options.agents, root=options.root, context=options.context)
+            control = Control(
+                supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
+            )
             stopping = anyio.Event()
             with ExitStack() as stack:
                 listener, access, address = _open(options, stack)
