@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -11,6 +12,7 @@ from delegating import Company, collect, company, delegate, last, results_in, sa
 
 import repertory as rp
 from backends import RunAsync
+from repertory.agents.events import StateChanged
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.testing import call
@@ -172,3 +174,32 @@ async def test_a_lead_may_choose_the_mode_of_memory_for_one_delegation() -> None
     assert set(scopes) == {"kept apart", "as ever"}
     assert [len(by_task["kept apart"]), len(by_task["as ever"])] == [0, 1]
     assert "Invalid enum value 'shared'" in text
+
+
+def test_what_has_not_begun_when_another_fails_does_not_begin() -> None:
+    """With fail fast, for the delegations of the same turn."""
+    failed = anyio.Event()
+
+    @rp.tool(effect="pure")
+    async def hold() -> str:
+        """Hold up those that come behind."""
+        await failed.wait()
+        return "held"
+
+    async def main() -> None:
+        started = delegate("bad", "good", tool="delegate_start")
+        turns = ["Is it done?", together]  # the first is told of the failed one, which it has not collected
+        firm = Company([started[0], call("hold"), started[1]], *turns, work={"bad": [DOWN]})
+        policy = rp.Delegation(background=True, on_failure="fail_fast")
+        agent = company(policy, limits=rp.Limits(parallel_tools=1), tools=[hold])
+        async with rp.open_supervisor(model=firm.model) as supervisor:
+            run = await supervisor.spawn(agent, "Go.")
+            async for event in run.events(tree=True):
+                if event.agent == "worker" and isinstance(event, StateChanged):
+                    await anyio.wait_all_tasks_blocked()
+                    failed.set()
+            text = await run.wait_result()
+            assert len(run.children) == 1
+        assert "worker was not started: another delegation of this turn has failed" in text
+
+    anyio.run(main, backend="asyncio")  # which begins the calls of a turn in their order

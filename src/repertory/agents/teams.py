@@ -8,7 +8,7 @@ and goes on together with the lead.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, Protocol
 
 import anyio
@@ -23,7 +23,6 @@ from repertory.agents.tasks import read_task, task_schema
 from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, ToolFailed, ToolRetry
 from repertory.llm.messages import Json, canonical_json, tool_uses
 from repertory.record import Snapshot
-from repertory.record.records import FINAL_STATES
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
 
 DELEGATE: Final = "delegate"
@@ -330,7 +329,8 @@ class Team:
         delegated = await self._named(run)
         if delegated.settled.is_set():
             return ToolOutput(f"{delegated.name} has ended already: {delegated.standing}")
-        await self._end([delegated], "by you")
+        self._kill(delegated, "by you")
+        await self._wait(delegated.settled.is_set)
         return ToolOutput(f"{delegated.name} {delegated.standing}")
 
     # --- one delegation -----------------------------------------------------------------------------------
@@ -346,8 +346,6 @@ class Team:
         if self._failed_in == context.iteration:
             raise ToolFailed(f"{agent} was not started: another delegation of this turn has failed")
         run_id = f"{self._live.run_id}.{context.idempotency_key[:8]}"
-        if run_id in self._known:
-            return self._known[run_id]
         try:
             text = read_task(self._members[agent], task)
         except ConfigurationError as error:
@@ -411,7 +409,10 @@ class Team:
         if end is not None and end.state == "failed" and self._policy.on_failure == "fail_fast" and not delegated.why:
             self._failed_in = self._live.iteration
             others = [other for other in self._known.values() if not (other is delegated or other.settled.is_set())]
-            await self._end(others, f"{delegated.name} failed")
+            for other in others:
+                self._kill(other, f"{delegated.name} failed")
+            for other in others:
+                await other.live.ended.wait()  # so that its end is on record before the failure is told
         delegated.settled.set()
         self._wake()
 
@@ -436,17 +437,10 @@ class Team:
             live.kill(alone=bool(delegated.why))
         return True
 
-    async def _end(self, some: Sequence[Delegated], why: str) -> None:
-        """Cancel delegations, and wait until their ends are on record."""
-        for delegated in some:
-            delegated.why = why
-            if not delegated.live.ended.is_set():
-                delegated.live.kill()
-        for delegated in some:
-            await delegated.live.ended.wait()
-            if delegated.live.end is not None and delegated.live.end.state in FINAL_STATES:
-                delegated.settled.set()
-        self._wake()
+    def _kill(self, delegated: Delegated, why: str) -> None:
+        delegated.why = why
+        if not delegated.live.ended.is_set():
+            delegated.live.kill()
 
     async def _wait(self, ready: Callable[[], bool]) -> None:
         self._live.waiting += 1
