@@ -95,6 +95,7 @@ async def test_no_way_in_leads_to_the_content_of_another_tree() -> None:
                 call("retrieve_content", content_id=stored.content_id, search="ship"),
                 call("context_retrieve", tool_call_id="call-of-the-owner"),
                 call("context_retrieve", topic="ship at berth"),
+                call("context_retrieve", run="owner", topic="ship at berth"),
                 call("peek", content_id=stored.content_id),
                 "Done.",
             ]
@@ -106,7 +107,8 @@ async def test_no_way_in_leads_to_the_content_of_another_tree() -> None:
     said = [text_of(request.messages[-1].content) for request in thief.requests[1:]]
     assert said[0].startswith(f"there is no content '{stored.content_id}'")
     assert all(answer.startswith("no earlier message fits") for answer in said[1:3])
-    assert said[3] == "nothing"
+    assert said[3].startswith("there is no run 'owner' that you may look into")
+    assert said[4] == "nothing"
     assert not any("day 3" in answer for answer in said)
     assert everything is not None
     assert everything.body == log_of(3, 150)

@@ -17,8 +17,10 @@ from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolResult, ToolUse
 from repertory.record import EventLogged, Journal, ToolCallRow
+from repertory.record.entries import Part, Retrieved
 from repertory.record.records import (
     DecisionMade,
+    EntryAppended,
     ModelReplied,
     RunStateChanged,
     SummaryStored,
@@ -611,6 +613,73 @@ def test_the_latest_content_of_an_id_counts(check: Check) -> None:
         stored = await journal.read_content("c")
         assert stored is not None
         assert (stored.body, stored.length) == ("", 3)
+
+    check(body)
+
+
+RUNS = ("owner", "owner.child", "owner.child.grandchild", "owner2", "owner-x", "owner_x", "owne", "Owner", "p.owner")
+
+
+@pytest.mark.parametrize("reader", RUNS)
+def test_a_content_is_looked_up_within_a_tree_of_runs(reader: str, check: Check) -> None:
+    """Whoever else has one of that id, and however much the ids of the runs look alike."""
+
+    async def body(journal: Journal) -> None:
+        for owner in RUNS:
+            await journal.write([kit.content(f"c-{owner}", owner, owner), kit.content("c", owner, owner)])
+        theirs = [run for run in RUNS if run == reader or run.startswith(f"{reader}.")]
+        for owner in RUNS:
+            stored = await journal.read_content(f"c-{owner}", root=reader)
+            assert (stored is not None) is (owner in theirs)
+        newest = await journal.read_content("c", root=reader)
+        assert newest is not None
+        assert newest.body == theirs[-1]
+        assert {body.content.run_id for body in await journal.read_bodies(reader)} == set(theirs)
+        assert await journal.read_content("c", root="nobody") is None
+
+    check(body)
+
+
+def test_bodies_go_in_one_transaction_with_what_is_written_of_it(check: Check) -> None:
+    """Where that is refused nothing goes; what a batch beside it writes is not touched."""
+
+    async def body(journal: Journal) -> None:
+        await journal.write([kit.started("r"), kit.content("a", "r"), kit.content("b", "r")])
+        bodies = await journal.read_bodies("r")
+        with pytest.raises(RecordRefused):
+            await journal.delete_bodies(bodies, also=[kit.started("r")])
+        assert [body.content.content_id for body in await journal.read_bodies("r")] == ["a", "b"]
+        beside = journal.submit([kit.content("c", "r")])
+        await journal.delete_bodies(bodies, also=[kit.appended("r", 0)])
+        await beside.wait()
+        assert [body.content.content_id for body in await journal.read_bodies("r")] == ["c"]
+        assert len(await journal.read_entries("r")) == 1
+
+    check(body)
+
+
+def test_a_content_is_put_together_of_what_was_shown_and_brought_back(check: Check) -> None:
+    """Head, tail and pages, in any order and overlapping; with a piece missing it is not there at all."""
+    whole = "".join(chr(ord("a") + n % 26) for n in range(100))
+
+    def piece(position: int, start: int, end: int) -> EntryAppended:
+        part = Part("c", start, end, 6)
+        content = (ToolResult("x", f"page: {whole[start:end]}\n[end]"),)
+        retrieved = Retrieved(content_id="c", parts=(part, Part("other", 0, 5, 0), Part("c", 0, 100)))
+        return kit.appended("r", position, content=content, role="user", kind="action-result", retrieved=retrieved)
+
+    async def body(journal: Journal) -> None:
+        shown = f"{whole[:10]}[...]{whole[90:]}[note]"
+        cut = {"content_id": "c", "original_length": 100, "spans": ((0, 10), (15, 25))}
+        entry = kit.appended("r", 0, content=(ToolResult("x", shown),), role="user", kind="action-result", **cut)
+        await journal.write([kit.content("c", "r", body="", length=100), entry, piece(1, 50, 80), piece(2, 5, 50)])
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert stored.body == ""
+        await journal.write([piece(3, 75, 92)])
+        stored = await journal.read_content("c")
+        assert stored is not None
+        assert stored.body == whole
 
     check(body)
 

@@ -42,7 +42,7 @@ class Retention:
         self._journal = journal
         self._seconds = seconds
         self._clock = clock
-        self._looked = -math.inf  # trees that ended up to here have been looked at
+        self._looked = -math.inf  # trees that ended before this have been looked at
         self.payloads = anyio.Lock()
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 

@@ -264,7 +264,11 @@ def _table(text: str, data: Any, _: int) -> _Said:
         columns = ", ".join(dict.fromkeys(name for row in rows[:50] for name in row))
         return _Said(f"{len(rows)} rows; columns {columns}", rows, _row)
     lines = [line for line in text.split("\n") if line.strip(" |-+:\t")]  # a rule is no row
-    return _Said(f"table of {max(0, len(lines) - 1)} rows", lines, lambda line: clip(line, 160))
+    return _Said(f"table of {max(0, len(lines) - 1)} rows", lines, _table_line)
+
+
+def _table_line(line: str) -> str:
+    return clip(line, 160)
 
 
 def _row(row: dict[str, Any]) -> str:
@@ -327,7 +331,11 @@ def _listing(text: str, data: Any, _: int) -> _Said:
     kinds = Counter(_ENDING.findall(listed, 0, 4 * LOOKED_AT))
     whole = len(listed) <= 4 * LOOKED_AT
     counted = ", ".join(f"{count} .{kind}" if whole else f".{kind}" for kind, count in kinds.most_common(4))
-    return _Said(f"{len(every)} entries{': ' * bool(counted)}{counted}", every, lambda path: clip(path, 120))
+    return _Said(f"{len(every)} entries{': ' * bool(counted)}{counted}", every, _listed)
+
+
+def _listed(path: str) -> str:
+    return clip(path, 120)
 
 
 def _log(text: str, _: Any, length: int) -> _Said:

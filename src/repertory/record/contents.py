@@ -47,7 +47,7 @@ _FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
 DUE: Final = f"""{STORED}
     LEFT JOIN run_status s ON s.run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1) AND s.state IN ({_FINAL})
     WHERE t.expires_at <= ? OR s.updated_at + t.retention <= ? OR (
-        t.expires_at IS NULL AND t.retention IS NULL AND s.updated_at > ? AND s.updated_at <= ?
+        t.expires_at IS NULL AND t.retention IS NULL AND s.updated_at BETWEEN ? AND ?
         AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL))
     ORDER BY t.seq"""
 HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?))) ORDER BY t.position"
