@@ -7,7 +7,7 @@ field is left out, and nothing is put right.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
@@ -15,6 +15,7 @@ from repertory._constraints import is_pydantic_model
 from repertory._frozen import thaw
 from repertory._json_types import JsonType
 
+_DEEPEST: Final = 100  # levels; far from where a function that calls itself meets its end, on whatever stack
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -89,7 +90,9 @@ def to_plain(value: Any) -> Any:
         raise Misfit(f"expected what JSON can say, got {value!r:.100}: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
@@ -98,13 +101,13 @@ def _plain(value: Any) -> Any:
         tag = {config.tag_field: config.tag} if config.tag_field else {}
         names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
         found = {encoded: getattr(value, name) for name, encoded in names}
-        return tag | {name: _plain(field) for name, field in found.items() if field is not msgspec.UNSET}
+        return tag | {name: _plain(field, depth + 1) for name, field in found.items() if field is not msgspec.UNSET}
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth + 1) for item in value]
     if is_pydantic_model(kind):
         return kind.model_dump(value, mode="json", by_alias=True)
     return msgspec.to_builtins(value, str_keys=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from repertory._typed import ValueType
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import changed, changes_between, collide, document_of, is_same, parts_of, resolve
 from repertory.memory.payload import Payload, PayloadState
-from repertory.record.records import PayloadChange, PayloadChanged
+from repertory.record.records import ContentStored, PayloadChange, PayloadChanged
 
 NAMES = st.sampled_from("abc")
 LEAVES = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["", "x"])
@@ -140,6 +140,50 @@ def test_only_lists_grow_and_only_names_are_removed() -> None:
         payload.remove("b.0")
     payload.remove("a")
     assert payload.value == {"b": [1]}
+
+
+def test_a_field_of_the_type_is_set_and_not_removed() -> None:
+    """It would come back as its default, which is not what was said."""
+    payload = Payload(Strict())
+    with pytest.raises(PayloadInvalid, match=r"\$\.firstName is a field of Strict, which cannot be removed; set it"):
+        payload.remove("firstName")
+
+
+def test_what_is_nested_too_deep_is_refused_when_it_is_said() -> None:
+    """Wherever it comes from: a stack that is nearly full must not decide what becomes of a tool's outcome."""
+    deep: Any = "bottom"
+    for _ in range(101):
+        deep = [deep]
+    payload = Payload({"a": 1}, dict[str, Any])
+    with pytest.raises(PayloadInvalid, match=r"nested more than 100 levels deep - at `\$\.a`"):
+        payload.set("a", deep)
+    payload.set("a", deep[0][0][0])
+    with pytest.raises(PayloadInvalid, match="nested more than 100 levels deep"):
+        payload.replace({"a": deep})
+
+
+def test_sources_are_kept_where_a_mapping_has_none_yet() -> None:
+    """The first one makes the list."""
+
+    class Loose(TypedDict, total=False):
+        sources: list[rp.SourceRecord]
+
+    state = PayloadState(ValueType(Loose, "test"))
+    state.adopt(state.begin({}, run_id="r", at=0.0))
+    for number in (1, 2):
+        stored = ContentStored(
+            content_id=f"c{number}",
+            run_id="r",
+            source_type="web",
+            source="t",
+            body="x" * number,
+            at=1.0,
+            url="https://a",
+        )
+        for record in state.commit([], run_id="r", at=1.0, stored=stored):
+            state.adopt(record)
+    (source,) = state.value["sources"]
+    assert (source.url, source.content_id, source.length) == ("https://a", "c2", 2)
 
 
 @pytest.mark.parametrize("paths", ["topic", ("",), (1,)])

@@ -300,7 +300,7 @@ class LiveRun:
         Nothing is changed by it: ``adopt_payload`` does that, once they are on their way to the disk. From the one to
         the other ``changing_payload`` keeps others away.
         """
-        if self.payload is None:
+        if self.payload is None or not (staged or stored is not None):
             return [], []
         records = self.payload.commit(
             staged,

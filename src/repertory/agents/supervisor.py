@@ -393,6 +393,8 @@ def run_sync(
     *,
     path: str | PathLike[str] | None = None,
     backend: Backend = "trio",
+    payload: Any = None,
+    context: Any = None,
     **options: Any,
 ) -> ResultT:
     """Run one agent on one task and return its result.
@@ -402,6 +404,8 @@ def run_sync(
         task: What it is asked to do, as ``Supervisor.spawn`` takes it.
         path: Where the record is kept; None keeps it in memory only.
         backend: The event loop.
+        payload: As ``Supervisor.spawn`` takes it.
+        context: The same.
         options: For ``open_supervisor``.
 
     Raises:
@@ -410,7 +414,7 @@ def run_sync(
 
     async def main() -> ResultT:
         async with open_supervisor(path, **options) as supervisor:
-            started = await supervisor.spawn(agent, task)
+            started = await supervisor.spawn(agent, task, payload=payload, context=context)
             return await started.wait_result()
 
     return run(main, backend=backend)

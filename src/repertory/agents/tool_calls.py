@@ -378,7 +378,7 @@ class Caller:
         stored = None if shaped.content_id is None else self._stored(use, output, shaped)
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
         # From here to its being submitted no other change of the payload may come between.
-        async with self._live.changing_payload() if staged or stored is not None else nullcontext():
+        async with nullcontext() if self._live.payload is None else self._live.changing_payload():
             changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
             draft = self._draft_of(use, output, shaped, iteration, note=_note_on(changes))
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
@@ -163,17 +163,17 @@ class Payload:
             kind: Its type; None means that of the value.
         """
         self._type = None if value is None else ValueType(type(value) if kind is None else kind, "Payload: kind")
-        self._document: Any = None if self._type is None else _canonical(self._type, to_plain(value))
+        self._document: Any = None if self._type is None else _canonical(self._type, _json(value, ()))
         self._base, self._version = self._document, 0
         self._scope = PayloadScope()
         self._brought: list[Staged] = []
-        self._readable_only = False
+        self._is_read_only = False
 
     @classmethod
     def draft(cls, state: PayloadState | None, *, changed_by: Effect = "transactional") -> Payload:
         """One of a run's payload as it stands, for a tool of some effect; a pure one may only read it."""
         made = cls()
-        made._readable_only = changed_by == "pure"
+        made._is_read_only = changed_by == "pure"
         if state is not None:
             made._type, made._version, made._scope = state.type, state.version, state.scope
             made._document = made._base = state.document
@@ -199,8 +199,9 @@ class Payload:
         Raises:
             PayloadInvalid: It does not fit there, or there is no such place, or it may only be read.
         """
-        parts = resolve(self._document, path, last=False) if self._need() else ()
-        self._adopt([PayloadChange(path=parts, value=_json(value, parts))])
+        self._need()
+        parts = resolve(self._document, path, last=False)
+        self._adopt(PayloadChange(path=parts, value=_json(value, parts)))
 
     def append(self, path: Path, *values: Any) -> None:
         """Add values to the end of a list. What others append meanwhile stays, too.
@@ -208,22 +209,24 @@ class Payload:
         Raises:
             PayloadInvalid: As ``set``; or there is no list.
         """
-        parts = resolve(self._document, path) if self._need() else ()
+        self._need()
+        parts = resolve(self._document, path)
         there = find(self._document, parts)
         if not isinstance(there, list):
             raise PayloadInvalid(f"the payload has {there!r:.60} at {show_path(parts)}, and only a list grows")
-        self._adopt([PayloadChange(path=parts, op="append", value=_json([*values], parts))])
+        self._adopt(PayloadChange(path=parts, op="append", value=_json([*values], parts)))
 
     def remove(self, path: Path) -> None:
         """Take a name out of a mapping.
 
         Raises:
-            PayloadInvalid: As ``set``; or it is no mapping, or the type needs the name.
+            PayloadInvalid: As ``set``; or it is an item of a list, or a field of the type.
         """
-        parts = resolve(self._document, path) if self._need() else ()
+        self._need()
+        parts = resolve(self._document, path)
         if not parts or isinstance(parts[-1], int):
             raise PayloadInvalid(f"{show_path(parts)} of the payload cannot be removed; set the list without it")
-        self._adopt([PayloadChange(path=parts, op="remove")])
+        self._adopt(PayloadChange(path=parts, op="remove"))
 
     def replace(self, value: Any) -> None:
         """Put another value in place of the whole; of it only what differs counts as changed.
@@ -231,12 +234,8 @@ class Payload:
         Raises:
             PayloadInvalid: It does not fit the type, or what differs may only be read.
         """
-        kind = self._need()
-        try:
-            document = to_plain(value)
-        except Misfit as error:
-            raise PayloadInvalid(f"the payload must be a {kind.name}: {error}") from error
-        self._adopt([PayloadChange(path=(), value=document)])
+        self._need()
+        self._adopt(PayloadChange(path=(), value=_json(value, ())))
 
     def bring_back(self, changes: Sequence[PayloadChange], *, base: int, run_id: str) -> None:
         """Stage what a sub-agent changed, of the version that it was given; ``value`` does not show it yet."""
@@ -254,26 +253,23 @@ class Payload:
 
     def _need(self) -> ValueType:
         if self._type is None:
-            raise ConfigurationError("this run has no payload: name its type, Agent(payload=…)")
+            raise ConfigurationError("this run has no payload: its agent named no type for one, Agent(payload=…)")
         return self._type
 
-    def _adopt(self, changes: Iterable[PayloadChange]) -> None:
-        if self._readable_only:
+    def _adopt(self, change: PayloadChange) -> None:
+        if self._is_read_only:
             raise PayloadInvalid('a pure tool only reads, the payload too; declare @tool(effect="transactional")')
-        kind, wanted = self._need(), self._document
-        paths: list[PathParts] = []
-        for change in changes:
-            wanted = changed(wanted, change)
-            if change.op == "set":
-                paths.append(change.path)
-        document = _canonical(kind, wanted)
-        for path in paths:
-            if find(document, path) is MISSING:
-                fields = ", ".join(find(document, path[:-1]))
-                raise PayloadInvalid(f"{kind.name} has no {path[-1]!r} at {show_path(path[:-1])}; there is {fields}")
+        kind, path = self._need(), change.path
+        document = _canonical(kind, changed(self._document, change))
+        is_there = find(document, path) is not MISSING
+        if change.op == "set" and not is_there:
+            fields = ", ".join(find(self._document, path[:-1]))
+            raise PayloadInvalid(f"{kind.name} has no {path[-1]!r} at {show_path(path[:-1])}; there is {fields}")
+        if change.op == "remove" and is_there:
+            raise PayloadInvalid(f"{show_path(path)} is a field of {kind.name}, which cannot be removed; set it")
         if self._scope.read:
-            for change in changes_between(self._document, document):
-                self._scope.check_change(change.path)
+            for each in changes_between(self._document, document):
+                self._scope.check_change(each.path)
         self._document = document
 
 
@@ -311,11 +307,7 @@ class PayloadState:
         Raises:
             PayloadInvalid: The value does not fit the type.
         """
-        try:
-            document = to_plain(value)
-        except Misfit as error:
-            raise PayloadInvalid(f"the payload must be a {self.type.name}: {error}") from error
-        change = PayloadChange(path=(), value=_canonical(self.type, document))
+        change = PayloadChange(path=(), value=_canonical(self.type, _json(value, ())))
         return PayloadChanged(run_id=run_id, version=1, author="spawn", base=base, changes=(change,), at=at)
 
     def adopt(self, record: PayloadChanged) -> None:
@@ -421,7 +413,11 @@ class PayloadState:
     def _sources(self, records: Sequence[Json], fields: Sequence[PathParts]) -> Iterator[PayloadChange]:
         """The changes by which sources are in the payload, each once, as they were read last."""
         for field in fields:
-            ids = [source["id"] for source in find(self.document, field)]
+            there = find(self.document, field)
+            if not isinstance(there, list):  # a TypedDict may do without
+                yield PayloadChange(path=field, value=[*records])
+                continue
+            ids = [source["id"] for source in there]
             for record in records:
                 if record["id"] in ids:
                     yield PayloadChange(path=(*field, ids.index(record["id"])), value=record)
