@@ -435,6 +435,44 @@ async def test_two_sub_agents_that_change_the_same_place_keep_the_first_and_repo
     assert [event.paths for event in events] == [("$.topic",)]
 
 
+async def test_a_conflict_of_sub_agents_is_reported_after_a_restart_too(tmp_path: Path) -> None:
+    """Both had changed the place before the process ended; which of them came first is told by the record."""
+    path = tmp_path / "c.db"
+    runs: list[rp.Run[Any]] = []
+
+    def worker(request: ModelRequest) -> Any:
+        done, task = results_of(request), text_of(request.messages[0].content).split("\n", 1)[0]
+        if not done:
+            return call("put", path="topic", value=task)
+        if len(done) == 1:
+            runs[0].stop()  # at the next boundary, with all below it
+            return call("note", text=f"by {task}")
+        return "done"
+
+    def lead(request: ModelRequest) -> Any:
+        both = [call("delegate", agent="worker", task=name) for name in ("one", "two")]
+        return "\n".join(results_of(request)) or both
+
+    member = rp.Agent(
+        "worker",
+        tools=[put, note],
+        model=FunctionModel(worker),
+        payload_scope=rp.PayloadScope(write=("topic", "notes")),
+    )
+    agent = rp.Agent("lead", team=[member], model=FunctionModel(lead), payload=Research)
+    async with rp.open_supervisor(path, durability="process") as supervisor:
+        runs.append(await supervisor.spawn(agent, "Go.", run_id="r1"))
+        with pytest.raises(RunError):
+            await runs[0].wait_result()
+        assert runs[0].payload == Research()
+    async with rp.open_supervisor(path, durability="process") as supervisor:
+        run = await supervisor.resume("r1", agent=agent)
+        assert (await run.wait_result()).count("[payload: not everything could be changed") == 1
+        (conflict,) = [each for record in await supervisor.journal.read_payload("r1") for each in record.conflicts]
+        assert {run.payload.topic, conflict.change.value} == {"one", "two"}
+        assert sorted(run.payload.notes) == ["by one", "by two"]
+
+
 async def test_what_a_sub_agent_may_only_read_is_refused_to_it() -> None:
     """Its tool says so; the lead's payload stays."""
     lead = family(lambda task: call("put", path="topic", value=task), scope=rp.PayloadScope(read=("topic",)))
