@@ -285,6 +285,10 @@ class ToolAbort(ToolError):
     """The caller is told: the run ends with this error. For what no model can repair."""
 
 
+class ToolSetUnavailable(ToolError):
+    """A tool set could not be opened: its server cannot be started or reached. The text says why."""
+
+
 # --- runs -------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from repertory._json_types import convert
+from repertory._json_types import convert, mend
 from repertory.errors import ToolRetry
 from repertory.tools.decorator import Tool
 
@@ -24,6 +24,10 @@ def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
         ToolRetry: They do not fit; the text says where, and repeats the signature.
     """
     definition = tool.definition
+    if definition.arguments is None:
+        if not isinstance(arguments, dict):
+            raise ToolRetry(f"invalid arguments: expected an object. Expected {definition.signature}")
+        return {"arguments": mend(arguments, definition.input_schema, definition.input_schema)}
     try:
         checked = convert(arguments, definition.arguments, definition.input_schema)
     except msgspec.ValidationError as error:

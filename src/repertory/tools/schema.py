@@ -7,7 +7,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -28,14 +28,15 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         description: The docstring without its ``Args``, ``Returns``, ``Raises`` and ``Yields`` sections.
         input_schema: JSON schema of the arguments.
-        arguments: Struct type with one field per argument; fields that were not given are ``UNSET``.
+        arguments: Struct type with one field per argument; fields that were not given are ``UNSET``. None where
+            somebody else wrote the schema and checks by it: the function takes them all as one, ``arguments``.
         context_parameter: The parameter that receives the ``ToolContext``; None where there is none.
         signature: ``name(argument: type = default, …)`` in the words of JSON schema.
     """
 
     description: str
     input_schema: Json
-    arguments: type[msgspec.Struct]
+    arguments: type[msgspec.Struct] | None
     context_parameter: str | None
     signature: str
 
@@ -84,6 +85,21 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
         input_schema=schema,
         arguments=arguments,
         context_parameter=context_parameter,
+        signature=render_signature(name, schema),
+    )
+
+
+def foreign_definition(name: str, description: str, input_schema: Json) -> Definition:
+    """The definition of a tool whose schema somebody else wrote, such as a server.
+
+    Its function takes ``arguments``, all of them as they came, and ``context``.
+    """
+    schema = {"properties": {}, "required": [], **input_schema, "type": "object"}
+    return Definition(
+        description=description,
+        input_schema=schema,
+        arguments=None,
+        context_parameter="context",
         signature=render_signature(name, schema),
     )
 
@@ -155,7 +171,7 @@ def render_signature(name: str, schema: Json) -> str:
     parts: list[str] = []
     for argument, described in schema["properties"].items():
         text = f"{argument}: {_kind(described)}"
-        if "default" in described:
+        if isinstance(described, dict) and "default" in described:
             text += f" = {msgspec.json.encode(described['default']).decode()}"
         elif argument not in schema["required"]:
             text += " (optional)"
@@ -163,14 +179,18 @@ def render_signature(name: str, schema: Json) -> str:
     return f"{name}({', '.join(parts)})"
 
 
-def _kind(described: Json) -> str:
+def _kind(described: Any) -> str:
     """A JSON schema in a few words."""
+    if not isinstance(described, dict):
+        return "any"
+    described = cast("Json", described)
     if "enum" in described:
         return " | ".join(msgspec.json.encode(value).decode() for value in described["enum"])
     if "anyOf" in described:
         return " | ".join(_kind(option) for option in described["anyOf"])
     if "$ref" in described:
         return str(described["$ref"]).rpartition("/")[2]
-    if described.get("type") == "array" and isinstance(described.get("items"), dict):
+    kind: Any = described.get("type", "any")
+    if kind == "array" and isinstance(described.get("items"), dict):
         return f"array of {_kind(described['items'])}"
-    return str(described.get("type", "any"))
+    return " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)

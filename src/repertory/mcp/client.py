@@ -1,0 +1,406 @@
+"""A server of the Model Context Protocol as a tool set: started or connected, kept up, its tools called."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import shlex
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from repertory._choices import check_choice, check_pattern
+from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
+from repertory.llm.messages import Json
+from repertory.mcp.results import effect_of, to_tool_output
+from repertory.record.records import Effect
+from repertory.tools import Tool, ToolContext, ToolOutput
+from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
+from repertory.tools.output import one_line
+from repertory.tools.schema import foreign_definition
+from repertory.tools.tool_sets import Lifetime
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import TextIO
+
+    import mcp_types as types
+    from mcp.client.session import MessageHandlerFnT
+
+    from mcp import Client
+
+logger = logging.getLogger("repertory.mcp")
+
+CONNECT_TIMEOUT: Final = 30.0  # seconds; a server that is fetched by its command's first start takes some
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
+_LONGEST_NAME = 128
+_MOST_PAGES = 100  # of the list of tools
+_LAST_WORDS = 20  # lines that a server process said last, told where it does not start
+_BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
+
+
+class McpServer:
+    """A server of the Model Context Protocol. Put it among an agent's ``tools``::
+
+        files = McpServer("files", ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."])
+        agent = Agent("clerk", tools=[files])
+
+    All runs of a supervisor share one connection, which is made when the first of them begins, made again when it was
+    lost, and closed with the supervisor. Without ``trusted`` each of its tools is ``unsafe``: not called again
+    by itself after a crash.
+
+    Args:
+        name: What it is called, in logs and where another tool has a name that one of its tools has.
+        target: The command that starts it, with its arguments, to be spoken to over its standard streams; or the URL
+            of one that is served over HTTP.
+        env: Environment of the process beside a few harmless variables (``PATH``, ``HOME``, …): it sees nothing else.
+        cwd: The folder that the process runs in; None for this process's own.
+        headers: Of each HTTP request, such as ``Authorization``. Neither shown nor recorded.
+        include: The tools to offer, by their names at the server; None for all.
+        exclude: Tools not to offer.
+        effects: The effect of tools by their names at the server; see ``Tool``. It overrides the hints.
+        trusted: Believe what the server says of its tools: that they only read, or may be called again.
+        deadline: Seconds for one call; None for no limit.
+        connect_timeout: Seconds for starting and connecting.
+        lifetime: ``supervisor`` for one connection that all runs share; ``run`` for one of its own for each.
+
+    Raises:
+        ConfigurationError: A value makes no sense.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        effects: Mapping[str, Effect] | None = None,
+        trusted: bool = False,
+        deadline: float | None = DEFAULT_DEADLINE,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        lifetime: Lifetime = "supervisor",
+    ) -> None:
+        check_pattern("McpServer: name", name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
+        check_choice(f"McpServer {name}: lifetime", lifetime, Lifetime)
+        for tool, effect in (effects or {}).items():
+            check_choice(f"McpServer {name}: effects[{tool!r}]", effect, Effect)
+        if isinstance(target, str) and not target.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"McpServer {name}: target must be an http:// or https:// address, or a command as a list, "
+                f"such as {shlex.split(target) or ['npx', '…']}; got {target!r}"
+            )
+        if not target or not all(isinstance(word, str) and word for word in target):
+            raise ConfigurationError(f"McpServer {name}: target must be a command as a list of texts, got {target!r}")
+        if headers and not isinstance(target, str):
+            raise ConfigurationError(f"McpServer {name}: headers are for an address; a command gets its secrets by env")
+        if (env or cwd) and isinstance(target, str):
+            raise ConfigurationError(f"McpServer {name}: env and cwd are for a command, and target is an address")
+        self.name = name
+        self.lifetime: Lifetime = lifetime
+        self.target = target if isinstance(target, str) else tuple(target)
+        self.env = dict(env or {})
+        self.cwd = cwd
+        self.headers = dict(headers or {})
+        self.include = None if include is None else frozenset(include)
+        self.exclude = frozenset(exclude)
+        self.effects = dict(effects or {})
+        self.trusted = trusted
+        self.deadline = deadline
+        self.connect_timeout = connect_timeout
+
+    def __repr__(self) -> str:
+        target = self.target if isinstance(self.target, str) else shlex.join(self.target)
+        return f"<McpServer {self.name}: {_without_secrets(target)}>"
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Sequence[Tool]]:
+        """Connect, and keep connected.
+
+        Raises:
+            ToolSetUnavailable: The server cannot be started or reached.
+            ConfigurationError: The extra ``repertory[mcp]`` is not installed, or the server has no tool of a name that
+                ``include`` or ``effects`` says.
+        """
+        connection = _Connection(self)
+        failures: list[BaseException] = []
+        async with anyio.create_task_group() as tasks:
+            try:
+                await tasks.start(connection.keep, failures)
+            except RuntimeError:  # it ended before it had begun: it says why
+                if not failures:
+                    raise
+            if not failures:
+                try:
+                    yield connection.tools
+                finally:
+                    tasks.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+
+
+class _Started(Protocol):
+    def started(self, value: None = None) -> None: ...
+
+
+class _Connection:
+    """The connection to one server. One task makes and holds it, any may call through it."""
+
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+        self.tools: list[Tool] = []
+        self._client: Client | None = None
+        self._lost = anyio.Event()  # the connection there is now
+        self._stale = anyio.Event()  # the list of tools
+        self._settled = anyio.Event()  # no attempt to connect is under way
+        self._settled.set()
+        self._wanted = anyio.Event()
+        self._failure = ""
+
+    async def keep(self, failures: list[BaseException], *, task_status: _Started) -> None:
+        """Connect, and again whenever a call wants it after the connection was lost, until cancelled."""
+        failure = await self._connect(task_status.started)
+        if failure is not None:
+            known = isinstance(failure, ConfigurationError)
+            failures.append(
+                failure if known else ToolSetUnavailable(f"{self._server!r} cannot be opened: {_say(failure)}")
+            )
+            return
+        in_a_row = 0
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            await anyio.sleep(_BACKOFF[min(in_a_row, len(_BACKOFF) - 1)])
+            failure = await self._connect(self._settled.set)
+            in_a_row = in_a_row + 1 if failure is not None else 0
+            if failure is not None:
+                self._failure = _say(failure)
+                self._settled.set()
+
+    async def _connect(self, connected: Callable[[], None]) -> BaseException | None:
+        """Connect, say so, and hold the connection until it is lost; what went wrong where there was none."""
+        timeout, there = self._server.connect_timeout, False
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + timeout) as scope:
+                async with _client(self._server, self._heard) as client:
+                    await self._list_tools(client)
+                    scope.deadline = math.inf
+                    self._client, self._lost, there = client, anyio.Event(), True
+                    connected()
+                    await self._hold(client)
+        except Exception as error:  # noqa: BLE001 - of the server, its process or the network: all mean that it is gone
+            return None if there else _first(error)
+        finally:
+            self._client = None
+        return None if there else TimeoutError(f"no answer within {timeout:g} seconds")
+
+    async def _hold(self, client: Client) -> None:
+        """Keep the list of tools true until the connection is lost."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen, client)
+            tasks.start_soon(self._relist, client)
+            await self._lost.wait()
+            tasks.cancel_scope.cancel()
+
+    def _lose(self, client: Client) -> None:
+        """Let go of a connection that is dead."""
+        if self._client is client:
+            self._client = None
+            self._lost.set()
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes of the list where the protocol has that, and that the server is gone, before a call does."""
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                self._stale.set()  # what changed between the list and this is not told again
+                async for _ in changes:
+                    self._stale.set()
+        except (ListenNotSupportedError, SubscriptionLost):
+            pass
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                self._lose(client)
+
+    async def _heard(self, message: Any) -> None:
+        """Take what the server says by itself; older protocols tell of a changed list so."""
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            self._stale.set()
+
+    async def _relist(self, client: Client) -> None:
+        while True:
+            await self._stale.wait()
+            self._stale = anyio.Event()
+            try:
+                await self._list_tools(client)
+            except Exception as error:  # noqa: BLE001 - the tools that are known may still be called
+                logger.warning("mcp.list.failed", extra={"server": self._server.name, "error": _say(error)})
+
+    async def _list_tools(self, client: Client) -> None:
+        offered: list[types.Tool] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+            offered += page.tools
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        server, names = self._server, {tool.name for tool in offered}
+        unknown = sorted(((server.include or frozenset()) | server.effects.keys()) - names)
+        if unknown:
+            raise ConfigurationError(
+                f"McpServer {server.name}: include or effects names {unknown[0]!r}, which the server does not have; it "
+                f"has {', '.join(sorted(names)) or 'no tools'}"
+            )
+        wanted = names if server.include is None else server.include
+        self.tools[:] = self._make_tools([tool for tool in offered if tool.name in wanted - server.exclude])
+
+    def _make_tools(self, offered: Sequence[types.Tool]) -> list[Tool]:
+        made: dict[str, Tool] = {}
+        for tool in offered:
+            name = _UNFIT.sub("_", tool.name)[:_LONGEST_NAME]
+            if name in made:
+                logger.warning("mcp.tool.dropped", extra={"server": self._server.name, "tool": tool.name})
+                continue
+            description = tool.description or tool.title or tool.name
+            hinted = effect_of(tool.annotations) if self._server.trusted else "unsafe"
+            effect = self._server.effects.get(tool.name, hinted)
+            made[name] = Tool(
+                name=name,
+                function=partial(self._call, tool.name, effect),
+                definition=foreign_definition(name, description, tool.input_schema),
+                effect=effect,
+                deadline=self._server.deadline,
+                output_cap=DEFAULT_OUTPUT_CAP,
+                repeatable=effect == "pure",
+            )
+        return list(made.values())
+
+    async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput:
+        """Call a tool; once more where the connection was lost meanwhile and the call may be repeated."""
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        for again in (effect in ("pure", "idempotent"), False):
+            client = await self._connected()
+            try:
+                return await self._ask(client, tool, arguments, context)
+            except MCPError as error:
+                if error.code != CONNECTION_CLOSED:
+                    raise ToolFailed(f"server {self._server.name}: {error.message}") from error
+                self._lose(client)
+            if not again:
+                break
+        return ToolOutput(
+            f"The connection to server {self._server.name} was lost during this call. It may have had its effect: find "
+            "out before you call it again.",
+            status="interrupted",
+            source_type="mcp",
+        )
+
+    async def _connected(self) -> Client:
+        """The connection, made again where it was lost."""
+        if self._client is None:
+            if self._settled.is_set():  # nobody is at it
+                self._settled = anyio.Event()
+                self._wanted.set()
+            await self._settled.wait()
+        if self._client is None:
+            raise ToolFailed(f"server {self._server.name} cannot be reached: {self._failure}")
+        return self._client
+
+    async def _ask(self, client: Client, tool: str, arguments: Json, context: ToolContext) -> ToolOutput:
+        from mcp_types import InputRequiredResult
+        from pydantic import ValidationError
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            of = f" of {total:g}" if total is not None else ""
+            context.progress(message or f"{progress:g}{of}")
+
+        meta: Any = {"repertory/idempotencyKey": context.idempotency_key} if context.idempotency_key else None
+        try:
+            result = await client.session.call_tool(
+                tool, arguments, progress_callback=tell, meta=meta, allow_input_required=True
+            )
+        except ValidationError as error:
+            raise ToolFailed(f"server {self._server.name} gave an answer that is none: {one_line(error)}") from error
+        if isinstance(result, InputRequiredResult):
+            raise ToolFailed(f"server {self._server.name} asks a person for input, which it cannot be given here")
+        return to_tool_output(result, server=self._server.name)
+
+
+@asynccontextmanager
+async def _client(server: McpServer, heard: MessageHandlerFnT) -> AsyncGenerator[Client]:
+    try:
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        from mcp import Client, StdioServerParameters
+    except ImportError as error:
+        raise ConfigurationError("an McpServer needs the extra: pip install 'repertory[mcp]'") from error
+    async with AsyncExitStack() as stack:
+        words: deque[str] = deque(maxlen=_LAST_WORDS)
+        transport: AbstractAsyncContextManager[Any]
+        if isinstance(server.target, str):
+            import httpx2
+
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(headers=server.headers, timeout=httpx2.Timeout(30.0, read=300.0))
+            )
+            transport = streamable_http_client(server.target, http_client=http)
+        else:
+            command, *arguments = server.target
+            errlog = stack.enter_context(_last_words(words))
+            parameters = StdioServerParameters(command=command, args=arguments, env=server.env, cwd=server.cwd)  # type: ignore[arg-type]
+            transport = stdio_client(parameters, errlog=errlog)
+        try:
+            client = await stack.enter_async_context(Client(transport, message_handler=heard))
+        except Exception as error:
+            said = "\n".join(words)
+            raise (ConnectionError(f"{_say(error)}; it said last:\n{said}") if said else error) from error
+        yield client
+
+
+@contextmanager
+def _last_words(lines: deque[str]) -> Generator[TextIO]:
+    """A file to write to of which the last lines are kept, as what a process complains of may be all that tells why."""
+    reading, writing = os.pipe()
+
+    def read() -> None:
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                lines.append(line.rstrip()[:500])
+
+    threading.Thread(target=read, name="mcp stderr", daemon=True).start()
+    with os.fdopen(writing, "w") as stream:
+        yield stream
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _say(error: BaseException) -> str:
+    """What went wrong, in a line; of several errors the first."""
+    error = _first(error)
+    return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
+
+
+def _without_secrets(target: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", target.partition("?")[0])

@@ -1,0 +1,66 @@
+"""From what an MCP server answers to what a tool gives back."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import Image, Text
+from repertory.record.records import Effect, OutcomeStatus
+from repertory.tools.output import ToolOutput
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+Shown: TypeAlias = Text | Image
+
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what the Messages API takes
+
+
+def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
+    """A server's answer as a tool's output: its blocks, or its structured value where it gave no blocks."""
+    blocks = tuple(_block(block) for block in result.content)
+    structured: Any = getattr(result, "structured_content", None)
+    status: OutcomeStatus = "error" if result.is_error else "ok"
+    if not blocks and structured is not None:
+        text = msgspec.json.encode(structured, order="deterministic").decode()
+        return ToolOutput(text, status=status, source_type="mcp", format="json", facts={"server": server})
+    texts = [block.text for block in blocks if isinstance(block, Text)]
+    content = "\n".join(texts) if len(texts) == len(blocks) else blocks
+    form = "json" if structured is not None and isinstance(content, str) and content[:1] in "{[" else "text"
+    return ToolOutput(content, status=status, source_type="mcp", format=form, facts={"server": server})
+
+
+def _block(block: Any) -> Shown:
+    match block.type:
+        case "text":
+            return Text(block.text)
+        case "image" if block.mime_type in _IMAGES:
+            return Image({"type": "base64", "media_type": block.mime_type, "data": block.data})
+        case "image" | "audio":
+            size = len(base64.b64decode(block.data + "==", validate=False))
+            return Text(f"[{block.type} of {size:,} bytes, {block.mime_type}, which cannot be shown]")
+        case "resource":
+            inner = block.resource
+            text = getattr(inner, "text", None)
+            return Text(text if text is not None else f"[resource {inner.uri}: binary, {inner.mime_type or 'no type'}]")
+        case "resource_link":
+            about = f": {block.description}" if block.description else ""
+            return Text(f"[resource {block.name} at {block.uri}{about}]")
+        case _:
+            return Text(f"[a block of type {block.type!r}, which cannot be shown]")
+
+
+def effect_of(annotations: types.ToolAnnotations | None) -> Effect:
+    """The effect that a trusted server's hints come to.
+
+    Nothing follows from hints that are not there. What reads an open world may be made again, but its answer may have
+    changed, so it is not ``pure``. MCP has no commit that the journal could share, so nothing is ``transactional``.
+    """
+    if annotations is None:
+        return "unsafe"
+    if annotations.read_only_hint:
+        return "pure" if annotations.open_world_hint is False else "idempotent"
+    return "idempotent" if annotations.idempotent_hint else "unsafe"

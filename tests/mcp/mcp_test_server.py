@@ -1,0 +1,106 @@
+"""A server of the protocol for the tests, made with the SDK and run as a process of its own: over stdio or HTTP."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+
+import anyio
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp_types import ToolAnnotations
+
+server: MCPServer[None] = MCPServer("tests")
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+
+@server.tool(annotations=READS)
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+def environment(name: str) -> str:
+    """The value of a variable of this process."""
+    return os.environ.get(name, "(not set)")
+
+
+@server.tool(name="dotted.name")
+def dotted() -> str:
+    """A tool whose name the Messages API does not take."""
+    return "dots"
+
+
+@server.tool()
+def dot() -> Image:
+    """A picture of one pixel."""
+    return Image(data=base64.b64decode(PIXEL), format="png")
+
+
+@server.tool()
+def fail() -> str:
+    """Always fails."""
+    raise ValueError("no such luck")
+
+
+@server.tool()
+def die(code: int) -> str:
+    """End the process."""
+    os._exit(code)
+
+
+@server.tool(annotations=READS)
+def die_once(marker: str) -> str:
+    """End the process the first time; answer the second."""
+    try:
+        with open(marker, "x"):
+            pass
+    except FileExistsError:
+        return "alive"
+    os._exit(3)
+
+
+@server.tool()
+async def slow(context: Context[None], marker: str) -> str:
+    """Tell how far it is, then wait until cancelled, and leave a file that says so."""
+    await context.report_progress(1, 2, "half done")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with open(marker, "w") as file:
+            file.write("cancelled")
+    return "never"
+
+
+@server.tool()
+async def grow(context: Context[None]) -> str:
+    """Offer one more tool from now on."""
+
+    def grown() -> str:
+        """A tool that was not there before."""
+        return "here"
+
+    server.add_tool(grown)
+    await context.notify_tools_changed()
+    return "grown"
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["http"]:
+        import socket
+
+        import uvicorn
+
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        print(sock.getsockname()[1], flush=True)
+        uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[sock])
+    elif sys.argv[1:] == ["broken"]:
+        sys.exit("the disk is on fire")
+    elif sys.argv[1:] == ["silent"]:
+        sys.stdin.read()
+    else:
+        server.run()

@@ -1,0 +1,225 @@
+"""Servers of the protocol as tools, over real processes and sockets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from backends import RunAsync
+from repertory.errors import ConfigurationError, ToolSetUnavailable
+from repertory.llm.messages import Image
+from repertory.mcp import McpServer
+from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
+
+SERVER = Path(__file__).with_name("mcp_test_server.py")
+COMMAND = [sys.executable, str(SERVER)]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Address."""
+    with subprocess.Popen([*COMMAND, "http"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        process.kill()
+
+
+@asynccontextmanager
+async def opened(server: McpServer) -> AsyncIterator[dict[str, Tool]]:
+    """Opened."""
+    async with server.open() as tools:
+        yield {tool.name: tool for tool in tools}
+
+
+def test_the_tools_of_a_process_are_called(run_async: RunAsync) -> None:
+    """The tools of a process are called."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", COMMAND)) as tools:
+            assert tools["add"].description == "Add two numbers."
+            assert tools["add"].input_schema["required"] == ["a"]
+            added = await call_tool(tools["add"], {"a": 2, "b": 3})
+            assert (added.content, added.is_error, added.source_type) == ("5", False, "mcp")
+            assert (await call_tool(tools["dotted_name"])).content == "dots"
+
+    run_async(main)
+
+
+def test_the_tools_behind_an_address_are_called(run_async: RunAsync, address: str) -> None:
+    """The tools behind an address are called."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", address, headers={"Authorization": "Bearer x"})) as tools:
+            assert (await call_tool(tools["add"], {"a": 2})).content == "3"
+
+    run_async(main)
+
+
+def test_a_picture_comes_as_a_picture(run_async: RunAsync, address: str) -> None:
+    """A picture comes as a picture."""
+
+    async def main() -> ToolOutput:
+        async with opened(McpServer("tests", address)) as tools:
+            return await call_tool(tools["dot"])
+
+    (image,) = run_async(main).content
+    assert isinstance(image, Image)
+    assert image.source["media_type"] == "image/png"
+
+
+def test_what_a_tool_raises_and_what_it_refuses_is_told_as_an_error(run_async: RunAsync, address: str) -> None:
+    """What a tool raises and what it refuses is told as an error."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", address)) as tools:
+            for name, arguments in (("fail", {}), ("add", {"a": "two"}), ("add", {})):
+                output = await call_tool(tools[name], arguments)
+                assert output.is_error, (name, output)
+            assert (await call_tool(tools["add"], {"a": 1})).content == "2", "the connection is as good as before"
+
+    run_async(main)
+
+
+def test_a_process_sees_only_what_it_is_given(run_async: RunAsync, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process sees only what it is given."""
+    monkeypatch.setenv("REPERTORY_TEST_SECRET", "of this process")
+
+    async def main(server: McpServer, name: str) -> object:
+        async with opened(server) as tools:
+            return (await call_tool(tools["environment"], {"name": name})).content
+
+    assert run_async(main, McpServer("tests", COMMAND), "REPERTORY_TEST_SECRET") == "(not set)"
+    assert run_async(main, McpServer("tests", COMMAND, env={"GIVEN": "yes"}), "GIVEN") == "yes"
+
+
+def test_effects_follow_from_hints_only_where_the_server_is_trusted(run_async: RunAsync, address: str) -> None:
+    """Effects follow from hints only where the server is trusted."""
+
+    async def effects(server: McpServer) -> dict[str, str]:
+        async with opened(server) as tools:
+            return {name: tool.effect for name, tool in tools.items()}
+
+    assert set(run_async(effects, McpServer("tests", address)).values()) == {"unsafe"}
+    trusted = run_async(effects, McpServer("tests", address, trusted=True, effects={"environment": "idempotent"}))
+    assert (trusted["add"], trusted["environment"], trusted["fail"]) == ("pure", "idempotent", "unsafe")
+
+
+def test_tools_are_chosen_by_name(run_async: RunAsync, address: str) -> None:
+    """Tools are chosen by name."""
+
+    async def names(server: McpServer) -> set[str]:
+        async with opened(server) as tools:
+            return set(tools)
+
+    assert run_async(names, McpServer("tests", address, include=["add", "fail"], exclude=["fail"])) == {"add"}
+    with pytest.raises(ConfigurationError, match=r"include or effects names 'ad', .* it has add, die"):
+        run_async(names, McpServer("tests", address, include=["ad"]))
+
+
+def test_a_call_cut_off_by_the_death_of_the_server_is_not_repeated_unless_it_may_be(
+    run_async: RunAsync, tmp_path: Path
+) -> None:
+    """A call cut off by the death of the server is not repeated unless it may be."""
+
+    async def main() -> None:
+        async with opened(McpServer("tests", COMMAND, trusted=True)) as tools:
+            lost = await call_tool(tools["die"], {"code": 1})
+            assert lost.status == "interrupted"
+            assert "may have had its effect" in lost.text
+            assert (await call_tool(tools["add"], {"a": 1})).content == "2", "connected again"
+            again = await call_tool(tools["die_once"], {"marker": str(tmp_path / "marker")})
+            assert again.content == "alive", "a pure call is made again"
+
+    run_async(main)
+    assert (tmp_path / "marker").exists()
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server_and_tells_how_far_it_was(
+    run_async: RunAsync, address: str, tmp_path: Path
+) -> None:
+    """A cancelled call is cancelled at the server and tells how far it was."""
+    told: list[str] = []
+    marker = tmp_path / "marker"
+
+    async def main() -> None:
+        async with opened(McpServer("tests", address)) as tools:
+            with anyio.CancelScope() as scope:
+
+                def tell(text: str) -> None:
+                    told.append(text)
+                    scope.cancel()
+
+                await call_tool(tools["slow"], {"marker": str(marker)}, context=ToolContext(progress=tell))
+            while not marker.exists():  # the server hears of it in its own time
+                await anyio.lowlevel.checkpoint()
+
+    run_async(main)
+    assert told == ["half done"]
+
+
+def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> None:
+    """A list that changed is there for the next run."""
+
+    async def main() -> None:
+        async with McpServer("tests", COMMAND).open() as tools:
+            before = {tool.name: tool for tool in tools}
+            assert "grown" not in before
+            await call_tool(before["grow"])
+            while not _named(tools, "grown"):
+                await anyio.lowlevel.checkpoint()
+            assert (await call_tool(_named(tools, "grown")[0])).content == "here"
+
+    run_async(main)
+
+
+def _named(tools: Sequence[Tool], name: str) -> list[Tool]:
+    """named."""
+    return [tool for tool in tools if tool.name == name]
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (McpServer("gone", ["no-such-command-at-all"]), "no-such-command-at-all"),
+        (McpServer("broken", [*COMMAND, "broken"]), "the disk is on fire"),
+        (McpServer("silent", [*COMMAND, "silent"], connect_timeout=1.0), "no answer within 1 seconds"),
+        (McpServer("nobody", "http://user:geheim@127.0.0.1:9/mcp?key=geheim"), "127.0.0.1:9"),
+    ],
+    ids=lambda value: value.name if isinstance(value, McpServer) else "",
+)
+def test_a_server_that_cannot_be_opened_says_why(run_async: RunAsync, server: McpServer, says: str) -> None:
+    """A server that cannot be opened says why."""
+
+    async def main() -> None:
+        async with server.open():
+            raise AssertionError("opened")
+
+    with pytest.raises(ToolSetUnavailable) as caught:
+        run_async(main)
+    assert says in str(caught.value)
+    assert server.name in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "says"),
+    [
+        ("npx server", {}, "as a list, such as"),
+        ([], {}, "target must be a command"),
+        (["a"], {"headers": {"A": "b"}}, "headers are for an address"),
+        ("http://a", {"env": {"A": "b"}}, "env and cwd are for a command"),
+        (["a"], {"effects": {"x": "safe"}}, "effects"),
+        (["a"], {"lifetime": "process"}, "lifetime"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(target: object, options: dict[str, object], says: str) -> None:
+    """Options that make no sense are refused."""
+    with pytest.raises(ConfigurationError, match=says):
+        McpServer("x", target, **options)  # type: ignore[arg-type]
