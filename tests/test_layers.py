@@ -23,6 +23,7 @@ ROOMS = [
     "tools",
     "agents",
     "service",
+    "mcp",
     "replay",
     "torture",
     "cli",

@@ -14,6 +14,7 @@ from repertory.cli import output
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
+from repertory.cli.mcp import mcp
 from repertory.cli.options import option
 from repertory.cli.payloads import payload
 from repertory.cli.reading import inspect, ledger
@@ -120,7 +121,7 @@ def _repertory(
         welcome()
 
 
-for _command in (demo, run, resume, serve, ps, tree, stats, inspect, ledger, replay, doctor, stress, torture):
+for _command in (demo, run, resume, serve, mcp, ps, tree, stats, inspect, ledger, replay, doctor, stress, torture):
     app.command()(_command)
 app.add_typer(content, name="content")
 app.add_typer(payload, name="payload")

@@ -1,0 +1,47 @@
+"""``repertory mcp``: agents as a server of the Model Context Protocol, over the standard streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repertory.cli.options import BACKEND, OWN_DATABASE, SUMMARY_MODEL, Backend, option
+
+
+def mcp(
+    *,
+    db: Path | None = OWN_DATABASE,
+    agent: list[str] = option("--agent AGENT", "An agent to offer: module:name, or a file. May be repeated.", ()),
+    root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
+    model: str | None = option("--model NAME", "The model of agents that name none."),
+    summary_model: str | None = SUMMARY_MODEL,
+    redact: list[str] = option(
+        "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
+    ),
+    backend: Backend = BACKEND,
+) -> None:
+    """Serve agents and their runs over MCP on the standard streams, to be started by a client such as an editor.
+
+    Each agent is a tool that takes a task and gives the answer; others start, follow and steer runs. What is under way
+    when the client leaves goes to its next boundary, from where it can be resumed.
+    """
+    import anyio
+
+    from repertory.agents import open_supervisor
+    from repertory.cli.databases import runs_database
+    from repertory.cli.running import summaries_by
+    from repertory.errors import ConfigurationError
+    from repertory.mcp.server import ABOUT, run_tools, serve_over_stdio
+    from repertory.service.control import Control
+
+    if not agent and root is None:
+        raise ConfigurationError(
+            "nothing to serve: name an agent with --agent module:name, or a folder with --root DIR"
+        )
+
+    async def main() -> None:
+        async with open_supervisor(
+            runs_database(db), model=model, summaries=summaries_by(summary_model), redact=redact
+        ) as supervisor:
+            await serve_over_stdio(run_tools(Control(supervisor, agents=agent, root=root)), instructions=ABOUT)
+
+    anyio.run(main, backend=backend)

@@ -1,0 +1,277 @@
+"""Agents, runs and memory of a supervisor as a server of the Model Context Protocol, and any tools as one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import anyio
+import msgspec
+
+from repertory._version import __version__
+from repertory.agents import Run
+from repertory.agents.events import ModelAnswered, ToolStarted
+from repertory.errors import ConfigurationError, RepertoryError, ToolFailed
+from repertory.llm.messages import Image, Json, Text
+from repertory.record.records import FINAL_STATES
+from repertory.service.control import Control
+from repertory.service.views import RunView
+from repertory.tools import Tool, ToolContext, ToolOutput, tool, unknown_tool
+from repertory.tools.execution import execute
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.server import Server
+
+ABOUT: Final = """\
+Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
+for the answer; start_run begins one and returns at once. A run goes on when the connection that began it ends.
+"""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+
+
+def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]:
+    """A server that offers tools. Its ``run`` and its app are the SDK's.
+
+    Args:
+        tools: What to offer; their effects become the hints that the protocol has.
+        instructions: What a client's model is told of them all.
+
+    Raises:
+        ConfigurationError: The extra ``repertory[mcp]`` is not installed.
+    """
+    try:
+        import mcp_types as types
+        from mcp.server import Server, ServerRequestContext
+    except ImportError as error:
+        raise ConfigurationError("to serve MCP needs the extra: pip install 'repertory[mcp]'") from error
+    by_name = {tool.name: tool for tool in tools}
+
+    async def list_tools(_: object, __: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in by_name.values()])
+
+    async def call_tool(request: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
+        found = by_name.get(call.name)
+        if found is None:
+            return _result(unknown_tool(call.name, by_name))
+        told, to_tell = anyio.create_memory_object_stream[str](64)
+
+        async def tell() -> None:
+            async with aclosing(to_tell):
+                count = 0
+                async for text in to_tell:
+                    count += 1
+                    await request.session.report_progress(count, None, text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tell)
+            with told:
+                output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_tell, told)))
+        return _result(output)
+
+    return Server(
+        "repertory", version=__version__, instructions=instructions, on_list_tools=list_tools, on_call_tool=call_tool
+    )
+
+
+async def serve_over_stdio(tools: Iterable[Tool], *, instructions: str = "") -> None:
+    """Offer tools over this process's standard streams, until the client closes them."""
+    server = serve_tools(tools, instructions=instructions)
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def _tell(told: Any, text: str) -> None:
+    """Pass on how far a call is; what the connection is too slow for is left out."""
+    with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        told.send_nowait(text)
+
+
+def _described(tool: Tool) -> types.Tool:
+    import mcp_types as types
+
+    hints = types.ToolAnnotations(
+        read_only_hint=tool.effect == "pure", idempotent_hint=tool.effect in ("pure", "idempotent")
+    )
+    return types.Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=msgspec.to_builtins(tool.input_schema),
+        annotations=hints,
+    )
+
+
+def _result(output: ToolOutput) -> types.CallToolResult:
+    import mcp_types as types
+
+    blocks = (Text(output.content),) if isinstance(output.content, str) else output.content
+    content: list[Any] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            content.append(types.TextContent(text=block.text))
+        elif isinstance(block, Image) and block.source.get("type") == "base64":
+            content.append(types.ImageContent(data=block.source["data"], mime_type=block.source["media_type"]))
+        else:
+            content.append(types.TextContent(text="[a block that this protocol has no form for]"))
+    return types.CallToolResult(content=content, is_error=output.is_error)
+
+
+def run_tools(control: Control) -> Sequence[Tool]:
+    """Tools over the runs of a supervisor: each agent as a tool of its name, and some to start, follow and steer runs.
+
+    Only the agents that ``control`` offers can be started.
+    """
+    runs = _Runs(control)
+    reads: dict[str, Any] = {"effect": "pure", "repeatable": False}
+    made = [
+        tool(runs.list_agents, **reads),
+        tool(runs.list_runs, **reads),
+        tool(runs.run_status, **reads),
+        tool(runs.wait_result, deadline=None, **reads),
+        tool(runs.start_run),
+        tool(runs.send_message),
+        tool(runs.stop_run, effect="idempotent"),
+        tool(runs.resume_run, effect="idempotent"),
+    ]
+    taken = {each.name for each in made}
+    for agent in control.agents():
+        name = agent.name if agent.name not in taken else f"ask_{agent.name}"
+        made.append(tool(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
+    return made
+
+
+class _Runs:
+    """What can be asked of the runs. The docstrings are told to the client's model."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def list_agents(self) -> list[Json]:
+        """The agents that a run can be started with."""
+        return [msgspec.to_builtins(view) for view in self._control.agents()]
+
+    async def list_runs(self, limit: Positive = 20) -> list[Json]:
+        """The newest runs, oldest first.
+
+        Args:
+            limit: How many at most.
+        """
+        return [_brief(view) for view in (await self._control.list_runs(limit)).runs]
+
+    async def run_status(self, run_id: str) -> Json:
+        """How a run stands: its state, its iterations and what it cost.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+        """
+        return await self._told(run_id)
+
+    async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
+        """Wait for a run's result; after the timeout say how it stands.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+            timeout: Seconds to wait at most.
+        """
+        run = self._live(await self._control.find_id(run_id))
+        if run is not None:
+            with anyio.move_on_after(timeout):
+                await _ended(run)
+        return await self._told(run_id)
+
+    async def start_run(self, agent: str, task: str) -> Json:
+        """Start a run and return its id at once. It goes on when this connection ends.
+
+        Args:
+            agent: Which agent, as list_agents names them.
+            task: What it is to do, complete in itself.
+        """
+        return {"run_id": await self._control.start(agent, task)}
+
+    async def send_message(self, run_id: str, text: str) -> str:
+        """Say something to a run that is under way; its model reads it at its next iteration.
+
+        Args:
+            run_id: The run.
+            text: What to say.
+        """
+        await self._control.send(run_id, text)
+        return "said"
+
+    async def stop_run(self, run_id: str) -> str:
+        """End a run at its next boundary. It can be resumed.
+
+        Args:
+            run_id: The run.
+        """
+        await self._control.stop(run_id)
+        return "it ends at its next boundary"
+
+    async def resume_run(self, run_id: str) -> str:
+        """Let a run go on that was paused, stopped or failed, or that an earlier process began.
+
+        Args:
+            run_id: The run.
+        """
+        await self._control.resume(run_id)
+        return "it goes on"
+
+    async def ask(self, agent: str, task: str, context: ToolContext) -> str:
+        """Start a run and wait for its answer."""
+        run_id = await self._control.start(agent, task)
+        context.progress(f"run {run_id}")
+        run = self._live(run_id)
+        if run is not None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_follow, run, context)
+                await _ended(run)
+                tasks.cancel_scope.cancel()
+        detail = await self._control.read_run(run_id)
+        if detail.run.state != "done":
+            raise ToolFailed(f"run {run_id} of {agent} is {detail.run.state}: {detail.run.error or 'it has no answer'}")
+        return detail.result or ""
+
+    def _live(self, run_id: str) -> Run[Any] | None:
+        try:
+            return self._control.supervisor.run(run_id)
+        except RepertoryError:
+            return None
+
+    async def _told(self, run_id: str) -> Json:
+        detail = await self._control.read_run(run_id)
+        result = {"result": detail.result} if detail.run.state in FINAL_STATES else {}
+        return {**_brief(detail.run), **result}
+
+
+def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[str]]:
+    async def ask(task: str, context: ToolContext) -> str:
+        """Args:
+        task: What it is to do, complete in itself.
+        """
+        return await runs.ask(agent, task, context)
+
+    return ask
+
+
+async def _ended(run: Run[Any]) -> None:
+    """Wait until a run has ended, however it did."""
+    with suppress(RepertoryError):
+        await run.wait_result()
+
+
+async def _follow(run: Run[Any], context: ToolContext) -> None:
+    """Tell the caller what the run does."""
+    async for event in run.events(tree=True):
+        if isinstance(event, ToolStarted):
+            context.progress(f"{event.agent} calls {event.tool}")
+        elif isinstance(event, ModelAnswered) and event.text:
+            context.progress(f"{event.agent}: {event.text[:200]}")
+
+
+def _brief(view: RunView) -> Json:
+    return {key: value for key, value in msgspec.to_builtins(view).items() if value not in (None, "", [])}

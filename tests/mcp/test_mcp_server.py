@@ -1,0 +1,97 @@
+"""Agents, served to a client of the protocol by a process of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from backends import RunAsync
+from repertory.mcp import McpServer
+from repertory.mcp.client import ToolSetUnavailable
+from repertory.tools import Tool, ToolContext, call_tool
+
+AGENTS = '''
+import repertory as rp
+
+MENU = ["Monday: leek soup, 4.20 euros", "Tuesday: dal with rice, 4.80 euros"]
+
+@rp.tool(effect="pure")
+def search_menu(query: str) -> str:
+    """Search this week's menu for a word; one dish a line."""
+    return "\\n".join(dish for dish in MENU if query.lower() in dish.lower())
+
+clerk = rp.Agent("clerk", instructions="Answer questions about the canteen.", tools=[search_menu])
+'''
+
+
+@pytest.fixture
+def canteen(tmp_path: Path) -> McpServer:
+    """A server that offers one agent."""
+    (tmp_path / "canteen.py").write_text(AGENTS)
+    command = [sys.executable, "-m", "repertory", "mcp", "--agent", "canteen:clerk", "--db", "runs.db"]
+    return McpServer("canteen", command, cwd=tmp_path, trusted=True)
+
+
+def test_an_agent_is_a_tool_that_gives_its_answer_and_tells_what_it_does(
+    run_async: RunAsync, canteen: McpServer
+) -> None:
+    """The run it made can be looked at by the other tools."""
+    told: list[str] = []
+
+    async def main() -> None:
+        async with canteen.open() as offered:
+            tools = {tool.name: tool for tool in offered}
+            assert tools["clerk"].description == "Answer questions about the canteen."
+            context = ToolContext(progress=told.append)
+            answer = await call_tool(tools["clerk"], {"task": "What does the dal cost?"}, context=context)
+            assert "4.80 euros" in answer.text
+            assert any("clerk calls search_menu" in line for line in told), told
+            (run,) = await _json(tools["list_runs"], {})
+            assert (run["agent"], run["state"]) == ("clerk", "done")
+            status = await _json(tools["run_status"], {"run_id": run["id"]})
+            assert status["result"] == answer.text
+
+    run_async(main)
+
+
+def test_a_run_can_be_begun_and_waited_for(run_async: RunAsync, canteen: McpServer) -> None:
+    """What is asked wrongly is told, and the connection goes on."""
+
+    async def main() -> None:
+        async with canteen.open() as offered:
+            tools = {tool.name: tool for tool in offered}
+            begun = await _json(tools["start_run"], {"agent": "clerk", "task": "What does the soup cost?"})
+            ended = await _json(tools["wait_result"], {"run_id": begun["run_id"]})
+            assert ended["state"] == "done"
+            assert "4.20" in ended["result"]
+            for name, arguments, says in (
+                ("start_run", {"agent": "cook", "task": "x"}, "no agent 'cook'"),
+                ("run_status", {"run_id": "run-none"}, "run-none"),
+                ("send_message", {"run_id": begun["run_id"], "text": "more"}, "not under way"),
+                ("clerk", {"task": 5}, "invalid arguments"),
+            ):
+                output = await call_tool(tools[name], arguments)
+                assert output.is_error, name
+                assert says in output.text, output.text
+
+    run_async(main)
+
+
+def test_nothing_to_serve_is_an_error_that_says_what_to_name(run_async: RunAsync) -> None:
+    """The last words of the process are in it."""
+
+    async def main() -> None:
+        async with McpServer("empty", [sys.executable, "-m", "repertory", "mcp"]).open():
+            raise AssertionError("opened")
+
+    with pytest.raises(ToolSetUnavailable, match=r"name an agent with --agent"):
+        run_async(main)
+
+
+async def _json(tool: Tool, arguments: dict[str, object]) -> object:
+    output = await call_tool(tool, arguments)
+    assert not output.is_error, output.text
+    return json.loads(output.text)
