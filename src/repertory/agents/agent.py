@@ -23,6 +23,7 @@ from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
 from repertory.tools import Tool
+from repertory.tools.tool_sets import ToolSet
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -93,7 +94,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     Attributes:
         name: What it is called; a letter, then letters, digits, ``_`` and ``-``, at most 64.
         instructions: The system text that the model reads first.
-        tools: What it may call.
+        tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``.
         team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
         model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
         memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
@@ -120,7 +121,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
 
     name: str
     instructions: str = ""
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Tool | ToolSet] = ()
     team: Sequence[Agent[Any]] = ()
     model: Model | str | None = None
     memory: MemoryMode = "shared"
@@ -149,7 +150,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
         if self.payload is not None:
             ValueType(self.payload, f"{where}: payload")
-        _check_members(f"{where}: tools", self.tools, Tool, "make a tool of it: @tool, or tool(function)")
+        _check_members(f"{where}: tools", self.tools, Tool | ToolSet, "make a tool of it: @tool, or tool(function)")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
         if self.output_type is not None:
@@ -158,7 +159,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
 
     def _check_output(self, where: str) -> None:
         """See that nothing else stands where the result is to come."""
-        if any(tool.name == FINAL_RESULT for tool in self.tools):
+        if any(tool.name == FINAL_RESULT for tool in self.own_tools):
             raise ConfigurationError(f"{where}: a tool is named {FINAL_RESULT}, by which the model gives its output")
         if (self.options.get("output_config") or {}).get("format") is not None:
             raise ConfigurationError(f"{where} has output and options['output_config']['format']; leave the latter out")
@@ -167,6 +168,16 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     def summary(self) -> str:
         """One line that says what it is for."""
         return self.description or self.instructions.strip().split("\n", 1)[0][:200] or self.name
+
+    @property
+    def own_tools(self) -> tuple[Tool, ...]:
+        """Those of its tools that need not be opened."""
+        return tuple(each for each in self.tools if isinstance(each, Tool))
+
+    @property
+    def tool_sets(self) -> tuple[ToolSet, ...]:
+        """Those of its tools that are opened with a run."""
+        return tuple(each for each in self.tools if not isinstance(each, Tool))
 
     @property
     def output_type(self) -> JsonType | None:
@@ -195,7 +206,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         return {
             "name": self.name,
             "instructions": self.instructions,
-            "tools": [[tool.name, tool.description, tool.input_schema, tool.effect] for tool in self.tools],
+            "tools": [[tool.name, tool.description, tool.input_schema, tool.effect] for tool in self.own_tools],
+            "tool_sets": [each.name for each in self.tool_sets],
             "team": [member._definition() for member in self.team],
             "model": model,
             "memory": self.memory,
@@ -246,7 +258,7 @@ def check_model(model: object, where: str) -> None:
     check_type(where, model, *_A_MODEL)
 
 
-def _check_members(where: str, members: Any, kind: type, advice: str) -> None:
+def _check_members(where: str, members: Any, kind: Any, advice: str) -> None:
     if not isinstance(members, Sequence) or isinstance(members, str):
         raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
     for index, member in enumerate(members):

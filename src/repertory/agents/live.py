@@ -28,6 +28,7 @@ from repertory.agents.events import (
 from repertory.agents.fan_out import Head, Line, Place, worth_warming
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
+from repertory.agents.tool_sets import ToolSets
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
@@ -49,7 +50,7 @@ from repertory.record.records import (
 )
 from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
-from repertory.tools import ToolCallCache
+from repertory.tools import Tool, ToolCallCache
 
 SAID = "UserSaid"  # the type of the records that keep what is said
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
@@ -69,6 +70,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: ActorRef[Any]
     tallies: Tallies
     hub: EventHub
+    tool_sets: ToolSets
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
 
@@ -123,6 +125,7 @@ class LiveRun:
         overdue: The limit that it was killed for; None for none.
         end: How it ended, once that is on its way to the disk.
         lost: The failure of the journal that kept its end from being recorded.
+        opened_tools: What its agent's tool sets opened.
         result_summaries: A model's summaries of single results, by position.
         said: What was said to it from outside, by message id.
         told: How many entries its listeners were told of.
@@ -162,6 +165,7 @@ class LiveRun:
     said: dict[str, Said] = field(default_factory=dict[str, "Said"])
     listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
     listener_errors: int = 0
+    opened_tools: tuple[Tool, ...] = ()
     told: int = 0
     last_event: int | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,11 +34,14 @@ _TOLD_STRICTLY = (  # in the words of the users' documents
 )
 
 
-def tools_of(agent: Agent[Any]) -> tuple[Tool, ...]:
-    """What an agent may call beside its team. Strict rhythm adds the tools that retrieve, as the documents have it."""
+def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
+    """What an agent may call beside its team, with what its tool sets opened.
+
+    Strict rhythm adds the tools that retrieve, as the documents have it.
+    """
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
-    has = {tool.name for tool in agent.tools}
-    return (*agent.tools, *(tool for tool in context_tools() if strict and tool.name not in has))
+    has = {tool.name for tool in (*agent.own_tools, *opened)}
+    return (*agent.own_tools, *opened, *(tool for tool in context_tools() if strict and tool.name not in has))
 
 
 def layered_policy(live: LiveRun) -> ContextPolicy | None:
@@ -49,8 +52,9 @@ def layered_policy(live: LiveRun) -> ContextPolicy | None:
     agent = live.agent
     if agent.context is None:
         return None
-    policy = _layered(agent, agent.context, results_of(live.started))
-    has = {tool.name for tool in tools_of(agent)} >= RETRIEVALS
+    tools = tools_of(agent, live.opened_tools)
+    policy = _layered(tools, agent.context, results_of(live.started))
+    has = {tool.name for tool in tools} >= RETRIEVALS
     return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
 
 
@@ -68,8 +72,8 @@ def results_of(started: RunStarted) -> ResultPolicy | None:
     return msgspec.convert(started.results, ResultPolicy) if started.results else None
 
 
-def _layered(agent: Agent[Any], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
-    own = {tool.name: tool.policy for tool in tools_of(agent) if tool.policy is not None}
+def _layered(tools: Iterable[Tool], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
+    own = {tool.name: tool.policy for tool in tools if tool.policy is not None}
     return policy.with_layers(tools=own, run=run)
 
 
@@ -84,18 +88,19 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
         ConfigurationError: They cannot; the message names the agent and the field.
     """
     _check_results(agent, results)
-    known = {tool.name for member in agent.walk() for tool in member.tools} | TEAM_TOOLS
+    known = {tool.name for member in agent.walk() for tool in member.own_tools} | TEAM_TOOLS
+    all_known = not any(member.tool_sets for member in agent.walk())
     for member in agent.walk():
         if member.context is None:
             continue
         unknown = sorted(member.context.tools.keys() - known)
-        if unknown:
+        if unknown and all_known:
             raise ConfigurationError(
                 f"agent {member.name}: context.tools names {unknown[0]!r}, a tool that neither it nor its team has; "
                 f"there are {', '.join(sorted(known))}"
             )
-        policy = _layered(member, member.context, results if member is agent else None)
-        merged = {"its tools": policy.results, **{tool.name: policy.said_of(tool.name) for tool in member.tools}}
+        policy = _layered(tools_of(member), member.context, results if member is agent else None)
+        merged = {"its tools": policy.results, **{tool.name: policy.said_of(tool.name) for tool in member.own_tools}}
         some_expire = any(said.expiration_mode is not None for said in merged.values())
         for name, said in merged.items():
             of = f"for the results of {name}"

@@ -24,7 +24,15 @@ from repertory.agents.sharing import first_drafts
 from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.context import replay
-from repertory.errors import ContextMissing, JournalError, JournalUnreadable, LimitExceeded, RunExists, RunNotFound
+from repertory.errors import (
+    ContextMissing,
+    JournalError,
+    JournalUnreadable,
+    LimitExceeded,
+    RunExists,
+    RunNotFound,
+    ToolSetUnavailable,
+)
 from repertory.llm.messages import Json
 from repertory.memory import Memory
 from repertory.record import Draft, Ledger
@@ -454,12 +462,11 @@ class AgentActor:
         self._live.ref, self._live.actor = ctx.ref, ctx
         self._live.opened(None)
         self._team = Team(self._live, self._runtime, ctx)
-        self._loop = Loop(self._live, Caller(self._live, self._team.tools()), self._team, ctx.ref)
-        ctx.start_soon(self._run, self._loop, ctx)
+        ctx.start_soon(self._run, ctx)
 
-    async def _run(self, loop: Loop, ctx: ActorContext) -> None:
+    async def _run(self, ctx: ActorContext) -> None:
         try:
-            end = await loop.run()
+            end = await self._play(ctx)
             if end is not None:
                 await self._team.end()
                 await self._runtime.end_run(self._live, end)
@@ -471,6 +478,16 @@ class AgentActor:
         self._finished.set()
         ctx.stop()
 
+    async def _play(self, ctx: ActorContext) -> RunEnd | None:
+        """Run the loop with everything open that it needs; what cannot be opened ends the run."""
+        live = self._live
+        try:
+            async with live.shared.tool_sets.open(live.agent) as live.opened_tools:
+                self._loop = Loop(live, Caller(live, self._team.tools()), self._team, ctx.ref)
+                return await self._loop.run()
+        except ToolSetUnavailable as error:
+            return RunEnd.failed(error)
+
     async def stopping(self, ctx: ActorContext) -> None:
         """Let the loop come to its next boundary; the drain time bounds the wait."""
         self._live.wish_for("close")
@@ -479,5 +496,5 @@ class AgentActor:
     @handler
     def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
         """Hand it to the view, which keeps it until it is wanted."""
-        assert self._loop is not None
-        self._loop.view.heard(message)
+        if self._loop is not None:  # else an earlier incarnation asked; the record has it
+            self._loop.view.heard(message)

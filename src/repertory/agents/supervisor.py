@@ -31,6 +31,7 @@ from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.agents.tasks import read_task
+from repertory.agents.tool_sets import ToolSets
 from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json
@@ -316,6 +317,8 @@ async def open_supervisor(
             stack.enter_context(redacted_log(journal.redact))
             models = await stack.enter_async_context(open_models(model, summaries))
             tasks = await stack.enter_async_context(anyio.create_task_group())
+            tool_sets = ToolSets(tasks)
+            stack.callback(tool_sets.close)  # once no run is left
             system = await stack.enter_async_context(
                 open_system(
                     "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=_log_dead_letter
@@ -330,6 +333,7 @@ async def open_supervisor(
                 summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
                 tallies=Tallies(journal),
                 hub=EventHub(),
+                tool_sets=tool_sets,
                 clock=clock,
                 alerts=alerts,
             )

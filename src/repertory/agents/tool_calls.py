@@ -175,7 +175,9 @@ class Caller:
         """Prepare for a run; ``team_tools`` are those by which it delegates."""
         self._live = live
         self._journal = live.shared.journal
-        self.tools: dict[str, Tool] = {tool.name: tool for tool in (*tools_of(live.agent), *team_tools)}
+        self.tools: dict[str, Tool] = {
+            tool.name: tool for tool in (*tools_of(live.agent, live.opened_tools), *team_tools)
+        }
         self._policy = layered_policy(live)
         self.form = _result_form(live)
         self._reading = _Reading(live)

@@ -24,7 +24,7 @@ from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
 from repertory.tools.output import one_line
-from repertory.tools.schema import foreign_definition
+from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ logger = logging.getLogger("repertory.mcp")
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a server that is fetched by its command's first start takes some
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
-_LONGEST_NAME = 128
 _MOST_PAGES = 100  # of the list of tools
 _LAST_WORDS = 20  # lines that a server process said last, told where it does not start
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
@@ -272,7 +271,7 @@ class _Connection:
     def _make_tools(self, offered: Sequence[types.Tool]) -> list[Tool]:
         made: dict[str, Tool] = {}
         for tool in offered:
-            name = _UNFIT.sub("_", tool.name)[:_LONGEST_NAME]
+            name = _UNFIT.sub("_", tool.name)[:LONGEST_NAME]
             if name in made:
                 logger.warning("mcp.tool.dropped", extra={"server": self._server.name, "tool": tool.name})
                 continue

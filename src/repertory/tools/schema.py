@@ -19,7 +19,8 @@ from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
 from repertory.tools.docstrings import read_docstring
 
-NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")  # what the Messages API takes
+LONGEST_NAME: Final = 128
+NAME: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST_NAME}}}")  # what the Messages API takes
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, eq=False):

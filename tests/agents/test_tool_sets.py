@@ -1,0 +1,170 @@
+"""Tools that are opened before they are called, and closed after."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import ConfigurationError, RunFailed, ToolSetUnavailable
+from repertory.llm import text_of
+from repertory.mcp import McpServer
+from repertory.testing import ScriptedModel, call
+from repertory.tools.tool_sets import Lifetime, ToolSet
+
+SERVER = [sys.executable, str(Path(__file__).parents[1] / "mcp" / "mcp_test_server.py")]
+
+
+class Counter:
+    """A set whose one tool counts; it keeps what happened to it."""
+
+    def __init__(self, name: str, lifetime: Lifetime = "run", *, broken: int = 0, tool: str = "count") -> None:
+        self.name = name
+        self.lifetime: Lifetime = lifetime
+        self.broken = broken  # how often it still fails to open
+        self.seen: list[str] = []
+        self.tool = tool
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+        """Open it, with a count of its own."""
+        if self.broken:
+            self.broken -= 1
+            raise ToolSetUnavailable(f"{self.name} is not there")
+        counted = 0
+
+        async def count() -> int:
+            """Count one more."""
+            nonlocal counted
+            counted += 1
+            return counted
+
+        self.seen.append("opened")
+        try:
+            yield [rp.tool(count, name=self.tool)]
+        finally:
+            self.seen.append("closed")
+
+
+async def results(supervisor: rp.Supervisor, agent: rp.Agent, times: int) -> list[str]:
+    """The results of as many runs, one after the other."""
+    return [await (await supervisor.spawn(agent, "count")).wait_result() for _ in range(times)]
+
+
+def last_result(request: object) -> str:
+    """Answer with what the tool gave."""
+    return text_of(request.messages[-1].content)  # type: ignore[attr-defined]
+
+
+def test_each_run_opens_its_own_or_all_share_one(run_async: RunAsync) -> None:
+    """A shared one is opened by the first run and closed with the supervisor."""
+
+    async def main(counter: Counter) -> list[str]:
+        model = ScriptedModel([call("count"), last_result, call("count"), last_result])
+        async with rp.open_supervisor(model=model) as supervisor:
+            agent = rp.Agent("clerk", tools=[counter])
+            counted = await results(supervisor, agent, 2)
+            counter.seen.append("after")
+        return counted
+
+    own, shared = Counter("own"), Counter("shared", "supervisor")
+    assert run_async(main, own) == ["1", "1"]
+    assert own.seen == ["opened", "closed", "opened", "closed", "after"]
+    assert run_async(main, shared) == ["1", "2"]
+    assert shared.seen == ["opened", "after", "closed"]
+
+
+@pytest.mark.parametrize("lifetime", ["run", "supervisor"])
+def test_a_set_that_cannot_be_opened_fails_the_run_which_can_be_resumed(
+    run_async: RunAsync, lifetime: Lifetime
+) -> None:
+    """Nothing is half open: the next attempt opens it anew."""
+    counter = Counter("counter", lifetime, broken=1)
+
+    async def main() -> str:
+        async with rp.open_supervisor(model=ScriptedModel([call("count"), last_result])) as supervisor:
+            agent = rp.Agent("clerk", tools=[counter])
+            run = await supervisor.spawn(agent, "count")
+            with pytest.raises(RunFailed, match="ToolSetUnavailable: counter is not there"):
+                await run.wait_result()
+            return await (await supervisor.resume(run.id, agent=agent)).wait_result()
+
+    assert run_async(main) == "1"
+
+
+def test_a_run_that_is_killed_closes_what_it_opened(run_async: RunAsync) -> None:
+    """So does one that is under way when the supervisor is left."""
+    killed, left = Counter("killed"), Counter("left")
+
+    async def main() -> None:
+        begun = anyio.Event()
+
+        async def wait() -> str:
+            """Wait for ever."""
+            begun.set()
+            await anyio.sleep_forever()
+            return ""
+
+        model = ScriptedModel([call("wait"), call("wait")])
+        async with rp.open_supervisor(model=model, drain_timeout=0.0) as supervisor:
+            for counter in (killed, left):
+                run = await supervisor.spawn(rp.Agent("clerk", tools=[rp.tool(wait), counter]), "wait")
+                await begun.wait()
+                begun = anyio.Event()
+                if counter is killed:
+                    run.kill()
+                    with pytest.raises(rp.RepertoryError):
+                        await run.wait_result()
+
+    run_async(main)
+    assert killed.seen == left.seen == ["opened", "closed"]
+
+
+def test_names_that_clash_get_the_name_of_their_set_before_them(run_async: RunAsync) -> None:
+    """The tools of the agent itself keep theirs."""
+
+    async def main() -> set[str]:
+        model = ScriptedModel(["done"])
+
+        def count() -> int:
+            """Count."""
+            return 0
+
+        tools: list[rp.Tool | ToolSet] = [
+            rp.tool(count),
+            Counter("one"),
+            Counter("two"),
+            Counter("three", tool="other"),
+        ]
+        async with rp.open_supervisor(model=model) as supervisor:
+            await results(supervisor, rp.Agent("clerk", tools=tools), 1)
+        return {tool.name for tool in model.requests[0].tools}
+
+    assert run_async(main) == {"count", "one_count", "two_count", "other"}
+
+
+def test_what_is_neither_a_tool_nor_a_set_is_refused() -> None:
+    """As a plain function is."""
+    with pytest.raises(ConfigurationError, match=r"tools\[0\]"):
+        rp.Agent("clerk", tools=[object()])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="more than once"):
+        rp.Agent("clerk", tools=[Counter("same"), Counter("same")])
+
+
+def test_a_server_of_the_protocol_serves_a_run(run_async: RunAsync) -> None:
+    """Its tools stand in the requests, and what they give stands in the record."""
+
+    async def main() -> None:
+        model = ScriptedModel([call("add", a=20, b=22), last_result])
+        async with rp.open_supervisor(model=model) as supervisor:
+            agent = rp.Agent("clerk", tools=[McpServer("tests", SERVER, include=["add"])])
+            assert await results(supervisor, agent, 1) == ["42"]
+        assert [tool.name for tool in model.requests[0].tools] == ["add"]
+
+    run_async(main)
