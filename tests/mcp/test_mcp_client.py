@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def opened(server: McpServer) -> AsyncIterator[dict[str, Tool]]:
+async def opened(server: McpServer) -> AsyncGenerator[dict[str, Tool]]:
     """Opened."""
     async with server.open() as tools:
         yield {tool.name: tool for tool in tools}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_nothing_to_serve_is_an_error_that_says_what_to_name(run_async: RunAsync
         run_async(main)
 
 
-async def _json(tool: Tool, arguments: dict[str, object]) -> object:
+async def _json(tool: Tool, arguments: dict[str, object]) -> Any:
     output = await call_tool(tool, arguments)
     assert not output.is_error, output.text
     return json.loads(output.text)

@@ -100,7 +100,7 @@ class McpServer:
                 f"McpServer {name}: target must be an http:// or https:// address, or a command as a list, "
                 f"such as {shlex.split(target) or ['npx', '…']}; got {target!r}"
             )
-        if not target or not all(isinstance(word, str) and word for word in target):
+        if not target or not all(_is_word(word) for word in target):
             raise ConfigurationError(f"McpServer {name}: target must be a command as a list of texts, got {target!r}")
         if headers and not isinstance(target, str):
             raise ConfigurationError(f"McpServer {name}: headers are for an address; a command gets its secrets by env")
@@ -114,7 +114,7 @@ class McpServer:
         self.headers = dict(headers or {})
         self.include = None if include is None else frozenset(include)
         self.exclude = frozenset(exclude)
-        self.effects = dict(effects or {})
+        self.effects: dict[str, Effect] = dict(effects or {})
         self.trusted = trusted
         self.deadline = deadline
         self.connect_timeout = connect_timeout
@@ -276,7 +276,7 @@ class _Connection:
                 logger.warning("mcp.tool.dropped", extra={"server": self._server.name, "tool": tool.name})
                 continue
             description = tool.description or tool.title or tool.name
-            hinted = effect_of(tool.annotations) if self._server.trusted else "unsafe"
+            hinted: Effect = effect_of(tool.annotations) if self._server.trusted else "unsafe"
             effect = self._server.effects.get(tool.name, hinted)
             made[name] = Tool(
                 name=name,
@@ -393,6 +393,11 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _is_word(value: object) -> bool:
+    """Whether a value of whatever type is a text that is not empty."""
+    return isinstance(value, str) and bool(value)
 
 
 def _say(error: BaseException) -> str:

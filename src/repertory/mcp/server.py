@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,7 +23,9 @@ from repertory.tools.execution import execute
 
 if TYPE_CHECKING:
     import mcp_types as types
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.server import Server
+    from mcp.server.session import ServerSession
 
 ABOUT: Final = """\
 Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
@@ -57,19 +59,13 @@ def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]
         found = by_name.get(call.name)
         if found is None:
             return _result(unknown_tool(call.name, by_name))
+        output: ToolOutput | None = None
         told, to_tell = anyio.create_memory_object_stream[str](64)
-
-        async def tell() -> None:
-            async with aclosing(to_tell):
-                count = 0
-                async for text in to_tell:
-                    count += 1
-                    await request.session.report_progress(count, None, text)
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tell)
+            tasks.start_soon(_pass_on, to_tell, request.session)
             with told:
                 output = await execute(found, call.arguments or {}, ToolContext(progress=partial(_tell, told)))
+        assert output is not None  # the group gives no error away
         return _result(output)
 
     return Server(
@@ -86,7 +82,16 @@ async def serve_over_stdio(tools: Iterable[Tool], *, instructions: str = "") -> 
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def _tell(told: Any, text: str) -> None:
+async def _pass_on(texts: MemoryObjectReceiveStream[str], session: ServerSession) -> None:
+    """Report how far a call is, as long as it lasts."""
+    with texts:
+        count = 0
+        async for text in texts:
+            count += 1
+            await session.report_progress(count, None, text)
+
+
+def _tell(told: MemoryObjectSendStream[str], text: str) -> None:
     """Pass on how far a call is; what the connection is too slow for is left out."""
     with suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
         told.send_nowait(text)
