@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_runs import HOSTILE, drawn, lived
 
-from repertory.context import EMPTY, ContextPolicy, ResultPolicy, apply, project, validate
-from repertory.context.binding import swap_in
+from repertory.context import EMPTY, ContextPolicy, Planner, ResultPolicy, apply, project, validate
 from repertory.context.decisions import Decision
 from repertory.context.edits import Editor
 from repertory.context.live import Live
@@ -106,7 +105,7 @@ def test_behind_a_signed_summary_a_result_is_said_again_as_a_document() -> None:
         run_id="r", summary_id="s", first=0, last=upto, strategy="provider", content=(block,), tokens=20, at=0.0
     )
     policy = ContextPolicy(tools={"pinned": ResultPolicy(pin=True)})
-    decision = swap_in(story.snapshot(), EMPTY, stored, policy=policy, profile=MODEL, iteration=5)
+    decision = Planner(policy=policy, profile=MODEL).swap_in(story.snapshot(), EMPTY, stored, iteration=5)
     assert decision is not None
     request = project(story.snapshot(), apply(EMPTY, decision), profile=MODEL)
     validate(request)

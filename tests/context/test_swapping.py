@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from repertory.context import EMPTY, ContextPolicy, apply, decode_decision, encode_decision, project, validate
-from repertory.context.binding import swap_in
+from repertory.context import EMPTY, ContextPolicy, Planner, apply, decode_decision, encode_decision, project, validate
 from repertory.llm import Text, ToolResult, ToolUse, profile_for, text_of
 from repertory.llm.messages import RawBlock, Thinking
 from repertory.record.entries import Entry
@@ -54,7 +53,7 @@ def summary(last: int, *, tokens: int = 20) -> SummaryStored:
 def swap(snapshot: list[Entry], last: int, plan: Any = EMPTY, **options: Any) -> Any:
     """Ask for the swap."""
     stored = summary(last, **options)
-    return swap_in(snapshot, plan, stored, policy=ContextPolicy(), profile=PROFILE, iteration=9)
+    return Planner(policy=ContextPolicy(), profile=PROFILE).swap_in(snapshot, plan, stored, iteration=9)
 
 
 def shown(snapshot: list[Entry], plan: Any) -> Any:
@@ -113,4 +112,5 @@ def test_a_summary_that_does_not_make_the_view_smaller_is_refused() -> None:
     assert swap(ledger(6), 8, tokens=9_000) is None
     assert swap(ledger(6)[:-1], 8) is None
     elsewhere = msgspec.structs.replace(summary(8), first=1)
-    assert swap_in(ledger(6), EMPTY, elsewhere, policy=ContextPolicy(), profile=PROFILE, iteration=9) is None
+    planner = Planner(policy=ContextPolicy(), profile=PROFILE)
+    assert planner.swap_in(ledger(6), EMPTY, elsewhere, iteration=9) is None

@@ -23,7 +23,6 @@ from repertory.agents.prompt_limits import PromptLimits
 from repertory.agents.results import ResultForm
 from repertory.agents.summary_requests import SummaryRequests
 from repertory.context import Decision, Planner, Projector, apply, decode_decision
-from repertory.context.binding import swap_in
 from repertory.context.decisions import priced
 from repertory.context.tokens import Calibration
 from repertory.context.validation import Validator
@@ -232,25 +231,21 @@ class ContextView:
 
     def _swap_in(self, planner: Planner, snapshot: Snapshot, iteration: int) -> None:
         """Let a provider's summary that has come since the last request stand for what it summarized."""
-        plan, cold = self._live.plan, self._cache_is_cold()
+        plan = self._live.plan
         signed = self._summaries.take_signed(self._projector.project(snapshot, plan).messages)
-        if signed is None or self._policy is None:
+        if signed is None:
             return
-        decision = swap_in(
+        decision = planner.swap_in(
             snapshot,
             plan,
             signed.summary,
-            policy=self._policy,
-            profile=self._profile,
             iteration=iteration,
-            head_tokens=self._head,
             calibration=self._calibration,
-            cold=cold,
+            cold=self._cache_is_cold(),
         )
         if decision is None:
             self._summaries.refuse("the provider's summary does not fit what has come since", signed.cost)
         else:
-            decision = planner.counted(decision, snapshot, plan, iteration=iteration, cold=cold)
             self._edits.take(decision, apply(plan, decision))
 
     async def _learn_count(self, shown: Shown, iteration: int) -> bool:

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from repertory.context.account import Account
-from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.live import Live
 from repertory.context.plan import CoverRange, Plan
 from repertory.context.policy import ContextPolicy
-from repertory.context.tokens import Calibration, measure
+from repertory.context.tokens import Calibration
 from repertory.context.trail import is_talk
-from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
@@ -85,77 +83,36 @@ def wanted_compaction(
     )
 
 
-def swap_in(
-    snapshot: Sequence[Entry],
-    plan: Plan,
-    summary: SummaryStored,
-    *,
-    policy: ContextPolicy,
-    profile: ModelProfile,
-    iteration: int,
-    head_tokens: int = 0,
-    calibration: Calibration | None = None,
-    cold: bool = False,
-) -> Decision | None:
-    """Let a provider's summary stand for everything up to its last entry.
+def signed_cover(
+    snapshot: Sequence[Entry], plan: Plan, summary: SummaryStored, policy: ContextPolicy
+) -> CoverRange | None:
+    """The cover that lets a provider's summary stand for everything up to its last entry.
 
     The block takes the place of exactly the messages of one request. What must stay in view verbatim (the task, what
     users said, what is pinned) cannot stand before the block or right behind it, so it is said again behind the last
     entry of the snapshot, which the model has not answered yet.
 
-    Args:
-        snapshot: The ledger.
-        plan: How it was shown so far.
-        summary: What the provider wrote.
-        policy: What the application asks for.
-        profile: The model's.
-        iteration: The iteration whose request shows the summary first.
-        head_tokens: Estimate of system text and tools.
-        calibration: What the provider's counts taught; None for nothing.
-        cold: Whether the prompt cache has expired.
-
     Returns:
-        The decision; None where the summary does not fit this moment: the assistant's turn does not follow it, the
-        last entry is not the user's, or the view would not become smaller.
+        The cover; None where the summary does not fit this moment: the assistant's turn does not follow it, or the last
+        entry is not the user's.
     """
     upto, last = summary.last + 1, len(snapshot) - 1
     follows = plan.start <= summary.last < last and snapshot[upto].role == "assistant"
     if summary.first or not follows or snapshot[last].role != "user":
         return None
-    calibration = calibration or Calibration()
-    kept = _kept(snapshot, plan, policy, upto)
-    cover = CoverRange(
+    was = sum(entry.tokens for entry in snapshot[plan.start : upto]) + sum(cover.tokens for cover in plan.covers)
+    return CoverRange(
         first=0,
         last=summary.last,
         content=summary.content,
         tokens=summary.tokens,
-        was_tokens=sum(entry.tokens for entry in snapshot[plan.start : upto])
-        + sum(cover.tokens for cover in plan.covers),
-        kept=kept,
+        was_tokens=was,
+        kept=_kept(snapshot, plan, policy, upto),
         summary_id=summary.summary_id,
         strategy=summary.strategy,
         iterations=(snapshot[0].iteration, snapshot[summary.last].iteration),
         replaced_tokens=sum(entry.tokens for entry in snapshot[:upto]),
         restated_at=last,
-    )
-    bare = Decision(kind="provider", reason="", iteration=iteration, position=len(snapshot), edits=(cover,))
-    before, after = measure(snapshot, plan), measure(snapshot, apply(plan, bare))
-    if after >= before:
-        return None
-    return msgspec.structs.replace(
-        bare,
-        reason="the provider's summary is ready",
-        edge=upto,
-        arithmetic=arithmetic_of(
-            profile,
-            calibration,
-            before=head_tokens + before,
-            after=head_tokens + after,
-            untouched=head_tokens,
-            new=sum(entry.tokens for entry in snapshot[upto:]),
-            cold=cold,
-            calls=iteration,
-        ),
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from repertory.context.account import Account, rates_of
-from repertory.context.binding import compactable, compaction_call
+from repertory.context.binding import compactable, compaction_call, signed_cover
 from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor, drop_thinking
 from repertory.context.live import Live
@@ -171,7 +171,9 @@ class Course:
     def decided(self, now: Moment, wish: Wish) -> tuple[Decision, Live]:
         """Write a decision, with the arithmetic of what the edits really do, and the view after it."""
         live, position = now.live, len(now.snapshot)
-        edits = (*wish.edits, drop_thinking(live)) if self.is_bound(live) and wish.edits else tuple(wish.edits)
+        edits = tuple(wish.edits)
+        if self.is_bound(live) and wish.kind != "provider":
+            edits = (*edits, drop_thinking(live))
         plain = Decision(kind=wish.kind, reason=wish.reason, iteration=now.iteration, position=position, edits=edits)
         after = Live(apply(live.plan, plain), self.policy, now.snapshot, like=live)
         plan = after.plan
@@ -230,30 +232,42 @@ class Course:
         arithmetic = msgspec.structs.replace(decision.arithmetic, bank=bank, owed=owed)
         return msgspec.structs.replace(decision, counted=True, arithmetic=arithmetic)
 
-    def counted(
-        self, decision: Decision, snapshot: Sequence[Entry], plan: Plan, *, iteration: int, cold: bool = False
-    ) -> Decision:
-        """Put a decision that others took on the run's account; without this the savings so far are forgotten.
+    def swap_in(
+        self,
+        snapshot: Sequence[Entry],
+        plan: Plan,
+        summary: SummaryStored,
+        *,
+        iteration: int,
+        calibration: Calibration | None = None,
+        cold: bool = False,
+    ) -> Decision | None:
+        """Let a provider's summary stand for everything up to its last entry.
 
         Args:
-            decision: Such as a provider's summary swapped in, or an entry expanded.
             snapshot: The ledger.
             plan: How it was shown so far.
+            summary: What the provider wrote.
             iteration: The iteration whose request shows it first.
+            calibration: What the provider's counts taught; None for nothing.
             cold: Whether the prompt cache has expired.
+
+        Returns:
+            The decision; None where the summary does not fit this moment, or would not make the view smaller.
         """
+        cover = signed_cover(snapshot, plan, summary, self.policy)
+        if cover is None:
+            return None
         live = self.follow(snapshot, plan)
-        if not self.thrifty:
-            return decision
         self.count(live, snapshot)
-        edited = apply(plan, decision)
-        if edited.epoch == plan.epoch:
-            return decision  # nothing is shown otherwise
-        after = Live(edited, self.policy, snapshot, like=live)
-        first = min((_begins(edit) for edit in decision.edits), default=0)
-        untouched = self.head + (live.before(first) if first > plan.start else 0)
-        self.charged = 0.0
-        return self._on_account(decision, live, after, iteration=iteration, untouched=untouched, cold=cold)
+        known = calibration or Calibration()
+        now = Moment(live, snapshot, iteration, known, known.real_tokens(self.head + live.tokens), cold, ())
+        decision, after = self.decided(now, Wish("provider", "the provider's summary is ready", [cover]))
+        if after.tokens >= live.tokens:
+            return None
+        if decision.counted:
+            self.charged = 0.0
+        return decision
 
 
 def _begins(edit: Edit) -> int:

@@ -88,7 +88,7 @@ class Planner:
             charged: US dollars paid for the run beside its own calls that no decision has counted yet.
         """
         course = self._course = Course(policy, profile, head=head_tokens, charged=charged)
-        self.counted, self.affords, self.charge = course.counted, course.affords, course.charge
+        self.swap_in, self.affords, self.charge = course.swap_in, course.affords, course.charge
         room = profile.context_window - min(max_tokens, profile.context_window // 2)
         bounds = [
             (room, f"the window of {profile.name} less {profile.context_window - room:,} for the answer"),
