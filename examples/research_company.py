@@ -48,8 +48,8 @@ def fetch_document(path: str) -> rp.ToolOutput:
     return rp.ToolOutput(place.read_text("utf-8", "replace"), source_type="file", url=path, format="code")
 
 
-# Every result of more than 1,000 characters arrives as a citation with an excerpt, and no request has more than 11,000
-# tokens, which is less than 50 kB.
+# Every result of more than 1,000 characters arrives as a citation with an excerpt, and every request is kept to about
+# 11,000 tokens, which is less than 50 kB.
 CITED = rp.ContextPolicy(window=1, budget_tokens=11_000, results=rp.ResultPolicy(cite_on_arrival=True))
 MEMORY = rp.memory_tools()
 RETRIEVAL = rp.context_tools()

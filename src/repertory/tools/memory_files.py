@@ -206,7 +206,10 @@ class _Files:
         return f"The file {path} has been edited."
 
     async def delete(self, path: str) -> str:
-        """End a file, or all files below a directory."""
+        """End a file, or all files below a directory.
+
+        Made again after a crash it may say that there is none: an item that has ended does not say whose doing it was.
+        """
         place = _resolve(path)
         if place == ROOT:
             raise _Refused("Cannot delete the /memories directory itself")
