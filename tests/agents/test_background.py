@@ -340,3 +340,25 @@ async def test_what_a_member_began_that_is_no_longer_in_the_team_is_given_up() -
             assert {row.state for row in await supervisor.runs()} <= FINAL_STATES
     assert "does not go on: its agent is no longer in your team" in text
     assert "there is nothing to collect" in text
+
+
+async def test_a_lead_that_waits_hears_its_user() -> None:
+    """What is said to it ends the wait; it collects again when it has read that."""
+
+    def again(request: ModelRequest) -> object:
+        firm.release()
+        return collect(request)
+
+    firm = Company(delegate("a", tool=START), collect, again, last)
+    firm.hold("a")
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(company(), "Go.")
+        with trio.fail_after(5):
+            await firm.begun["a"].wait()
+            while run.state != "waiting":
+                await trio.testing.wait_all_tasks_blocked()
+            await run.send("How far are you?")
+            assert "report on a" in await run.wait_result()
+    assert "still at work" in results_in(firm.leads[2])[-1]
+    assert "You were spoken to while you waited." in results_in(firm.leads[2])[-1]
+    assert "How far are you?" in said_in(firm.leads[2])

@@ -437,7 +437,7 @@ class LiveRun:
             run.wake()
 
     async def wait_for_wish(self) -> None:
-        """Wait until something may have been asked of the loop."""
+        """Wait until something may have been asked of the loop, said to it, or become of what it delegated."""
         await self._changed.wait()
 
     async def wait_for_turn(self, head: Head) -> None:
@@ -498,6 +498,12 @@ class LiveRun:
         self.said[message_id] = said
         if not heard:
             self._inbox.append(message_id)
+            self.wake()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something was said to it that its loop has not seen."""
+        return bool(self._inbox)
 
     def take_inbox(self) -> list[Draft]:
         """What was said since the last boundary, as it goes into the ledger."""

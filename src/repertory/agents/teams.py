@@ -139,7 +139,6 @@ class Team:
         self._reminded: set[str] = set()
         self._ending = False
         self._failed_in = 0  # the iteration whose delegations one failure has cancelled
-        self._changed = anyio.Event()
 
     async def open(self, snapshot: Snapshot) -> None:
         """Let go on what the lead had started in the background, in an earlier process or incarnation."""
@@ -248,7 +247,7 @@ class Team:
         """Args:
         agent: Who is to do it.
         task: What to do, complete in itself.
-        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), or its own (isolated).
+        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), its own (isolated).
         share: What of your own record to hand on: your newest summary, or the trail of all that you did.
         """
         delegated = await self._begin(agent, task, context, memory, share)
@@ -269,7 +268,7 @@ class Team:
         """Args:
         agent: Who is to do it.
         task: What to do, complete in itself.
-        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), or its own (isolated).
+        memory: Whose memory it uses: yours (shared), yours as it is now (snapshot), its own (isolated).
         share: What of your own record to hand on: your newest summary, or the trail of all that you did.
         """
         delegated = await self._begin(agent, task, context, memory, share)
@@ -291,7 +290,7 @@ class Team:
         chosen = [await self._named(run_id) for run_id in dict.fromkeys(runs)]
         new = [delegated for delegated in chosen if delegated.run_id not in self._collected] or chosen
         enough = any if wait == "any" else all
-        await self._wait(lambda: enough(delegated.settled.is_set() for delegated in new))
+        await self._wait(lambda: self._live.has_unread or enough(delegated.settled.is_set() for delegated in new))
         if any(delegated.is_unfinished for delegated in chosen):
             raise Unfinished
         told: list[str] = []
@@ -306,6 +305,8 @@ class Team:
                 bring_back(context.payload, delegated.live.run_id, delegated.live.payload)
                 # Indented, so that no report can pass for another's, or for what is said of it here.
                 told[-1] += "".join(f"\n {line}" for line in (end.result or "").splitlines())
+        if not enough(delegated.settled.is_set() for delegated in new):
+            told.append("You were spoken to while you waited. Collect again when you have read that.")
         self._collected.update(collected)
         return ToolOutput("\n\n".join(told), source_type="agent", format="markdown", facts={"collected": collected})
 
@@ -414,7 +415,7 @@ class Team:
             for other in others:
                 await other.live.ended.wait()  # so that its end is on record before the failure is told
         delegated.settled.set()
-        self._wake()
+        self._live.wake()
 
     async def _retry(self, delegated: Delegated) -> bool:
         """Give the task to another run, and tell it what went wrong; whether there was room for one."""
@@ -446,13 +447,9 @@ class Team:
         self._live.waiting += 1
         try:
             while not ready():
-                await self._changed.wait()
+                await self._live.wait_for_wish()
         finally:
             self._live.waiting -= 1
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
 
 
 def _attempt_id(run_id: str, attempt: int) -> str:
