@@ -44,7 +44,7 @@ ANYWHERE = {
     "_frozen",
     "_ids",
     "_json_types",
-    "_typed",
+    "_json_values",
     "_version",
     "__version__",
 }

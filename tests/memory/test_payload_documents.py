@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory._typed import ValueType
+from repertory._json_values import ValueType
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import changed, changes_between, collide, document_of, is_same, parts_of, resolve
 from repertory.memory.payload import Payload, PayloadState

@@ -11,7 +11,7 @@ import pytest
 from service_parts import JSON, Gate, clerk, open_client, scribe
 
 import repertory as rp
-from repertory.errors import ConfigurationError, JournalClosed
+from repertory.errors import ConfigurationError, ContextMissing, JournalClosed
 from repertory.llm.messages import text_of
 from repertory.service import Control
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -281,3 +281,34 @@ async def test_the_payload_of_a_run_is_shown_with_its_version(short: Path) -> No
         other = await client.start("Look.", agent="lead")
         detail = await client.wait_for(other, "done")
         assert (detail["payload"], detail["payload_version"]) == (None, 0)
+
+
+@rp.tool(effect="pure")
+async def tenant(context: rp.ToolContext[str]) -> str:
+    """Say for whom this is."""
+    return f"for {context.context}"
+
+
+needy = rp.Agent("needy", tools=[tenant])
+
+
+async def test_runs_of_a_service_find_its_context_and_need_it_again(tmp_path: Path) -> None:
+    """A process that was started without it says so, and leaves the run as it was."""
+
+    def answer(request: Any) -> Any:
+        return "done" if len(request.messages) > 1 else call("tenant")
+
+    path, agents = tmp_path / "c.db", ["test_service_api:needy"]
+    async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
+        control = Control(supervisor, agents=agents, context="ann")
+        run_id = await control.start("needy", "Go.")
+        await control.stop(run_id)
+        with pytest.raises(rp.RepertoryError):
+            await supervisor.run(run_id).wait_result()
+    async with rp.open_supervisor(path, model=FunctionModel(answer)) as supervisor:
+        with pytest.raises(ContextMissing, match=f"run {run_id} was given an application context"):
+            await Control(supervisor, agents=agents).resume(run_id)
+        await Control(supervisor, agents=agents, context="bob").resume(run_id)
+        assert await supervisor.run(run_id).wait_result() == "done"
+        results = [text_of(entry.content) for entry in await supervisor.journal.read_entries(run_id) if entry.tool]
+    assert results == ["for bob"]

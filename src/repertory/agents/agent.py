@@ -14,7 +14,7 @@ import msgspec
 from repertory._choices import check_choice, check_number, check_pattern, check_type
 from repertory._frozen import freeze_fields
 from repertory._json_types import JsonType, json_type
-from repertory._typed import ValueType
+from repertory._json_values import ValueType
 from repertory.agents.delegation import Delegation
 from repertory.context import ContextPolicy, MessageEvent
 from repertory.errors import ConfigurationError

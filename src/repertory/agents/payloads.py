@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from repertory._typed import ValueType
+from repertory._json_values import ValueType
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.memory.documents import find, parts_of, resolve

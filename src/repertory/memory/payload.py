@@ -18,7 +18,7 @@ from typing import Any, get_args
 import msgspec
 
 from repertory._frozen import freeze, freeze_fields, thaw
-from repertory._typed import Misfit, ValueType, to_plain
+from repertory._json_values import Misfit, ValueType, to_plain
 from repertory.errors import ConfigurationError, PayloadInvalid
 from repertory.llm.messages import Json
 from repertory.memory.documents import (

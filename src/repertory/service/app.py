@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, PayloadInvalid, RepertoryError, RunError, RunNotFound
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING, Follower, event_view
@@ -35,6 +35,7 @@ _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
     (RunNotFound, 404),
     (ConfigurationError, 400),
     (RunError, 409),
+    (PayloadInvalid, 409),  # that of a run on record, by what its agent is now
     (JournalError, 503),
     (RepertoryError, 500),
 )
