@@ -12,7 +12,7 @@ What has to read before it writes (delete, clear, restore, merge) reads within t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -33,6 +33,7 @@ from repertory.errors import (
     ScopeReadOnly,
 )
 from repertory.memory.items import Item, ItemInfo, encode_content, item_info, shape_item
+from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, says_same
 from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
@@ -49,7 +50,7 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
-from repertory.memory.scopes import Conflict, MergeReport, Scope, plan_merge, resolve, says_same
+from repertory.memory.scopes import Scope, resolve
 from repertory.record.contents import root_of
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
@@ -133,7 +134,7 @@ class MemoryActor:
                     "written it; read it again and decide anew"
                 )
         count, size = await self._journal.scope_size(scope.target)
-        replaced = await self._by_id([(scope.target, self._position)], [request.item_id])
+        replaced = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
         self._sizes[scope.target] = count - len(replaced), size - sum(item.size for item in replaced.values())
         try:
             return self._decide(request, read=True)
@@ -298,12 +299,6 @@ class MemoryActor:
         _check_quota(target, "bytes", size, self._quotas.scope_bytes)
         return count, size
 
-    async def _by_id(
-        self, layers: Sequence[Layer], ids: Collection[str], *, bodies: bool = False
-    ) -> dict[str, ItemWritten]:
-        """What layers show of some items."""
-        return {item.item_id: item for item in await self._journal.find_items(layers, ids=ids, bodies=bodies)}
-
     # --- what reads before it writes ----------------------------------------------------------------------
 
     @handler(expected=_EXPECTED)
@@ -348,7 +343,7 @@ class MemoryActor:
             msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
             for position, version in enumerate(versions, self._position + 1)
         ]
-        there = await self._by_id([(scope.target, self._position)], [item.item_id for item in items])
+        there = await read_by_id(self._journal, [(scope.target, self._position)], [item.item_id for item in items])
         self._check_room(scope.target, await self._journal.scope_size(scope.target), items, there)
         self._sizes.pop(scope.target, None)  # the next one to store something counts again
         return items
@@ -359,51 +354,25 @@ class MemoryActor:
         await self._load(message.scope_id)
         scope = self._scope(message.scope_id, message.by, read=True)
         opened, journal, now = scope.opened, self._journal, self._position
-        if not scope.is_snapshot or opened.parent_id is None:
-            raise ScopeNotFound(f"scope {opened.scope_id!r} is {opened.mode}, so it has no parent to merge into")
-        await self._load(opened.parent_id)
-        parent = _writable(self._scope(opened.parent_id, "", read=True))
-        merged = await journal.read_merge(opened.scope_id)
-        settled, left_open = (merged.position, merged.open) if merged is not None else (opened.position, {})
-        own = await journal.find_items([(opened.scope_id, now)], ended=True)
-        changed = [item for item in own if item.position > settled or item.item_id in left_open]
-        since = {item.item_id: int(left_open.get(item.item_id, settled)) for item in changed}
-
-        async def base(ids: Collection[str], *, bodies: bool = False) -> dict[str, ItemWritten]:
-            found: dict[str, ItemWritten] = {}
-            for then in {since[item_id] for item_id in ids}:
-                of_then = [item_id for item_id in ids if since[item_id] == then]
-                found |= await self._by_id(parent.view(then), of_then, bodies=bodies)
-            return found
-
-        plan = plan_merge(changed, await self._by_id(parent.view(now), since), await base(since), message.prefer)
+        parent_id = parent_of(scope)
+        await self._load(parent_id)
+        parent = _writable(self._scope(parent_id, "", read=True))
+        compared = await compare(journal, scope, parent, now, message.prefer)
+        plan = compared.plan
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
         items = await self._fit(parent, [_copy(item) if item.item_id in plan.copy else item for item in whole])
-        sides = [
-            await self._by_id([(opened.scope_id, now)], plan.taken, bodies=True),
-            await self._by_id(parent.view(now), plan.taken, bodies=True),
-            await base(plan.taken, bodies=True),
-        ]
-        child_of, parent_of, base_of = ({key: shape_item(item) for key, item in side.items()} for side in sides)
         report = MergeReport(
             written=tuple(item.item_id for item in items if not item.deleted),
             deleted=tuple(item.item_id for item in items if item.deleted),
-            unchanged=len(own) - len(plan.taken) - sum(item_id not in plan.taken for item_id in plan.take),
-            conflicts=tuple(
-                Conflict(
-                    item_id=item_id,
-                    base=base_of.get(item_id),
-                    child=child_of.get(item_id),
-                    parent=parent_of.get(item_id),
-                    taken=taken,
-                )
-                for item_id, taken in plan.taken.items()
-            ),
+            unchanged=compared.unchanged,
+            conflicts=compared.conflicts,
         )
         records: list[Record] = []
-        if changed:
-            still_open = {item_id: since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"}
+        if compared.since:
+            still_open = {
+                item_id: compared.since[item_id] for item_id, taken in plan.taken.items() if taken == "neither"
+            }
             end = now + len(items)
             records = [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
         ticket = self._write(items, lambda written: journal.submit([*written, *records]))

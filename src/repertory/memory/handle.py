@@ -9,6 +9,7 @@ from repertory._choices import check_choice, check_fields
 from repertory.actors import Request
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, NewContent, Transform
+from repertory.memory.merging import MergeReport, Prefer
 from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
@@ -23,7 +24,6 @@ from repertory.memory.messages import (
     SnapshotScope,
     StoreItem,
 )
-from repertory.memory.scopes import MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.record.records import Record
 from repertory.record.waiting import Ticket

@@ -11,7 +11,7 @@ from repertory._frozen import freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, Transform
-from repertory.memory.scopes import MergeReport, Prefer
+from repertory.memory.merging import MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.record.records import ScopeMode, ScopeOpened
 

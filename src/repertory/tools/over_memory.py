@@ -22,7 +22,7 @@ from repertory.errors import (
 )
 from repertory.llm.messages import Image, Text
 from repertory.memory.items import Item, ItemInfo, Transform, TransformKind
-from repertory.memory.scopes import Conflict, MergeReport, Prefer
+from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool

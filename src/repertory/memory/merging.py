@@ -1,0 +1,190 @@
+"""Merging: what a snapshot scope has changed against its parent, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from repertory.errors import ScopeNotFound
+from repertory.memory.items import Item, shape_item
+from repertory.memory.scopes import Scope
+from repertory.record.items import Layer
+from repertory.record.journal import Journal
+from repertory.record.records import ItemWritten
+
+Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
+
+
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that both sides changed, differently, since they last said the same.
+
+    Attributes:
+        base: What both had then; None where it did not exist.
+        child: The child's version; None where it removed the item.
+        parent: The parent's version; None where it removed the item.
+        taken: What the parent has after the merge; ``neither`` leaves the conflict open: the parent keeps its own, and
+            the next merge reports it again.
+    """
+
+    item_id: str
+    base: Item | None
+    child: Item | None
+    parent: Item | None
+    taken: Prefer
+
+
+class MergeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge did. What a merge has settled, later ones leave alone: merging twice changes nothing.
+
+    Attributes:
+        written: Ids of items that the parent got from the child; for a conflict of which both were kept, the id of
+            the copy.
+        deleted: Ids of items that the child had removed.
+        unchanged: How many items of the child's needed nothing: merged before, or the same on both sides.
+        conflicts: What both sides had changed.
+    """
+
+    written: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    unchanged: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+
+
+class MergePlan(msgspec.Struct):
+    """What a merge comes to, by item ids.
+
+    Attributes:
+        take: Those that the parent gets from the child, ended ones too.
+        copy: Those that it gets beside its own.
+        taken: Those in conflict, and what is taken.
+    """
+
+    take: list[str] = msgspec.field(default_factory=list[str])
+    copy: list[str] = msgspec.field(default_factory=list[str])
+    taken: dict[str, Prefer] = msgspec.field(default_factory=dict[str, Prefer])
+
+
+def plan_merge(
+    changed: Sequence[ItemWritten],
+    theirs: Mapping[str, ItemWritten],
+    base: Mapping[str, ItemWritten],
+    prefer: Prefer,
+) -> MergePlan:
+    """Compare what the child changed with what the parent has now and had when both said the same.
+
+    An item that only the child changed is taken. One that both changed to the same is left. One that both changed
+    differently is a conflict. To keep both of a change and a removal is to keep the change.
+    """
+    plan = MergePlan()
+    for mine in changed:
+        now = theirs.get(mine.item_id)
+        if says_same(mine, now):
+            continue
+        if says_same(now, base.get(mine.item_id)):
+            plan.take.append(mine.item_id)
+            continue
+        taken: Prefer = prefer
+        if prefer == "both" and (mine.deleted or now is None):
+            taken = "parent" if mine.deleted else "child"
+        plan.taken[mine.item_id] = taken
+        if taken == "child":
+            plan.take.append(mine.item_id)
+        elif taken == "both":
+            plan.copy.append(mine.item_id)
+    return plan
+
+
+def says_same(one: ItemWritten | None, other: ItemWritten | None) -> bool:
+    """Whether two versions say the same; None and a deleted one both say that there is nothing."""
+    return _said(one) == _said(other)
+
+
+def _said(version: ItemWritten | None) -> tuple[object, ...] | None:
+    if version is None or version.deleted:
+        return None
+    fields = ("type", "format", "media_type", "size", "digest", "source", "tags", "related_to", "metadata")
+    return tuple(getattr(version, field) for field in fields)
+
+
+# --- read from a journal ----------------------------------------------------------------------------------
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge of a snapshot scope into its parent comes to.
+
+    Attributes:
+        own: All that the child has written, ended items too; without contents.
+        since: Of the items that no merge has settled: the position at which both sides last said the same.
+        theirs: The parent's versions of those, without contents.
+        plan: What becomes of them.
+        conflicts: What both sides have changed.
+    """
+
+    own: list[ItemWritten]
+    since: dict[str, int]
+    theirs: dict[str, ItemWritten]
+    plan: MergePlan
+    conflicts: tuple[Conflict, ...]
+
+    @property
+    def unchanged(self) -> int:
+        """How many items of the child's need nothing: merged before, or the same on both sides."""
+        taken = self.plan.taken
+        return len(self.own) - len(taken) - sum(item_id not in taken for item_id in self.plan.take)
+
+
+def parent_of(scope: Scope) -> str:
+    """The id of the scope that a snapshot is merged into. Raises ``ScopeNotFound`` where there is none."""
+    opened = scope.opened
+    if not scope.is_snapshot or opened.parent_id is None:
+        raise ScopeNotFound(f"scope {opened.scope_id!r} is {opened.mode}, so it has no parent to merge into")
+    return opened.parent_id
+
+
+async def compare(
+    journal: Journal, scope: Scope, parent: Scope, position: int, prefer: Prefer = "neither"
+) -> Comparison:
+    """Compare a snapshot scope with its parent, both as they are at a position of the item log."""
+    scope_id = scope.opened.scope_id
+    child: list[Layer] = [(scope_id, position)]
+    merged = await journal.read_merge(scope_id)
+    settled, left_open = (merged.position, merged.open) if merged is not None else (scope.opened.position, {})
+    own = await journal.find_items(child, ended=True)
+    changed = [item for item in own if item.position > settled or item.item_id in left_open]
+    since = {item.item_id: int(left_open.get(item.item_id, settled)) for item in changed}
+
+    async def base(ids: Collection[str], *, bodies: bool = False) -> dict[str, ItemWritten]:
+        found: dict[str, ItemWritten] = {}
+        for then in {since[item_id] for item_id in ids}:
+            of_then = [item_id for item_id in ids if since[item_id] == then]
+            found |= await read_by_id(journal, parent.view(then), of_then, bodies=bodies)
+        return found
+
+    theirs = await read_by_id(journal, parent.view(position), since)
+    plan = plan_merge(changed, theirs, await base(since), prefer)
+    sides = [
+        await read_by_id(journal, child, plan.taken, bodies=True),
+        await read_by_id(journal, parent.view(position), plan.taken, bodies=True),
+        await base(plan.taken, bodies=True),
+    ]
+    child_of, parents, base_of = ({key: shape_item(item) for key, item in side.items()} for side in sides)
+    conflicts = tuple(
+        Conflict(
+            item_id=item_id,
+            base=base_of.get(item_id),
+            child=child_of.get(item_id),
+            parent=parents.get(item_id),
+            taken=taken,
+        )
+        for item_id, taken in plan.taken.items()
+    )
+    return Comparison(own=own, since=since, theirs=theirs, plan=plan, conflicts=conflicts)
+
+
+async def read_by_id(
+    journal: Journal, layers: Sequence[Layer], ids: Collection[str], *, bodies: bool = False
+) -> dict[str, ItemWritten]:
+    """What layers show of some items."""
+    return {item.item_id: item for item in await journal.find_items(layers, ids=ids, bodies=bodies)}
