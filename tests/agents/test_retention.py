@@ -16,10 +16,11 @@ from context_scenes import log_of
 
 import repertory as rp
 from repertory.agents.retention import CLEANING
-from repertory.errors import ConfigurationError, ModelUnavailable, RunError, RunFailed
+from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import ContentStored, Journal, MemoryJournal
+from repertory.record.contents import StoredBody
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 
@@ -210,7 +211,7 @@ async def test_a_cut_result_leaves_the_store_an_hour_after_the_run_if_the_ledger
         assert now.body == ("" if let_go else LONG)
 
 
-@pytest.mark.parametrize("keep", ["for good", "pinned"])
+@pytest.mark.parametrize("keep", ["for good", "pinned", "no longer pinned"])
 async def test_a_content_stays_where_it_is_pinned_or_all_are_kept_for_good(
     keep: str, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -219,8 +220,10 @@ async def test_a_content_stays_where_it_is_pinned_or_all_are_kept_for_good(
     seconds = None if keep == "for good" else 0
 
     async def pin(request: ModelRequest) -> Block:
-        if keep == "pinned":
+        if keep != "for good":
             await run.pin(2)
+        if keep == "no longer pinned":
+            await run.unpin(2)
         return page(1)(request)
 
     model = ScriptedModel([call("read_long"), pin, page(2), page(3), "Done."])
@@ -228,7 +231,7 @@ async def test_a_content_stays_where_it_is_pinned_or_all_are_kept_for_good(
         run = await supervisor.spawn(reader(rp.ContextPolicy(results=limit)), "Read.")
         await run.wait_result()
         await trio.sleep(100_000)
-        assert len(await bodies(supervisor.journal, run.id)) == 1
+        assert len(await bodies(supervisor.journal, run.id)) == (keep != "no longer pinned")
 
 
 async def test_the_time_of_a_sub_agents_contents_begins_with_the_end_of_the_tree(
@@ -300,6 +303,34 @@ async def test_a_run_that_is_cleaned_keeps_its_ledger_and_its_citations() -> Non
             gone = await supervisor.journal.read_content(stored.content_id)
             assert gone is not None
             assert gone.body == ""
+
+
+async def test_a_cleaning_that_fails_is_logged_and_tried_again(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs go on: to clean up is not worth one."""
+
+    class Sick(MemoryJournal):
+        """A journal in which nobody can look for what is due, for some time."""
+
+        looked = 0
+
+        async def read_due_bodies(self, now: float, **bounds: float) -> list[StoredBody]:
+            """Fail, the second and the third time."""
+            self.looked += 1
+            if self.looked in (2, 3):
+                raise JournalUnreadable("the disk is away")
+            return await super().read_due_bodies(now, **bounds)
+
+    journal = Sick()
+    async with rp.open_supervisor(
+        journal=journal, model=ScriptedModel(["Done."]), clock=trio.current_time
+    ) as supervisor:
+        await trio.sleep(3.5 * CLEANING)
+        assert journal.looked == 4
+        run = await supervisor.spawn(clerk(), "Read.")
+        assert await run.wait_result() == "Done."
+    assert [record.getMessage() for record in caplog.records].count("contents.cleaning.failed") == 2
 
 
 async def test_a_time_to_keep_contents_must_be_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import groupby
 from typing import Final
@@ -68,7 +68,7 @@ class Retention:
         """What is due, each with whether the ledger holds it."""
         ended_by = -math.inf if self._seconds is None else now - self._seconds
         found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
-        judged = [(body, await self._is_held(body)) async for body in self._unpinned(found)]
+        judged = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
         return [(body, held) for body, held in judged if body.has_time or held]
 
     async def clean_run(self, run_id: str) -> list[StoredBody]:
@@ -127,14 +127,14 @@ class Retention:
             state.adopt(record)
         return record
 
-    async def _unpinned(self, due: Iterable[StoredBody]) -> AsyncGenerator[StoredBody]:
+    async def _unpinned(self, due: Iterable[StoredBody]) -> list[StoredBody]:
+        unpinned: list[StoredBody] = []
         for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):
             pins = _pinned_for_good(await self._journal.read_decisions(run_id))
             entries = await self._journal.read_entries(run_id) if pins else []
             pinned = {entry.content_id for entry in entries if entry.position in pins}
-            for body in bodies:
-                if body.content.content_id not in pinned:
-                    yield body
+            unpinned += (body for body in bodies if body.content.content_id not in pinned)
+        return unpinned
 
     async def _is_held(self, body: StoredBody) -> bool:
         held = await self._journal.read_held(body.content)
