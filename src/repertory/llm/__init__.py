@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import Block, Message, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse, StreamEvent
-from repertory.llm.profiles import ModelProfile, Usage, profile_for, with_prices
+from repertory.llm.profiles import ModelProfile, Usage, profile_for, with_listed_prices, with_prices
 
 if TYPE_CHECKING:
     from repertory.llm.anthropic import AnthropicModel
@@ -37,6 +37,7 @@ __all__ = [
     "open_model",
     "profile_for",
     "text_of",
+    "with_listed_prices",
     "with_prices",
 ]
 

@@ -7,11 +7,13 @@ for the prices alone.
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from repertory.errors import ModelResponseInvalid
+from repertory.errors import ConfigurationError, ModelResponseInvalid
 
 Target: TypeAlias = Literal["free", "binding"]
 
@@ -221,7 +223,8 @@ _SUFFIXES = re.compile(r"(\[[^\]]*\]|@\w+|-latest|-20\d{6}|-v\d+(:\d+)?|:[\w.-]+
 def profile_for(name: str) -> ModelProfile:
     """Look a model up by name; provider prefixes, dates and version suffixes do not matter.
 
-    A name that is not in the table gets a cautious guess with ``known=False``, under which every cost is 0:
+    A name that is not in the table gets a cautious guess with ``known=False``, under which every cost is 0; but for the
+    prices of a ``claude-…`` that ``genai-prices`` lists, where that is installed (see ``with_listed_prices``):
 
     - ``claude-…`` is taken for a model newer than the table: 200,000 tokens, the least that any current Claude model
       has, the provider's prompt cache, and the binding target with its signed summaries, because the newest models
@@ -241,6 +244,8 @@ def profile_for(name: str) -> ModelProfile:
     found = CATALOG.get(key) or CATALOG.get(f"claude-{key}")
     if found is None:
         found = _NEW_CLAUDE if key.startswith("claude-") else _LOCAL
+        listed = _listed_prices(key, "anthropic") if found is _NEW_CLAUDE and find_spec(_PRICE_LIST) else ()
+        found = msgspec.structs.replace(found, prices=listed, known=True) if listed else found
     plain = re.sub(r"-20\d{6}$", "", name) == key
     return msgspec.structs.replace(found, name=name, summary_model=found.summary_model if plain else "")
 
@@ -335,6 +340,67 @@ def with_prices(
     long = write if cache_write_1h is None else cache_write_1h
     prices = Prices(input=input, output=output, cache_read=read, cache_write=write, cache_write_1h=long)
     return msgspec.structs.replace(profile, prices=(prices,), as_of=as_of, known=True)
+
+
+def with_listed_prices(profile: ModelProfile, *, provider: str) -> ModelProfile:
+    """Copy a profile with the prices that pydantic's ``genai-prices`` lists for it; it counts as known then.
+
+    It is the extra ``repertory[prices]``. A local server may serve a model under a name for which others charge, so
+    nobody looks there by itself but for the provider's own names, ``claude-…``, which have no row here.
+
+    Args:
+        profile: Of the model, under the name that the provider has for it.
+        provider: Who charges for it, as ``genai-prices`` calls them: ``openai``, ``google``, ``openrouter``, …
+
+    Raises:
+        ConfigurationError: The extra is not installed, or lists no price for tokens of this model.
+    """
+    if not find_spec(_PRICE_LIST):
+        raise ConfigurationError("genai-prices is not installed, which lists prices: pip install 'repertory[prices]'")
+    prices = _listed_prices(profile.name, provider)
+    if not prices:
+        raise ConfigurationError(
+            f"genai-prices lists no prices of model {profile.name!r} at provider {provider!r}; say them yourself: "
+            "with_prices(profile, input=…, output=…)"
+        )
+    return msgspec.structs.replace(profile, prices=prices, known=True)
+
+
+_PRICE_LIST: Final = "genai_prices"
+_LISTED: Final = ("input", "output", "cache_read", "cache_write", "cache_write_1h")  # there ..._mtok
+
+
+def _listed_prices(name: str, provider: str) -> tuple[Prices, ...]:
+    """The prices of a model in that list, ascending by the length of prompt from which they hold; () for none."""
+    prices: Any = import_module(_PRICE_LIST)  # 150 ms, so only where it is asked
+    try:
+        found = prices.calc_price(prices.Usage(input_tokens=1, output_tokens=1), model_ref=name, provider_id=provider)
+    except LookupError:
+        return ()
+    # The list takes a name for the longest that it begins with: "claude-opus-4-51" for Opus 4. That would be a guess.
+    if _undated(found.model.id) != _undated(name):
+        return ()
+    listed = {each: getattr(found.model_price, f"{each}_mtok", None) for each in _LISTED}
+    if listed["input"] is None or listed["output"] is None:
+        return ()
+    for each, instead in (("cache_read", "input"), ("cache_write", "input"), ("cache_write_1h", "cache_write")):
+        listed[each] = listed[instead] if listed[each] is None else listed[each]
+    lengths = {tier.start for price in listed.values() for tier in getattr(price, "tiers", ())}
+    return tuple(
+        Prices(**{each: _price_at(price, above) for each, price in listed.items()}, above=above)
+        for above in sorted({0, *lengths})
+    )
+
+
+def _undated(name: str) -> str:
+    return re.sub(r"-20\d\d-?\d\d-?\d\d$", "", canonical_name(name))
+
+
+def _price_at(price: Any, above: int) -> float:
+    held = getattr(price, "base", price)
+    for tier in getattr(price, "tiers", ()):
+        held = tier.price if tier.start <= above else held
+    return float(held)
 
 
 def prices_at(profile: ModelProfile, prompt_tokens: int) -> Prices:
