@@ -21,6 +21,7 @@ OF_A_TYPE: dict[Any, Any] = {
     dict[str, Any]: {"deep": [1, {"er": None}]},
     Usage: Usage(3, 4),
     RunState: "done",
+    tuple[str, ...]: ("$.topic",),
 }
 
 

@@ -287,7 +287,7 @@ class LiveRun:
         """Keep others from changing the payload.
 
         The wait cannot be cancelled, so that what a tool has done is recorded in any case; nobody holds it for longer
-        than it takes to hand records to the journal.
+        than it takes to write records.
         """
         with anyio.CancelScope(shield=True):
             await self._payload_lock.acquire()

@@ -421,8 +421,8 @@ class PayloadState:
             for record in records:
                 if record["id"] in ids:
                     yield PayloadChange(path=(*field, ids.index(record["id"])), value=record)
-                else:
-                    yield PayloadChange(path=field, op="append", value=[record])
+            if new := [record for record in records if record["id"] not in ids]:
+                yield PayloadChange(path=field, op="append", value=new)
 
 
 def without_sources(document: Json, content_ids: set[str] | None) -> Iterator[PayloadChange]:
