@@ -28,6 +28,7 @@ from repertory.agents.events import (
 from repertory.agents.fan_out import Head, Line, Place, worth_warming
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
+from repertory.agents.streaming import Stream
 from repertory.agents.tool_sets import ToolSets
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
@@ -189,6 +190,7 @@ class LiveRun:
         if agent.on_lifecycle is not None:
             self.listeners.append(agent.on_lifecycle)
         self.ended = anyio.Event()
+        self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
         self._inbox: list[str] = []  # the ids of what was said that the loop has not seen
         self._view: _EditsView | None = None
@@ -414,6 +416,7 @@ class LiveRun:
             self.tally.clock.run(on=False)
         if self.place is not None:
             self.place.leave()
+        self.stream.close()
         self.ended.set()
         self.wake()
 

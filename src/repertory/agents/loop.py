@@ -279,7 +279,9 @@ class Loop:
             ModelError: One of its kinds, also where a model of the application gives something that is no answer.
         """
         try:
+            self._live.stream.begin(self._live.iteration)
             response = check_response(await self._model.complete(request, on_event=self._on_stream))
+            self._live.stream.finish()
             return self._journal.redact(response)
         except ModelRequestRejected as error:
             advice = "" if self._form is None else self._form.explain(error)
@@ -293,6 +295,7 @@ class Loop:
         if isinstance(event, BrokenOff):
             self._room.broke_off()
             return
+        self._live.stream.take(event)
         self._live.answered(refused=isinstance(event, Retrying))
         if isinstance(event, Retrying):
             self._live.publish(ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason)

@@ -14,6 +14,7 @@ from repertory.agents.agent import Agent, ResultT
 from repertory.agents.events import Event, EventReader
 from repertory.agents.live import LiveRun, Said
 from repertory.agents.results import read_result
+from repertory.agents.streaming import StreamReader
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
@@ -142,6 +143,15 @@ class Run(Generic[ResultT]):
             return event.run_id == run_id or (tree and event.run_id.startswith(below))
 
         return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
+
+    def stream(self) -> StreamReader:
+        """Read along what the model says, as it comes, from the answer that is on its way now to the run's end.
+
+        ``async for piece in run.stream()`` gives ``TextStreamed``, ``ThinkingStreamed``, ``ToolCallStreamed``, and
+        ``StreamRestarted`` where a call broke off: what came of that answer is void then. Nothing of it is kept, and a
+        slow reader slows nobody: it gets more at once. The record has each answer once it is complete.
+        """
+        return self._live.stream.reader()
 
     async def wait_result(self) -> ResultT:
         """Wait until the run has its result, and return it: a value of the agent's ``output``, by default its text.

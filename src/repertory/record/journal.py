@@ -147,6 +147,11 @@ class Journal(ItemReads):
         """The value as it would be recorded: without the secrets that the journal was told of; else the very same."""
         return value if self._redactor is None else self._redactor(value)
 
+    @property
+    def redaction_reach(self) -> int:
+        """Characters of the longest text that ``redact`` replaces; 0 where it replaces none."""
+        return 0 if self._redactor is None else self._redactor.reach
+
     def observe(self, committed: Callable[[Sequence[Record]], None]) -> Callable[[], None]:
         """Have a function called with every batch once it is durable, in the order of the batches.
 

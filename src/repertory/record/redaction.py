@@ -56,6 +56,11 @@ class Redactor:
         self._names = dict(sorted(names_of.items(), key=lambda item: -len(item[0])))  # the longest first
         self._pattern = re.compile("|".join(map(re.escape, self._names)))
 
+    @property
+    def reach(self) -> int:
+        """Characters of the longest text that is replaced; 0 where there is none."""
+        return len(next(iter(self._names), ""))
+
     def __call__(self, value: T) -> T:
         """The same value without the secrets; the very same where there are none in it.
 

@@ -1,0 +1,238 @@
+"""What a model says while it says it: kept in memory for those who read along, and never journalled.
+
+All readers of a run read from the same few answers, each from its own place, and what has come since it last looked
+comes to it as one piece: so a slow reader holds nothing up, and nobody's reading costs the run more than another's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self, TypeAlias
+
+import anyio
+import msgspec
+
+from repertory.llm.model import Retrying, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted
+
+_KEPT: Final = 4  # answers; who is further behind finds them in the record
+
+
+class _Piece(msgspec.Struct, frozen=True, kw_only=True, tag_field="piece", tag=True):
+    """A piece of an answer.
+
+    Attributes:
+        iteration: The iteration whose answer it is.
+    """
+
+    iteration: int
+
+
+class TextStreamed(_Piece, frozen=True, kw_only=True):
+    """More of an answer's text."""
+
+    text: str
+
+
+class ThinkingStreamed(_Piece, frozen=True, kw_only=True):
+    """More of what the model thinks before its answer, as far as its provider shows it."""
+
+    text: str
+
+
+class ToolCallStreamed(_Piece, frozen=True, kw_only=True):
+    """The model has begun to write a tool call; ``ToolStarted`` follows once it is complete."""
+
+    call_id: str
+    tool: str
+
+
+class StreamRestarted(_Piece, frozen=True, kw_only=True):
+    """What came of this iteration's answer is void, as the call broke off: the answer begins anew.
+
+    Attributes:
+        reason: Why, in a line.
+    """
+
+    reason: str
+
+
+class PiecesMissed(_Piece, frozen=True, kw_only=True):
+    """The reader was too slow: pieces before this iteration's answer are no longer in memory. The record has them."""
+
+
+Piece: TypeAlias = TextStreamed | ThinkingStreamed | ToolCallStreamed | StreamRestarted | PiecesMissed
+"""Whatever a ``StreamReader`` gives."""
+
+
+class _Answer:
+    """An answer on its way, or one of the last ones.
+
+    Attributes:
+        attempt: Counts the times that it was begun anew.
+        restarted: Why it was, the last time.
+        held: Text that may be the beginning of a secret.
+    """
+
+    __slots__ = ("attempt", "done", "held", "iteration", "number", "pieces", "restarted")
+
+    def __init__(self, number: int, iteration: int) -> None:
+        self.number = number
+        self.iteration = iteration
+        self.pieces: list[TextDelta | ThinkingDelta | ToolUseStarted] = []  # as they came
+        self.attempt = 0
+        self.restarted = ""
+        self.held: dict[type[TextDelta | ThinkingDelta], str] = {}
+        self.done = False
+
+
+class Stream:
+    """What the model of one run is saying, and its last answers.
+
+    Args:
+        redact: Replaces secrets.
+        reach: Characters of the longest secret, 0 where there is none: so much of a text is held back, as a secret may
+            come in pieces.
+    """
+
+    def __init__(self, redact: Callable[[str], str], reach: int) -> None:
+        self._redact = redact
+        self._back = max(0, reach - 1)
+        self.answers: deque[_Answer] = deque(maxlen=_KEPT)
+        self.closed = False
+        self._changed: anyio.Event | None = None  # as long as somebody waits
+
+    def begin(self, iteration: int) -> None:
+        """An answer is on its way; for the second time in an iteration where a request had to be made anew."""
+        last = self.answers[-1] if self.answers else None
+        if last is not None and not last.done:
+            self._restart(last, "the request is made anew")
+        else:
+            self.answers.append(_Answer(last.number + 1 if last is not None else 0, iteration))
+
+    def take(self, event: StreamEvent) -> None:
+        """Take what the model has sent."""
+        answer = self.answers[-1]
+        if isinstance(event, TextDelta | ThinkingDelta):
+            if self._back:
+                self._take_part(answer, event)
+            else:
+                answer.pieces.append(event)
+        elif isinstance(event, ToolUseStarted):
+            self._let_go(answer)
+            answer.pieces.append(event)
+        elif isinstance(event, Retrying):
+            self._restart(answer, event.reason)
+        if self._changed is not None:
+            self._wake()
+
+    def finish(self) -> None:
+        """The answer is complete, and in the record."""
+        self._let_go(self.answers[-1])
+        self.answers[-1].done = True
+        self._wake()
+
+    def close(self) -> None:
+        """The run has ended: readers end once they have read what there is."""
+        self.closed = True
+        self._wake()
+
+    def reader(self) -> StreamReader:
+        """Read along, from the beginning of the answer that is on its way now, if there is one."""
+        return StreamReader(self)
+
+    async def wait(self) -> None:
+        """Wait for something new."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def _take_part(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
+        """Take a piece without its end, which may be the beginning of a secret."""
+        kind = type(event)
+        text = self._redact(answer.held.get(kind, "") + _text_of(event))
+        text, answer.held[kind] = text[: -self._back], text[-self._back :]
+        if text:
+            answer.pieces.append(kind(text))
+
+    def _let_go(self, answer: _Answer) -> None:
+        """Give out what was held back: it was the end of a text."""
+        for kind, text in answer.held.items():
+            if text:
+                answer.pieces.append(kind(text))
+        answer.held.clear()
+
+    def _restart(self, answer: _Answer, reason: str) -> None:
+        answer.pieces, answer.restarted = [], reason
+        answer.attempt += 1
+        answer.held.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+
+class StreamReader:
+    """An asynchronous iterator over the pieces of a run's answers, until the run ends. Any number may read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        last = stream.answers[-1] if stream.answers else None
+        self._number = 0 if last is None else last.number + last.done  # of the answer that is read
+        self._attempt = 0 if last is None or last.done else last.attempt
+        self._read = 0  # its pieces
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Piece:
+        while True:
+            piece = self._next()
+            if piece is not None:
+                return piece
+            if self._stream.closed:
+                raise StopAsyncIteration
+            await self._stream.wait()
+
+    def _next(self) -> Piece | None:
+        for answer in self._stream.answers:
+            if answer.number < self._number:
+                continue
+            if answer.number > self._number:
+                return self._turn_to(answer)
+            if answer.attempt != self._attempt:
+                seen, self._attempt, self._read = self._read > 0, answer.attempt, 0
+                if seen:
+                    return StreamRestarted(iteration=answer.iteration, reason=answer.restarted)
+            if self._read < len(answer.pieces):
+                return self._take(answer)
+            if not answer.done:
+                return None
+            self._number, self._attempt, self._read = answer.number + 1, 0, 0
+        return None
+
+    def _turn_to(self, answer: _Answer) -> PiecesMissed:
+        """Go on with the oldest answer that there still is."""
+        self._number, self._attempt, self._read = answer.number, answer.attempt, 0
+        return PiecesMissed(iteration=answer.iteration)
+
+    def _take(self, answer: _Answer) -> Piece:
+        """The next piece, with those that go on where it ends."""
+        pieces, begin = answer.pieces, self._read
+        first = pieces[begin]
+        self._read += 1
+        if isinstance(first, ToolUseStarted):
+            return ToolCallStreamed(iteration=answer.iteration, call_id=first.id, tool=first.name)
+        while self._read < len(pieces) and type(pieces[self._read]) is type(first):
+            self._read += 1
+        text = "".join(map(_text_of, pieces[begin : self._read]))
+        kind = TextStreamed if isinstance(first, TextDelta) else ThinkingStreamed
+        return kind(iteration=answer.iteration, text=text)
+
+
+def _text_of(event: TextDelta | ThinkingDelta | ToolUseStarted) -> str:
+    if isinstance(event, TextDelta):
+        return event.text
+    return event.thinking if isinstance(event, ThinkingDelta) else ""
