@@ -24,7 +24,10 @@ def look() -> str:
     [
         ({"name": ""}, "agent name must be a letter"),
         ({"name": "two words"}, "got 'two words'"),
-        ({"name": "a", "memory": "borrowed"}, "memory is 'borrowed'; expected 'shared' or 'snapshot' or 'isolated'"),
+        (
+            {"name": "a", "memory": "borrowed"},
+            "memory is 'borrowed'; expected 'shared' or 'shared-read-only' or 'snapshot' or ",
+        ),
         ({"name": "a", "max_tokens": 0}, "max_tokens must be a whole number of at least 1, got 0"),
         (
             {"name": "a", "tools": [look, print]},
@@ -53,7 +56,7 @@ def test_a_definition_that_makes_no_sense_is_refused(definition: dict[str, objec
         ({"on_failure": "panic"}, "delegation.on_failure is 'panic'; expected 'collect' or 'fail_fast' or 'retry'"),
         ({"retries": -1}, "delegation.retries must be a whole number of at least 0, got -1"),
         ({"warm_cache": "yes"}, "delegation.warm_cache must be True, False or None, got 'yes'"),
-        ({"memory": "shared"}, "delegation.memory must be a list with some of 'shared', 'snapshot', 'isolated'"),
+        ({"memory": "shared"}, "delegation.memory must be a list with some of 'shared', 'shared-read-only', 'snap"),
         ({"share": ["all"]}, "delegation.share is 'all'; expected 'summary' or 'trail'"),
     ],
 )
