@@ -49,6 +49,7 @@ for _run in RUNS:
             "read_model_calls",
             "read_summaries",
             "read_contents",
+            "read_payloads",
             "read_events",
         )
     }
