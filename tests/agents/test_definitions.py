@@ -249,7 +249,11 @@ def test_a_file_that_defines_no_agent_is_refused(text: str, words: str, tmp_path
             "a.toml, line 3: limits: 'turns' is no limit; did you mean 'runs'?",
         ),
         ('name = 3\ndescription = "b"', "a.toml, line 1: name: expected text, got 3"),
-        ("a = " + "[" * 5_000, "is no TOML"),
+        ("a = " + "[" * 5_000, "nested deeper than 8"),
+        ("a." * 100_000 + "a = 1", "more than 32,000 characters besides its texts"),
+        ("x = {" + "a." * 10_000 + "a = 1}", "nested deeper than 8"),
+        ('name = "a"\ndescription = "b"\ntools = "' + "," * 200_000 + 'x"', "nobody defines 'x'"),
+        ('name = "a"\ndescription = "b"\ntools = "' + "x," * 1_000 + '"', "at most 200 are read"),
     ],
 )
 def test_wrong_toml_is_refused_with_its_place(text: str, words: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from repertory.errors import ConfigurationError, DefinitionError
 from repertory.llm.messages import Json
 from repertory.memory import MemoryMode
 from repertory.tools import Tool, context_tools, file_tools, memory_files_tool, memory_tools
-from repertory.tools.front_matter import Definition, read_markdown, read_text, warn
+from repertory.tools.front_matter import Definition, check_toml, read_markdown, read_text, warn
 from repertory.tools.skills import Skill, read_skills, skill_text, skill_tool
 
 LEAD: Final = "lead"
@@ -194,7 +194,7 @@ class _Folder:
         parts = [read.body or read.text("instructions")]
         for name in read.words("skills") or ():
             if name not in self._skills:
-                raise read.error("skills", f"there is no skill {name!r}; {_there_are(name, self._skills)}")
+                raise read.error("skills", f"there is no skill {name!r:.100}; {_there_are(name, self._skills)}")
             parts.append(f"<skill name={name!r}>\n{skill_text(self._skills[name])}\n</skill>")
         return "\n\n".join(part for part in parts if part)
 
@@ -213,18 +213,20 @@ class _Folder:
                 continue
             if rule is not None:
                 raise read.error(
-                    "tools", f"{name!r}: rules in parentheses are not known; name a tool that is as narrow"
+                    "tools", f"{name!r:.100}: rules in parentheses are not known; name a tool that is as narrow"
                 )
             tool = self._tool(name)
             if tool is None:
                 known = {**self._tools, **self._by_name}
-                raise read.error("tools", f"nobody defines {name!r}; {_there_are(name, known)}")
+                raise read.error("tools", f"nobody defines {name!r:.100}; {_there_are(name, known)}")
             chosen[tool.name] = tool
         for name in read.words("disallowedTools") or ():
             rule = _WITH_RULE.fullmatch(name)
             tool = self._tool(rule[1].strip() if rule else name)
             if rule is not None and tool is not None and tool.name in chosen:
-                raise read.error("disallowedTools", f"{name!r}: rules in parentheses are not known; leave the tool out")
+                raise read.error(
+                    "disallowedTools", f"{name!r:.100}: rules in parentheses are not known; leave the tool out"
+                )
             if tool is not None:
                 chosen.pop(tool.name, None)
         others = [path for path in (self.files() if leads or team else []) if path != read.path]
@@ -233,7 +235,9 @@ class _Folder:
         by_name = {self._need(path).text("name"): path for path in others}
         for member in team:
             if member not in by_name:
-                raise read.error("team", f"there is no agent {member!r} in this folder; {_there_are(member, by_name)}")
+                raise read.error(
+                    "team", f"there is no agent {member!r:.100} in this folder; {_there_are(member, by_name)}"
+                )
         return list(chosen.values()), [by_name[member] for member in team]
 
     def _tool(self, name: str) -> Tool | None:
@@ -246,6 +250,7 @@ class _Folder:
 
 def _read_toml(path: Path) -> Definition:
     text = read_text(path)
+    check_toml(path, text)
     try:
         fields = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -22,10 +22,17 @@ from repertory.errors import ConfigurationError, DefinitionError
 MAX_FILE: Final = 256_000  # bytes; the longest agent files in the wild have a tenth of it
 _MAX_FIELDS: Final = 32_000  # characters of YAML; its reader needs a quarter of a second for so many
 _MAX_DEPTH: Final = 8
+_MOST_WORDS: Final = 200
 
 _NESTING = ("FlowSequence", "FlowMapping", "BlockSequence", "BlockMapping")
-_KEY = re.compile(r"([A-Za-z_][\w-]*):(?:\s+(.*?))?\s*")
-_ITEM = re.compile(r"\s*-\s+(.*?)\s*")
+_TOML_TEXT = re.compile(
+    r"#[^\n]*+|\"\"\"(?:[^\"\\]|\\.|\"(?!\"\"))*+\"\"\"|'''(?:[^']|'(?!''))*+'''"
+    r"|\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+'",
+    re.DOTALL,
+)
+_TOML_DEEP = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_DEPTH}}}")
+_KEY = re.compile(r"([A-Za-z_][\w-]*):(?:\s(.*))?")
+_ITEM = re.compile(r"\s*-\s(.*)")
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -70,8 +77,11 @@ class Definition(msgspec.Struct, frozen=True):
         if not isinstance(value, str):
             raise self.error(field, f"expected names with commas between them, or a list of names, got {value!r:.100}")
         value = value.strip().removeprefix("[").removesuffix("]")
-        words = [word.strip().strip("'\"") for word in re.split(r",(?![^()]*\))", value)]
-        return [word for word in words if word]
+        words = [word.strip().strip("'\"") for word in _split(value)]
+        words = [word for word in words if word]
+        if len(words) > _MOST_WORDS:
+            raise self.error(field, f"names {len(words):,} things; at most {_MOST_WORDS} are read")
+        return words
 
     def warn_of(self, known: set[str], without_effect: frozenset[str] = frozenset()) -> None:
         """Warn of the fields that are not known, and of those that do nothing here."""
@@ -83,6 +93,17 @@ class Definition(msgspec.Struct, frozen=True):
         ]
         if said:
             warn(self.path, "; ".join(said))
+
+
+def _split(text: str) -> list[str]:
+    """Cut a text at its commas, but for those within parentheses."""
+    pieces, depth, begin = [], 0, 0
+    for at, character in enumerate(text):
+        depth = max(0, depth + (character == "(") - (character == ")"))
+        if character == "," and not depth:
+            pieces.append(text[begin:at])
+            begin = at + 1
+    return [*pieces, text[begin:]]
 
 
 def warn(path: Path, text: str) -> None:
@@ -132,6 +153,24 @@ def read_markdown(path: Path) -> Definition | None:
         raise DefinitionError(str(path), f"the front matter has more than {_MAX_FIELDS:,} characters")
     fields, at = _read_fields(path, written)
     return Definition(path, fields, at, "\n".join(lines[end + 1 :]).strip())
+
+
+def check_toml(path: Path, text: str) -> None:
+    """Refuse TOML whose reader would need hours, or all memory there is, before it begins.
+
+    Raises:
+        DefinitionError: There is too much besides texts, or it is nested too deep.
+    """
+    bare = _TOML_TEXT.sub("s", text)
+    if len(bare) > _MAX_FIELDS:
+        raise DefinitionError(str(path), f"has more than {_MAX_FIELDS:,} characters besides its texts")
+    depth = 0
+    for character in bare:
+        depth += (character in "[{") - (character in "]}")
+        if depth > _MAX_DEPTH:
+            break
+    if depth > _MAX_DEPTH or _TOML_DEEP.search(bare):
+        raise DefinitionError(str(path), f"fields are nested deeper than {_MAX_DEPTH}")
 
 
 def _read_fields(path: Path, written: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -208,9 +247,10 @@ def _read_lines(path: Path, written: str) -> tuple[dict[str, Any], dict[str, int
             name = key[1]
             if name in fields:
                 raise DefinitionError(str(path), f"is there twice, first in line {at[name]}", field=name, line=number)
-            fields[name], at[name] = "" if key[2] in (None, "|", ">", "|-", ">-") else key[2], number
+            value = (key[2] or "").strip()
+            fields[name], at[name] = "" if value in ("|", ">", "|-", ">-") else value, number
         elif name and item and not (isinstance(fields[name], str) and fields[name]):
-            fields[name] = [*fields[name], item[1]]
+            fields[name] = [*fields[name], item[1].strip()]
         elif name and line.strip() and isinstance(fields[name], str):
             fields[name] = f"{fields[name]}\n{line.strip()}".strip()
     for name, value in fields.items():
