@@ -133,7 +133,7 @@ class ContextView:
         for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
             self._see_thinking(entry.content)
         if live.watch is not None:
-            live.watch.check(live.statistics)  # what is beyond by now was said by the process before
+            live.watch.check(live.statistics, live.used())  # what is beyond by now was said by the process before
 
     async def _learn_from_calls(self, counted_in: int) -> int:
         """Learn from the calls on record what this process would know had it made them.
