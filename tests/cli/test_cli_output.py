@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from cli_support import EVIL, EVIL_SHOWN
@@ -48,7 +49,8 @@ def _all_errors(kind: type[errors.RepertoryError]) -> list[type[errors.Repertory
 @pytest.mark.parametrize("kind", _all_errors(errors.RepertoryError), ids=lambda kind: kind.__name__)
 def test_every_error_has_an_exit_code(kind: type[errors.RepertoryError]) -> None:
     """No error of the tree ends as success."""
-    error = output.Interrupted("x", 130) if kind is output.Interrupted else kind("x")
+    arguments = {output.Interrupted: ("x", 130), errors.DefinitionError: ("a.md", "x")}.get(kind, ("x",))
+    error: Any = kind(*arguments)
     assert output.exit_code_of(error) in {1, 2, 4, 75, 78, 130}
 
 
@@ -101,10 +103,15 @@ def test_figures_read_well(shown: str, expected: str) -> None:
 
 
 def test_only_the_last_column_of_a_table_gives_way() -> None:
-    """It is cut where there is little room, and left out where there is too little to read; the others stay whole."""
+    """It is cut where there is little room, and left out where there is too little; so are others, before they are cut."""
     rows = [("run-01m8", "12,345", "a task of several words")]
-    for width, last in ((80, "a task of several words"), (30, "a task of s…"), (24, "")):
+    for width, shown in (
+        (80, "run-01m8  12,345  a task of several words"),
+        (30, "run-01m8  12,345  a task of s…"),
+        (24, "run-01m8  12,345"),
+        (15, "run-01m8"),
+    ):
         written = io.StringIO()
         screen = Console(file=written, width=width)
         output.show(screen, output.table(("RUN", "TOKENS", "TASK"), rows, width=width, right="TOKENS"))
-        assert written.getvalue().splitlines()[1] == f"run-01m8  12,345  {last}".rstrip()
+        assert written.getvalue().splitlines()[1] == shown

@@ -15,6 +15,7 @@ from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.mcp import mcp
+from repertory.cli.memories import memory
 from repertory.cli.options import option
 from repertory.cli.payloads import payload
 from repertory.cli.reading import inspect, ledger
@@ -123,5 +124,5 @@ def _repertory(
 
 for _command in (demo, run, resume, serve, mcp, ps, tree, stats, inspect, ledger, replay, doctor, stress, torture):
     app.command()(_command)
-app.add_typer(content, name="content")
-app.add_typer(payload, name="payload")
+for _name, _group in (("memory", memory), ("payload", payload), ("content", content)):
+    app.add_typer(_group, name=_name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from repertory.cli import output
-from repertory.cli.databases import databases_to_read, open_to_read, read_run
+from repertory.cli.databases import databases_to_read, read_found, read_run
 from repertory.cli.options import AS_JSON, DATABASE, RUN, argument, option
 from repertory.cli.output import clean, one_line
 
@@ -81,25 +81,25 @@ def show(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show one stored content whole."""
-    import anyio
     import msgspec
 
-    async def find() -> ContentStored:
-        for path in databases_to_read(db):
-            async with open_to_read(path) as journal:
-                found = await journal.read_content(citation)
-            if found is not None and (found.body or not found.length):
-                return found
-            if found is not None:
-                raise output.NothingThere(
-                    f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone; "
-                    f"repertory ledger {found.run_id} has what was shown of it"
-                )
-        raise output.NothingThere(f"there is no content {citation!r}; repertory content ls RUN lists those of a run")
+    async def find(_path: Path, journal: Journal) -> ContentStored | None:
+        return await journal.read_content(citation)
 
-    found = anyio.run(find)
+    async def read(path: Path, _journal: Journal, found: ContentStored) -> tuple[Path, ContentStored]:
+        return path, found
+
+    def missing(where: str) -> str:
+        return f"there is no content {citation!r} in {where}; repertory content ls RUN lists those of a run"
+
+    path, found = read_found(db, find, read, missing)
+    if not found.body and found.length:
+        raise output.NothingThere(
+            f"content {citation!r} ({found.length:,} characters) was cleaned up and is gone; "
+            f"repertory ledger {found.run_id} has what was shown of it"
+        )
     if as_json:
-        output.print_json(msgspec.to_builtins(found))
+        output.print_json({"database": str(path), **msgspec.to_builtins(found)})
     else:
         print(clean(found.body))  # noqa: T201 - a command's own answer
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 VARIABLE = "REPERTORY_DB"
 
 T = TypeVar("T")
+Found = TypeVar("Found")
 
 
 def data_dir() -> Path:
@@ -114,31 +115,57 @@ def read_run(
         unfinished: Without an id, the newest that did not finish and that no process works on.
 
     Raises:
-        NothingThere: There is no database.
-        RunNotFound: There is no such run, or there are several.
+        NothingThere: There is no database, or no such run.
+        RunNotFound: There are several such runs.
+    """
+    from repertory.record.sqlite_file import is_owned
+
+    newest = run_id is None and unfinished
+
+    async def find(path: Path, journal: Journal) -> RunRow | None:
+        if newest and len(databases_to_read(db)) > 1 and is_owned(path):
+            return None
+        rows = await journal.read_runs()
+        return find_run([row for row in rows if row.state != "done"] if newest else rows, run_id)
+
+    def missing(where: str) -> str:
+        if newest:
+            return f"every run in {where} has finished or is under way; repertory ps -a lists them"
+        what = "no run" if run_id is None else f"no run {run_id!r}"
+        return f"there is {what} in {where}; repertory ps -a lists what there is"
+
+    return read_found(db, find, reader, missing)
+
+
+def read_found(
+    db: Path | None,
+    find: Callable[[Path, Journal], Awaitable[Found | None]],
+    reader: Callable[[Path, Journal, Found], Awaitable[T]],
+    missing: Callable[[str], str],
+) -> T:
+    """Find something, in the named database or in those that are kept, and read it.
+
+    Args:
+        db: The database that was named, if one was.
+        find: Is handed a database's path and its journal; None where it is not there.
+        reader: Is handed the same, and what was found.
+        missing: What to say where it is nowhere, by the databases that were looked into.
+
+    Raises:
+        NothingThere: There is no database, or it is in none.
     """
     import anyio
 
-    from repertory.record.sqlite_file import is_owned
-
     async def read() -> T:
         paths = databases_to_read(db)
-        newest = run_id is None and unfinished
         for path in paths:
-            if newest and len(paths) > 1 and is_owned(path):
-                continue
             async with open_to_read(path) as journal:
-                rows = await journal.read_runs()
-                row = find_run([row for row in rows if row.state != "done"] if newest else rows, run_id)
-                if row is not None:
+                found = await find(path, journal)
+                if found is not None:
                     if named_database(db) is None:
                         say(f"reading {path}")
-                    return await reader(path, journal, row)
-        where = str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"
-        if newest:
-            raise RunNotFound(f"every run in {where} has finished or is under way; repertory ps -a lists them")
-        what = "no run" if run_id is None else f"no run {run_id!r}"
-        raise RunNotFound(f"there is {what} in {where}; repertory ps -a lists what there is")
+                    return await reader(path, journal, found)
+        raise NothingThere(missing(str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}"))
 
     return anyio.run(read)
 

@@ -49,6 +49,8 @@ class Interrupted(errors.RepertoryError):
 _EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits counts
     NothingThere: NOT_FOUND,
     errors.RunNotFound: NOT_FOUND,
+    errors.ScopeNotFound: NOT_FOUND,
+    errors.ItemNotFound: NOT_FOUND,
     errors.ConfigurationError: USAGE,
     errors.JournalLocked: BUSY,
     errors.AddressInUse: BUSY,
@@ -69,10 +71,15 @@ def words_of(error: errors.RepertoryError) -> str:
     """What to tell a person at a shell. The library's own words are for who writes Python."""
     if not isinstance(error, errors.JournalLocked) or not error.path:
         return str(error)
+    return in_use(error, "repertory ps")
+
+
+def in_use(error: errors.JournalLocked, reading: str) -> str:
+    """What to do where another process owns a database; ``reading`` is a command that reads beside it."""
     owner = f"process {error.owner}" if error.owner else "another process"
     end = f", end it in order with `kill {error.owner}`" if error.owner else ""
-    reading = f"repertory ps --db {shlex.quote(error.path)}"
-    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{reading}`"
+    beside = f"{reading} --db {shlex.quote(error.path)}"
+    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{beside}`"
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------
@@ -121,9 +128,10 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width: int, right: str = "") -> Table:
-    """Make a table whose last column gives way where there is not enough room, and no other does.
+    """Make a table whose last column gives way where there is not enough room.
 
-    The last column is left out where less than 8 columns of the terminal would be left for it.
+    It is left out where less than 8 columns of the terminal would be left for it, and so are those
+    before it that do not fit.
 
     Args:
         headers: What stands above the columns.
@@ -135,8 +143,12 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
     from rich.table import Table
 
     widest = [max(cell_len(str(text)) for text in column) for column in zip(headers, *rows, strict=True)]
-    left = width - sum(wide + 2 for wide in widest[:-1])
-    shown = len(headers) - (left < min(8, widest[-1]))
+    shown = len(headers)
+    needed = min(8, widest[-1])
+    while shown > 1 and (left := width - sum(wide + 2 for wide in widest[: shown - 1])) < needed:
+        shown -= 1
+        needed = widest[shown - 1]
+    left = width - sum(wide + 2 for wide in widest[: shown - 1])
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers))
     for index, header in enumerate(headers[:shown]):
         made.add_column(
@@ -144,7 +156,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
             justify="right" if header and header in right.split("|") else "left",
             no_wrap=True,
             overflow="ellipsis",
-            width=min(widest[index], left) if index == len(headers) - 1 else widest[index],
+            width=min(widest[index], left) if index == shown - 1 else widest[index],
         )
     for row in rows:
         made.add_row(*row[:shown])

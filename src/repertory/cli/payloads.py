@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.record import Journal, RunRow
 
-payload = typer.Typer(help="Look at the payload of a run.", no_args_is_help=True)
+payload = typer.Typer(help="Show the payload of a run, and how it came to be so.")
 
 
 @payload.command()

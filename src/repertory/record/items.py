@@ -155,9 +155,12 @@ class ItemReads:
     async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
         raise NotImplementedError
 
-    async def read_scopes(self) -> list[ScopeOpened]:
-        """Every memory scope."""
-        return await self._records(ScopeOpened, "ORDER BY t.seq")
+    async def read_scopes(self, owner: str | None = None) -> list[ScopeOpened]:
+        """Every memory scope, or those that were opened for a run and for those below it."""
+        if owner is None:
+            return await self._records(ScopeOpened, "ORDER BY t.seq")
+        below = "t.owner = ? OR (t.owner > ? || '.' AND t.owner < ? || '/')"  # '/' comes right after '.'
+        return await self._records(ScopeOpened, f"WHERE {below} ORDER BY t.seq", owner, owner, owner)
 
     async def read_scope(self, scope_id: str) -> list[ScopeOpened]:
         """A scope and those above it, in this order; [] where there is none of this id."""

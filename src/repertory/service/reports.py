@@ -58,7 +58,7 @@ async def read_runs(journal: Journal, *, live: bool) -> list[Json]:
 
 async def read_tree(journal: Journal, run_id: str, *, live: bool) -> list[Json]:
     """Read a run and those below it as ``read_runs`` does, parents first, each with whose memory it uses."""
-    scopes = {scope.scope_id: scope.mode for scope in await journal.read_scopes()}
+    scopes = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     rows = below(await journal.read_runs(), run_id)
     memory = {row.started.run_id: scopes.get(row.started.scope_id) for row in rows}
     runs = {run["run_id"]: run for run in await read_runs(journal, live=live)}

@@ -1,0 +1,420 @@
+"""``repertory memory``: whose memory there is, what is in it, and bringing one into another."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import typer
+
+from repertory.cli import output
+from repertory.cli.databases import find_run, read_found
+from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
+from repertory.cli.output import clean, one_line
+from repertory.cli.runs import in_tree
+from repertory.errors import ConfigurationError, ItemNotFound, JournalLocked, RunNotFound
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from repertory.llm.messages import Json
+    from repertory.memory import Item, ItemInfo, MergeReport
+    from repertory.record import Journal
+    from repertory.service.memories import ItemChange, MemoryView, ScopeChanges, ScopeView
+
+T = TypeVar("T")
+Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
+
+memory = typer.Typer(help="Show what agents have kept, and bring one's memory into another's.")
+
+SCOPE = argument(
+    "RUN", "A run whose memory it is, or a scope: its id, or any part that fits one only. Default: the newest run."
+)
+CHILD = argument("RUN", "The run that has a snapshot, or its scope: its id, or any part that fits one only.", ...)
+_SIDES = (("before", "base"), ("parent", "parent"), ("child", "child"))
+_LINES = 8  # of one side, or of one item's changes, where not everything is to be shown
+
+
+# --- which scope is meant ---------------------------------------------------------------------------------
+
+
+def _read_scope(name: str | None, db: Path | None, reader: Callable[[Path, Journal, str], Awaitable[T]]) -> T:
+    """Find the scope that a run's id, its own, or a part of either stands for, and read it; None for the newest run."""
+
+    async def find(_path: Path, journal: Journal) -> str | None:
+        known = [scope.scope_id for scope in await journal.read_scopes()]
+        if name in known:
+            return name
+        row = find_run(await journal.read_runs(), name)
+        if row is not None and row.started.scope_id in known:
+            return row.started.scope_id
+        fitting = [scope_id for scope_id in known if name is not None and name in scope_id]
+        if len(fitting) > 1:
+            raise RunNotFound(f"{name!r} fits more than one scope, say more of it: {', '.join(fitting[:4])}")
+        return next(iter(fitting), None)
+
+    def missing(where: str) -> str:
+        what = "no run with a memory" if name is None else f"no run and no memory scope {name!r}"
+        return f"there is {what} in {where}; repertory memory ls -a lists the scopes there are"
+
+    return read_found(db, find, reader, missing)
+
+
+def _read_all(db: Path | None, reader: Callable[[Path, Journal, None], Awaitable[T]]) -> T:
+    """Read the newest database that has a scope."""
+
+    async def find(_path: Path, journal: Journal) -> bool | None:
+        return bool(await journal.read_scopes()) or None
+
+    async def read(path: Path, journal: Journal, _found: bool) -> T:
+        return await reader(path, journal, None)
+
+    return read_found(db, find, read, lambda where: f"there is no memory scope in {where}")
+
+
+# --- what there is ----------------------------------------------------------------------------------------
+
+
+@memory.command()
+def ls(
+    run_id: str | None = SCOPE,
+    *,
+    everything: bool = option("-a, --all", "List the scopes of all runs, and no items.", False),
+    limit: int = option("--limit N", "How many items, the newest first.", 50, min=1),
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """List the memory scopes of a run and those below it, and the items that the run sees.
+
+    ITEMS and BYTES are what was written in a scope. What it sees of others is counted there: a shared scope is its
+    parent by another name, a snapshot is its parent as it was when it was taken, and its own writes.
+    """
+    from repertory.service.memories import read_memory, read_scopes
+
+    if everything and run_id is not None:
+        raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
+
+    async def read(
+        path: Path, journal: Journal, scope_id: str | None
+    ) -> tuple[Path, list[ScopeView], MemoryView | None, Json]:
+        agents = {row.started.run_id: row.started.agent for row in await journal.read_runs()}
+        if scope_id is None:
+            return path, await read_scopes(journal), None, agents
+        view = await read_memory(journal, scope_id, limit=limit)
+        return path, await read_scopes(journal, view.scope.owner), view, agents
+
+    path, scopes, view, agents = _read_all(db, read) if everything else _read_scope(run_id, db, read)
+    if as_json:
+        seen: Json = {"scope_id": "", "items": [], "more": False} if view is None else _seen(view)
+        output.print_json({"database": str(path), "scopes": _plain(scopes), **seen})
+        return
+    screen = output.console()
+    rows = [
+        (
+            f"{branch}{one_line(scope.scope_id.removeprefix(_above(scope.scope_id)) if branch else scope.scope_id)}",
+            one_line(agents.get(scope.owner, ""), 20),
+            scope.mode,
+            f"{scope.items:,}",
+            f"{scope.bytes:,}",
+            output.duration(time.time() - scope.at),
+        )
+        for branch, scope in in_tree(scopes, lambda scope: (scope.scope_id, _above(scope.scope_id)))
+    ]
+    headers = ("SCOPE", "AGENT", "MODE", "ITEMS", "BYTES", "AGE")
+    output.print_table(screen, headers, rows, right="ITEMS|BYTES|AGE")
+    if view is not None:
+        _print_items(screen, view, limit)
+    else:
+        output.show(screen, f"{_count(len(scopes), 'scope')}, {sum(scope.items for scope in scopes):,} items")
+
+
+def _seen(view: MemoryView) -> Json:
+    return {"scope_id": view.scope.scope_id, "items": _plain(view.items), "more": view.more}
+
+
+def _above(scope_id: str) -> str:
+    """A sub-agent's scope is named as the one of its parent, and by a part of its own."""
+    return scope_id.rpartition(".")[0]
+
+
+def _print_items(screen: Console, view: MemoryView, limit: int) -> None:
+    rows = [
+        (
+            one_line(item.item_id, 60),
+            one_line(item.type, 20),
+            f"{item.size:,}",
+            output.duration(time.time() - item.at),
+            f"[{one_line(', '.join(item.tags), 30)}] {one_line(item.preview)}" if item.tags else one_line(item.preview),
+        )
+        for item in view.items
+    ]
+    output.print_table(screen, ("ITEM", "TYPE", "BYTES", "AGE", "CONTENT"), rows, right="BYTES|AGE")
+    scope_id = one_line(view.scope.scope_id)
+    if view.more:
+        output.show(screen, f"{scope_id} sees more than these {_count(limit, 'item')}; --limit N lists more")
+    else:
+        output.show(screen, f"{scope_id} sees {_count(len(rows), 'item')}")
+
+
+# --- one item ---------------------------------------------------------------------------------------------
+
+
+@memory.command()
+def show(
+    item_id: str = argument("ITEM", "The item's id, as memory ls names it.", ...),
+    run_id: str | None = SCOPE,
+    *,
+    raw: bool = option("--raw", "Write the content as it is, bytes too: into a file or a pipe.", False),
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show an item of memory: text as it is, data as JSON, of images and other bytes what they are."""
+    from repertory.service.memories import read_item
+
+    if raw and as_json:
+        raise ConfigurationError("--raw is the content alone and --json is all that is known; leave one of them out")
+
+    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, Item]:
+        try:
+            return path, await read_item(journal, scope_id, item_id)
+        except ItemNotFound as error:
+            raise ItemNotFound(f"{error}; repertory memory ls {scope_id} lists what it sees") from None
+
+    path, item = _read_scope(run_id, db, read)
+    if as_json:
+        output.print_json({"database": str(path), **_plain(item)})
+    elif raw:
+        _write_raw(item)
+    else:
+        screen = output.console()
+        screen.print(_heading(item), soft_wrap=True)
+        print(clean(item.text))  # noqa: T201 - a command's own answer
+        if isinstance(item.content, bytes):
+            where = "" if run_id is None else f" {shlex.quote(run_id)}"
+            output.say(f"repertory memory show --raw {shlex.quote(item_id)}{where} > FILE writes them into a file")
+
+
+def _write_raw(item: Item) -> None:
+    if sys.stdout.isatty():
+        raise ConfigurationError("what --raw writes could steer a terminal; send it into a file or a pipe")
+    content = item.content if isinstance(item.content, bytes) else item.text.encode("utf-8", "surrogatepass")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+
+
+def _heading(item: ItemInfo) -> Text:
+    from rich.text import Text
+
+    facts = [item.type, item.media_type, f"{item.size:,} bytes", output.timestamp(item.at)]
+    facts += [f"from {item.source}"] if item.source else []
+    facts += [f"tags {', '.join(item.tags)}"] if item.tags else []
+    facts += [f"related to {', '.join(item.related_to)}"] if item.related_to else []
+    return Text.assemble((one_line(item.item_id), "bold"), (f"  {one_line(' · '.join(filter(None, facts)))}", "dim"))
+
+
+# --- by words ---------------------------------------------------------------------------------------------
+
+
+@memory.command()
+def search(
+    words: str = argument("WORDS", "Words that must all be there, in any form; in double quotes a phrase.", ...),
+    run_id: str | None = SCOPE,
+    *,
+    limit: int = option("--limit N", "How many at most.", 20, min=1),
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Find items that a run sees by their words, the best first, with an excerpt of each."""
+    from rich.text import Text
+
+    from repertory.service.memories import read_memory
+
+    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, MemoryView]:
+        return path, await read_memory(journal, scope_id, text=words, limit=limit)
+
+    path, view = _read_scope(run_id, db, read)
+    if as_json:
+        output.print_json({"database": str(path), **_seen(view)})
+        return
+    screen = output.console()
+    for item in view.items:
+        screen.print(_heading(item), soft_wrap=True)
+        screen.print(Text(f"    {one_line(item.preview)}\n"), soft_wrap=not screen.is_terminal)
+    if not view.items:
+        output.say(f"nothing that {view.scope.scope_id} sees has all of these words: {words}")
+    elif view.more:
+        output.say(f"there are more than these {limit}; --limit N lists more")
+
+
+# --- a snapshot against its parent ------------------------------------------------------------------------
+
+
+@memory.command()
+def diff(
+    run_id: str = CHILD,
+    *,
+    full: bool = FULL,
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show what a merge of a snapshot into its parent would do, and what is in conflict.
+
+    A conflict is an item that both sides have changed, differently, since they last said the same.
+    """
+    from repertory.service.memories import read_changes
+
+    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, ScopeChanges]:
+        return path, await read_changes(journal, scope_id)
+
+    path, found = _read_scope(run_id, db, read)
+    if as_json:
+        output.print_json({"database": str(path), **_plain(found)})
+        return
+    screen = output.console()
+    for change in found.changes:
+        for line in _lines_of(change, full=full):
+            screen.print(line, soft_wrap=True)
+    kinds = Counter(change.change for change in found.changes)
+    outcome = _outcome(kinds["added"] + kinds["changed"], kinds["ended"], kinds["conflict"], found.unchanged)
+    output.show(screen, one_line(f"{found.scope.scope_id} would be merged into {found.parent.scope_id}: {outcome}"))
+
+
+def _outcome(written: int, ended: int, conflicts: int, unchanged: int) -> str:
+    parts = [f"{written:,} written"] if written else []
+    parts += [f"{ended:,} ended"] if ended else []
+    parts += [_count(conflicts, "conflict")] if conflicts else []
+    parts += [f"{_count(unchanged, 'item')} merged before or the same"] if unchanged else []
+    return ", ".join(parts) or "nothing was changed"
+
+
+_MARKS = {"added": ("+", "green"), "changed": ("~", "cyan"), "ended": ("-", "red"), "conflict": ("!", "yellow")}
+
+
+def _lines_of(change: ItemChange, *, full: bool) -> Iterator[Text]:
+    from rich.text import Text
+
+    mark, colour = _MARKS[change.change]
+    yield Text.assemble((f"{mark} {change.change} {one_line(change.item_id)}", f"bold {colour}"))
+    if change.change == "conflict":
+        sides = ((name, getattr(change, side)) for name, side in _SIDES)
+        yield from _conflict_lines(sides, full=full)
+        return
+    before, after = (_words(side).split("\n") if side is not None else [] for side in (change.parent, change.child))
+    compared = list(difflib.unified_diff(before, after, lineterm="", n=1))[3:]  # behind the names and the first place
+    lines = ["…" if line.startswith("@@") else line for line in compared]
+    shown = lines if full else lines[:_LINES]
+    for line in shown:
+        yield Text(f"  {line}", style={"+": "green", "-": "red"}.get(line[:1], "dim"))
+    if len(shown) < len(lines):
+        yield Text(f"  … {len(lines) - len(shown):,} more lines; --full shows them", style="dim")
+
+
+def _conflict_lines(sides: Iterable[tuple[str, Item | None]], *, full: bool) -> Iterator[Text]:
+    from rich.text import Text
+
+    for name, item in sides:
+        lines = ["(nothing)"] if item is None else _words(item).split("\n")
+        shown = lines if full else lines[:_LINES]
+        for number, line in enumerate(shown):
+            yield Text.assemble((f"  {name if not number else '':8}", "dim"), line)
+        if len(shown) < len(lines):
+            yield Text(f"  {'':8}… {len(lines) - len(shown):,} more lines; --full shows them", style="dim")
+
+
+def _words(item: Item) -> str:
+    return clean(item.text)
+
+
+@memory.command()
+def merge(
+    run_id: str = CHILD,
+    *,
+    prefer: Prefer = option(
+        "--prefer neither|child|parent|both", "Whose version of a conflict the parent has afterwards.", "neither"
+    ),
+    full: bool = FULL,
+    db: Path | None = DATABASE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Bring what a snapshot has changed into its parent, and report the conflicts.
+
+    With neither, the default, the parent keeps its own and the conflict stays open; both writes the child's beside it.
+    What a merge has settled, a later one leaves alone. Where a conflict stays open, the exit code is 1.
+    """
+
+    async def read(path: Path, _journal: Journal, scope_id: str) -> tuple[Path, str]:
+        return path, scope_id
+
+    path, scope_id = _read_scope(run_id, db, read)
+    parent_id, report = _merge(path, scope_id, prefer)
+    left_open = sum(conflict.taken == "neither" for conflict in report.conflicts)
+    if as_json:
+        said: Json = {"database": str(path), "scope_id": scope_id, "parent_id": parent_id, "prefer": prefer}
+        output.print_json({**said, **_plain(report)})
+    else:
+        _print_report(f"merged {scope_id} into {parent_id}", report, full=full)
+    if left_open:
+        output.say(
+            f"{_count(left_open, 'conflict')} left open: merge again with --prefer child, parent or both, or change "
+            "what the parent has"
+        )
+        raise typer.Exit(output.FAILED)
+
+
+def _plain(value: object) -> Any:
+    """What JSON has: bytes in base 64."""
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _merge(path: Path, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
+    """Merge through the memory actor, as a run does."""
+    import anyio
+
+    from repertory.actors import open_system
+    from repertory.memory import Memory, MemoryActor
+    from repertory.memory.merging import parent_of
+    from repertory.memory.scopes import read_scope
+    from repertory.record import open_journal
+
+    async def run() -> tuple[str, MergeReport]:
+        async with open_journal(path) as journal, open_system("merge") as system:
+            parent_id = parent_of(await read_scope(journal, scope_id))
+            ref = system.spawn(partial(MemoryActor, journal), "memory")
+            return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
+
+    try:
+        return anyio.run(run)
+    except JournalLocked as error:
+        raise JournalLocked(output.in_use(error, f"repertory memory diff {scope_id}")) from None
+
+
+def _print_report(what: str, report: MergeReport, *, full: bool) -> None:
+    from rich.text import Text
+
+    screen = output.console()
+    for ids, mark in ((report.written, "written"), (report.deleted, "ended")):
+        for item_id in ids:
+            symbol, colour = ("+", "green") if mark == "written" else ("-", "red")
+            screen.print(Text(f"{symbol} {mark} {one_line(item_id)}", style=colour), soft_wrap=True)
+    taken = {"child": "took the child's", "parent": "kept the parent's", "both": "kept both", "neither": "left open"}
+    for conflict in report.conflicts:
+        line = f"! conflict {one_line(conflict.item_id)}, {taken[conflict.taken]}"
+        screen.print(Text(line, style="bold yellow"), soft_wrap=True)
+        for part in _conflict_lines(((name, getattr(conflict, side)) for name, side in _SIDES), full=full):
+            screen.print(part, soft_wrap=True)
+    outcome = _outcome(len(report.written), len(report.deleted), len(report.conflicts), report.unchanged)
+    output.show(screen, one_line(f"{what}: {outcome}"))

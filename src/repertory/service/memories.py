@@ -1,0 +1,217 @@
+"""Memory as the service and the command line show it: scopes, what they see, and what a merge would do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory.errors import ItemNotFound
+from repertory.memory.items import FULL, Item, ItemInfo, Transform, item_info, shape_item
+from repertory.memory.merging import compare, parent_of, read_by_id
+from repertory.memory.scopes import Scope, read_scope
+from repertory.record.items import ItemQuery, Layer
+from repertory.record.journal import Journal
+from repertory.record.records import ItemWritten, ScopeMode, ScopeOpened
+
+ChangeKind: TypeAlias = Literal["added", "changed", "ended", "conflict"]
+
+_PREVIEW: Final = 300  # characters: some four lines of a terminal
+# Larger items are read one by one for their previews, so that a list of the largest holds one of them in memory.
+_READ_TOGETHER: Final = 20_000  # bytes
+
+
+class ScopeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory scope.
+
+    Attributes:
+        owner: The run it was opened for.
+        position: For a snapshot: how much of the item log it sees of its parent.
+        at: When it was opened.
+        items: How many living items were written in it, not those that it sees of others.
+        bytes: Of those.
+    """
+
+    scope_id: str
+    owner: str
+    mode: ScopeMode
+    parent_id: str | None
+    position: int
+    at: float
+    items: int
+    bytes: int
+
+
+class ItemLine(ItemInfo, frozen=True, kw_only=True):
+    """An item in a list.
+
+    Attributes:
+        preview: Its beginning, or where the words stand that were looked for; of bytes what they are.
+    """
+
+    preview: str
+
+
+class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scope sees.
+
+    Attributes:
+        items: The newest first, or the best where words were looked for.
+        more: Whether there are more than were asked for.
+    """
+
+    scope: ScopeView
+    items: list[ItemLine]
+    more: bool
+
+
+class ItemChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge would do about one item.
+
+    Attributes:
+        change: A merge would write it as new, write it anew, end it, or report a conflict.
+        base: What both sides had before a conflict; None where there was nothing, and where there is no conflict.
+        parent: What the parent has; None for nothing.
+        child: What the child has; None where it ended the item.
+    """
+
+    item_id: str
+    change: ChangeKind
+    base: Item | None
+    parent: Item | None
+    child: Item | None
+
+
+class ScopeChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot scope against its parent.
+
+    Attributes:
+        unchanged: How many items of the child's need nothing: merged before, or the same on both sides.
+    """
+
+    scope: ScopeView
+    parent: ScopeView
+    changes: list[ItemChange]
+    unchanged: int
+
+
+# --- scopes -----------------------------------------------------------------------------------------------
+
+
+async def read_scopes(journal: Journal, owner: str | None = None) -> list[ScopeView]:
+    """Read the scopes of a run and those below it, or all, in the order of their ids: parents first."""
+    opened = await journal.read_scopes(owner)
+    return [await _scope_view(journal, scope) for scope in sorted(opened, key=lambda scope: scope.scope_id)]
+
+
+async def _scope_view(journal: Journal, opened: ScopeOpened) -> ScopeView:
+    items, size = await journal.scope_size(opened.scope_id)
+    return ScopeView(**msgspec.structs.asdict(opened), items=items, bytes=size)
+
+
+# --- what one sees ----------------------------------------------------------------------------------------
+
+
+async def read_memory(journal: Journal, scope_id: str, *, text: str = "", skip: int = 0, limit: int = 50) -> MemoryView:
+    """Read what a scope sees.
+
+    Args:
+        journal: The database.
+        scope_id: The scope.
+        text: Words that must all be there, as in ``ItemQuery.text``; "" for the newest items.
+        skip: How many to leave out at the beginning.
+        limit: How many at most.
+
+    Raises:
+        ScopeNotFound: There is no such scope.
+    """
+    scope = await read_scope(journal, scope_id)
+    layers = await _layers(journal, scope)
+    found = await journal.find_items(layers, ItemQuery(text=text, limit=skip + limit + 1))
+    shown = found[skip : skip + limit]
+    previews = await _previews(journal, layers, shown, text)
+    lines = [
+        ItemLine(**msgspec.structs.asdict(item_info(version)), preview=previews.get(version.item_id, ""))
+        for version in shown
+    ]
+    view = await _scope_view(journal, scope.opened)
+    return MemoryView(scope=view, items=lines, more=len(found) > skip + limit)
+
+
+async def read_item(journal: Journal, scope_id: str, item_id: str) -> Item:
+    """Read an item that a scope sees, whole. Raises ``ScopeNotFound`` and ``ItemNotFound``."""
+    scope = await read_scope(journal, scope_id)
+    found = await journal.find_items(await _layers(journal, scope), ids=[item_id], bodies=True)
+    if not found:
+        raise ItemNotFound(f"scope {scope_id!r} has no item {item_id[:100]!r}")
+    return shape_item(found[0])
+
+
+async def _layers(journal: Journal, scope: Scope) -> list[Layer]:
+    return scope.view(await journal.last_item_position())
+
+
+async def _previews(
+    journal: Journal, layers: Sequence[Layer], versions: Sequence[ItemWritten], text: str
+) -> dict[str, str]:
+    together = [version.item_id for version in versions if version.size <= _READ_TOGETHER]
+    alone = [version.item_id for version in versions if version.size > _READ_TOGETHER]
+    wanted: list[Collection[str]] = [together, *([item_id] for item_id in alone)]
+    previews: dict[str, str] = {}
+    for ids in wanted:
+        for version in await journal.find_items(layers, ids=ids, bodies=True):
+            previews[version.item_id] = _preview(version, text)
+    return previews
+
+
+def _preview(version: ItemWritten, text: str) -> str:
+    kind: Literal["excerpt", "first_n"] = "excerpt" if text else "first_n"
+    transform = FULL if version.format == "bytes" else Transform(kind=kind, n=_PREVIEW, words=text)
+    return shape_item(version, transform).text
+
+
+# --- against its parent -----------------------------------------------------------------------------------
+
+
+async def read_changes(journal: Journal, scope_id: str) -> ScopeChanges:
+    """Read what a merge of a snapshot scope into its parent would do.
+
+    Raises:
+        ScopeNotFound: There is no such scope, or it has no parent to merge into.
+    """
+    scope = await read_scope(journal, scope_id)
+    parent = await read_scope(journal, parent_of(scope))
+    position = await journal.last_item_position()
+    compared = await compare(journal, scope, parent, position)
+    taken = compared.plan.take
+    mine = await journal.find_items([(scope_id, position)], ids=taken, bodies=True, ended=True)
+    theirs = await read_by_id(journal, parent.view(position), taken, bodies=True)
+    changes = [_change(version, theirs.get(version.item_id)) for version in mine]
+    changes += [
+        ItemChange(
+            item_id=conflict.item_id,
+            change="conflict",
+            base=conflict.base,
+            parent=conflict.parent,
+            child=conflict.child,
+        )
+        for conflict in compared.conflicts
+    ]
+    return ScopeChanges(
+        scope=await _scope_view(journal, scope.opened),
+        parent=await _scope_view(journal, parent.opened),
+        changes=changes,
+        unchanged=compared.unchanged,
+    )
+
+
+def _change(mine: ItemWritten, theirs: ItemWritten | None) -> ItemChange:
+    change: ChangeKind = "ended" if mine.deleted else "added" if theirs is None else "changed"
+    return ItemChange(
+        item_id=mine.item_id,
+        change=change,
+        base=None,
+        parent=None if theirs is None else shape_item(theirs),
+        child=None if mine.deleted else shape_item(mine),
+    )
