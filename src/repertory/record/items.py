@@ -90,7 +90,8 @@ def _select(
     for depth, (scope_id, upto) in enumerate(layers):
         # The order is that of an index, so that nothing is sorted and reading ends with the last one that is wanted.
         source, rank, order, index = "items t", "-t.position", "ORDER BY t.position DESC", "items_by_scope"
-        where, wanted = ["t.scope_id = ?"], list[Value]([scope_id])
+        where: list[str] = ["t.scope_id = ?"]
+        wanted: list[Value] = [scope_id]
         if labels or words:
             match = " AND ".join(
                 [f'scope : "{_number("scope", scope_id)}"']
