@@ -43,6 +43,8 @@ class Editor:
 
     def __init__(self, trail: Trail) -> None:
         self.trail = trail
+        self._covers: tuple[CoverRange, ...] = ()
+        self._condensable = 0  # tokens of these covers that may become shorter
 
     # --- stretches ----------------------------------------------------------------------------------------
 
@@ -340,9 +342,13 @@ class Editor:
         most = max(0, old - self.trail.chars(edge) // 4)
         # What was expanded under a cover goes with the next one.
         most += sum(shown.tokens for at, shown in live.plan.shown.items() if at < live.plan.start)
-        trail = sum(cover.tokens for cover in live.plan.covers)
-        if trail > limit // 4:
-            most += sum(cover.tokens for cover in self._older(live) if cover.level < _SHORTEST)
+        covers = live.plan.covers
+        if covers is not self._covers:  # there may be thousands, and few requests change them
+            long = sum(cover.tokens for cover in covers) > limit // 4
+            older = self._older(live) if long else ()
+            self._covers = covers
+            self._condensable = sum(cover.tokens for cover in older if cover.level < _SHORTEST)
+        most += self._condensable
         if summary is not None:
             most += live.view_tokens(summary.first, summary.last + 1)
         foldable = edge if live.policy.summaries else 0
