@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -26,6 +26,7 @@ from repertory.agents.events import (
     to_record,
 )
 from repertory.agents.fan_out import Head, Line, Place, worth_warming
+from repertory.agents.inbox import Inbox, Said
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
 from repertory.agents.streaming import Stream
@@ -33,7 +34,6 @@ from repertory.agents.tool_sets import ToolSets
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
-from repertory.llm.messages import Text
 from repertory.llm.model import Model, Usage
 from repertory.llm.profiles import cost_of
 from repertory.memory import Memory
@@ -53,7 +53,6 @@ from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
 from repertory.tools import Tool, ToolCallCache
 
-SAID = "UserSaid"  # the type of the records that keep what is said
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
@@ -90,13 +89,6 @@ class RunEnd(msgspec.Struct, frozen=True):
         return cls("failed", error=None if cause is None else f"{type(cause).__name__}: {cause}", cause=cause)
 
 
-class Said(NamedTuple):
-    """What was said to a run from outside; ``sender`` is the run above it, or "" for the user."""
-
-    text: str
-    sender: str = ""
-
-
 class _EditsView(Protocol):
     """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
 
@@ -128,7 +120,6 @@ class LiveRun:
         lost: The failure of the journal that kept its end from being recorded.
         opened_tools: What its agent's tool sets opened.
         result_summaries: A model's summaries of single results, by position.
-        said: What was said to it from outside, by message id.
         told: How many entries its listeners were told of.
         last_event: The number of the event after its last one; None while it goes on.
     """
@@ -163,7 +154,6 @@ class LiveRun:
     lost: JournalError | None = None
     plan: Plan = EMPTY
     result_summaries: dict[int, str] = field(default_factory=dict[int, str])
-    said: dict[str, Said] = field(default_factory=dict[str, "Said"])
     listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
     listener_errors: int = 0
     opened_tools: tuple[Tool, ...] = ()
@@ -192,7 +182,7 @@ class LiveRun:
         self.ended = anyio.Event()
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
-        self._inbox: list[str] = []  # the ids of what was said that the loop has not seen
+        self.inbox = Inbox(self.run_id)
         self._view: _EditsView | None = None
         self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
 
@@ -395,7 +385,7 @@ class LiveRun:
 
     def try_to_end(self) -> bool:
         """Take no more messages, unless one has come that the loop has not seen."""
-        self.ending = not self._inbox
+        self.ending = not self.inbox.has_unread
         return self.ending
 
     def close(self, *, recorded: bool = False) -> None:
@@ -483,53 +473,22 @@ class LiveRun:
         Raises:
             RunError: Something else was said under this id.
         """
-        known = self.said.get(message_id)
-        if known is not None and known != said:
-            raise RunError(f"message {message_id!r} was sent to run {self.run_id} before, with another text")
-        if known is not None:
+        if not self.inbox.is_new(message_id, said):
             return
         # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
         # Whatever the loop makes of it is submitted later, and becomes durable later.
-        body, now = {"message_id": message_id, **said._asdict()}, self.shared.clock()
-        self.shared.journal.submit(
-            [EventLogged(run_id=self.run_id, type=SAID, body=body, at=now, iteration=self.iteration)]
-        )
-        self.say(message_id, said)
+        self.shared.journal.submit([self.said_record(message_id, said)])
+        self.inbox.put(message_id, said)
+        self.wake()
 
-    def say(self, message_id: str, said: Said, *, heard: bool = False) -> None:
-        """Put a message where the loop looks at its next boundary, unless it has heard it already."""
-        self.said[message_id] = said
-        if not heard:
-            self._inbox.append(message_id)
-            self.wake()
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether something was said to it that its loop has not seen."""
-        return bool(self._inbox)
+    def said_record(self, message_id: str, said: Said) -> EventLogged:
+        """The record of a message."""
+        return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
 
     def take_inbox(self) -> list[Draft]:
         """What was said since the last boundary, as it goes into the ledger."""
-        ids, self._inbox = self._inbox, []
-        drafts: list[Draft] = []
-        for message_id in ids:
-            said = self.said[message_id]
-            # A sub-agent hears users and its lead; that it is the lead who speaks is said in front of the lead's words.
-            text = f"{self._from_lead()}\n{said.text}" if said.sender else said.text
-            drafts.append(
-                Draft(
-                    role="user",
-                    kind="lead-input" if said.sender else "user-input",
-                    content=(Text(text),),
-                    iteration=self.iteration,
-                    message_id=message_id,
-                )
-            )
-        return drafts
-
-    def _from_lead(self) -> str:
-        name = self.parent.agent.name if self.parent is not None else "the lead"
-        return f"[from {name}, the agent that gave you this task, not from the user]"
+        lead = self.parent.agent.name if self.parent is not None else "the lead"
+        return self.inbox.take(iteration=self.iteration, lead=lead)
 
     def opened(self, view: _EditsView | None) -> None:
         """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""

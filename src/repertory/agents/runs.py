@@ -12,7 +12,8 @@ from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.agents.events import Event, EventReader
-from repertory.agents.live import LiveRun, Said
+from repertory.agents.inbox import Said
+from repertory.agents.live import LiveRun
 from repertory.agents.results import read_result
 from repertory.agents.streaming import StreamReader
 from repertory.context import ViewEntry, list_view
@@ -196,7 +197,7 @@ class Run(Generic[ResultT]):
         live, journal, message_id = self._live, self._live.shared.journal, message_id or new_id("msg")
         text = journal.redact(text)  # as it will be read back, to tell whether it was said before
         await anyio.lowlevel.checkpoint()
-        if message_id not in live.said and (live.ending or live.ended.is_set()):
+        if message_id not in live.inbox and (live.ending or live.ended.is_set()):
             await live.ended.wait()
             raise RunError(self._why_unheard())
         live.hear(message_id, Said(text))

@@ -14,16 +14,16 @@ import msgspec
 
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
-from repertory.agents.events import IterationStarted, RunSpawned, StateChanged
-from repertory.agents.live import SAID, LiveRun, RunEnd, Said, Shared
+from repertory.agents.events import RunSpawned, StateChanged
+from repertory.agents.live import LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
-from repertory.agents.payloads import instructions_of, new_payload, payload_on_record
+from repertory.agents.payloads import instructions_of, new_payload
+from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
 from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, close_calls
-from repertory.context import replay
 from repertory.errors import (
     ContextMissing,
     JournalError,
@@ -38,7 +38,6 @@ from repertory.memory import Memory
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
-from repertory.summarizer.messages import RESULT_SUMMARIZED
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
@@ -179,7 +178,7 @@ class Runtime:
                 f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
                 "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
             )
-        live = await self._reopen(row, agent, parent)
+        live = await read_back(row, agent, self.shared, self.retention, parent=parent)
         live.context = context if parent is None else parent.context
         if row.state in ended or (parent is not None and row.cancelled):
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
@@ -243,44 +242,6 @@ class Runtime:
             return live
         parent.root.members.add(run_id)
         return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
-
-    async def _reopen(self, row: RunRow, agent: Agent[Any], parent: LiveRun | None) -> LiveRun:
-        """Read a run back from the journal, with what was said to it and not yet read."""
-        shared, journal, started = self.shared, self._journal, row.started
-        ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)
-        live = LiveRun(
-            shared=shared,
-            started=started,
-            agent=agent,
-            ledger=ledger,
-            memory=Memory(shared.memory, started.scope_id, started.run_id),
-            tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
-            parent=parent,
-            resumed=True,
-            iteration=row.iteration,
-            agent_changed=started.agent_digest != agent.digest,
-            plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
-            told=len(ledger.snapshot()),  # by an earlier process
-        )
-        async with self.retention.payloads:
-            records = await journal.read_payload(live.run_id)
-            live.payload = payload_on_record(agent, records, below=parent is not None)
-            self.retention.known[live.run_id] = live
-        if live.agent_changed:
-            was, now = started.agent_digest, agent.digest
-            log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
-        live.members.update(live.tally.by_run)
-        heard = {entry.message_id for entry in ledger.snapshot()}
-        for _, record in await journal.read_events(live.run_id):
-            if record.type == SAID:
-                message_id = record.body["message_id"]
-                said = Said(record.body["text"], record.body.get("sender", ""))
-                live.say(message_id, said, heard=message_id in heard)
-            elif record.type == RESULT_SUMMARIZED:
-                live.result_summaries[record.body["position"]] = record.body["text"]
-            elif record.type == IterationStarted.__name__ and live.since is None:
-                live.since = record.elapsed
-        return live
 
     def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = ()) -> None:
         """Write what begins a run, make it known, and start its actor: below its parent's actor, or at the top.

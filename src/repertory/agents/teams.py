@@ -17,7 +17,8 @@ import msgspec
 from repertory._frozen import thaw
 from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
-from repertory.agents.live import LiveRun, Said
+from repertory.agents.inbox import Said
+from repertory.agents.live import LiveRun
 from repertory.agents.payloads import bring_back
 from repertory.agents.tasks import read_task, task_schema
 from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, ToolFailed, ToolRetry
@@ -290,7 +291,7 @@ class Team:
         chosen = [await self._named(run_id) for run_id in dict.fromkeys(runs)]
         new = [delegated for delegated in chosen if delegated.run_id not in self._collected] or chosen
         enough = any if wait == "any" else all
-        await self._wait(lambda: self._live.has_unread or enough(delegated.settled.is_set() for delegated in new))
+        await self._wait(lambda: self._live.inbox.has_unread or enough(delegated.settled.is_set() for delegated in new))
         if any(delegated.is_unfinished for delegated in chosen):
             raise Unfinished
         told: list[str] = []
@@ -317,7 +318,7 @@ class Team:
         """
         delegated = await self._named(run)
         live, message_id = delegated.live, f"lead-{context.idempotency_key}"
-        if message_id not in live.said and (live.ending or live.ended.is_set()):
+        if message_id not in live.inbox and (live.ending or live.ended.is_set()):
             await delegated.settled.wait()
             raise ToolFailed(f"{delegated.name} does not hear it: {delegated.standing}")
         live.hear(message_id, Said(live.shared.journal.redact(message), sender=self._live.run_id))

@@ -1,0 +1,84 @@
+"""What is said to a run from outside, and what of it its loop has not read."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from repertory.errors import RunError
+from repertory.llm.messages import Text
+from repertory.record import Draft
+from repertory.record.entries import EntryKind
+from repertory.record.records import EventLogged
+
+SAID: Final = "UserSaid"  # the type of the records that keep what is said
+
+
+class Said(NamedTuple):
+    """What was said to a run from outside; ``sender`` is the run above it, or "" for the user."""
+
+    text: str
+    sender: str = ""
+
+
+class Inbox:
+    """What was said to one run, by message id."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._said: dict[str, Said] = {}
+        self._unread: list[str] = []
+
+    def __contains__(self, message_id: str) -> bool:
+        """Whether something was said under an id."""
+        return message_id in self._said
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something was said that the loop has not read."""
+        return bool(self._unread)
+
+    def is_unread(self, message_id: str) -> bool:
+        """Whether it is this that the loop has not read."""
+        return message_id in self._unread
+
+    def is_new(self, message_id: str, said: Said) -> bool:
+        """Whether nothing was said yet under an id.
+
+        Raises:
+            RunError: Something else was.
+        """
+        known = self._said.get(message_id)
+        if known is not None and known != said:
+            raise RunError(f"message {message_id!r} was sent to run {self._run_id} before, with another text")
+        return known is None
+
+    def put(self, message_id: str, said: Said, *, read: bool = False) -> None:
+        """Put a message where the loop looks at its next boundary, unless it has read it already."""
+        self._said[message_id] = said
+        if not read:
+            self._unread.append(message_id)
+
+    def record(self, message_id: str, said: Said, *, at: float, iteration: int) -> EventLogged:
+        """The record of a message."""
+        body = {"message_id": message_id, **said._asdict()}
+        return EventLogged(run_id=self._run_id, type=SAID, body=body, at=at, iteration=iteration)
+
+    def take(self, *, iteration: int, lead: str) -> list[Draft]:
+        """What was said since the last boundary, as it goes into the ledger.
+
+        Args:
+            iteration: The one that has just ended.
+            lead: The name of the agent above it, for what that one says.
+        """
+        ids, self._unread = self._unread, []
+        drafts: list[Draft] = []
+        for message_id in ids:
+            said = self._said[message_id]
+            # A sub-agent hears users and its lead; that it is the lead who speaks is said in front of the lead's words.
+            from_lead = f"[from {lead}, the agent that gave you this task, not from the user]\n"
+            text = f"{from_lead}{said.text}" if said.sender else said.text
+            kind: EntryKind = "lead-input" if said.sender else "user-input"
+            drafts.append(
+                Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration, message_id=message_id)
+            )
+        return drafts

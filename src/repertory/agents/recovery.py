@@ -1,0 +1,60 @@
+"""A run as its record says it stands: what a run goes on from, in this process or the next."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from repertory.agents.agent import Agent
+from repertory.agents.events import IterationStarted
+from repertory.agents.inbox import SAID, Said
+from repertory.agents.live import LiveRun, Shared
+from repertory.agents.log import log
+from repertory.agents.payloads import payload_on_record
+from repertory.agents.retention import Retention
+from repertory.context import replay
+from repertory.memory import Memory
+from repertory.record import Ledger
+from repertory.record.records import RunRow
+from repertory.summarizer.messages import RESULT_SUMMARIZED
+
+
+async def read_back(
+    row: RunRow, agent: Agent[Any], shared: Shared, retention: Retention, *, parent: LiveRun | None
+) -> LiveRun:
+    """Read a run back from the journal, with what was said to it and not yet read."""
+    journal, started = shared.journal, row.started
+    ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)
+    live = LiveRun(
+        shared=shared,
+        started=started,
+        agent=agent,
+        ledger=ledger,
+        memory=Memory(shared.memory, started.scope_id, started.run_id),
+        tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
+        parent=parent,
+        resumed=True,
+        iteration=row.iteration,
+        agent_changed=started.agent_digest != agent.digest,
+        plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
+        told=len(ledger.snapshot()),  # by an earlier process
+    )
+    async with retention.payloads:
+        records = await journal.read_payload(live.run_id)
+        live.payload = payload_on_record(agent, records, below=parent is not None)
+        retention.known[live.run_id] = live
+    if live.agent_changed:
+        was, now = started.agent_digest, agent.digest
+        log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
+    live.members.update(live.tally.by_run)
+    heard = {entry.message_id for entry in ledger.snapshot()}
+    for _, record in await journal.read_events(live.run_id):
+        if record.type == SAID:
+            message_id = record.body["message_id"]
+            said = Said(record.body["text"], record.body.get("sender", ""))
+            live.inbox.put(message_id, said, read=message_id in heard)
+        elif record.type == RESULT_SUMMARIZED:
+            live.result_summaries[record.body["position"]] = record.body["text"]
+        elif record.type == IterationStarted.__name__ and live.since is None:
+            live.since = record.elapsed
+    return live
