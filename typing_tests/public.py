@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypedDict, assert_type
 
 import msgspec
@@ -45,8 +46,23 @@ async def for_tenant(context: rp.ToolContext[App]) -> str:
     return context.context.tenant
 
 
-assert_type(bare, rp.Tool)
-assert_type(full, rp.Tool)
+taken: Callable[[str], str] = bare
+assert_type(bare("x"), str)
+assert_type(rp.tool(bare.function, name="other")(word="x"), str)
+tools: list[rp.Tool] = [bare, full, for_tenant]
+
+
+async def called() -> None:
+    """A tool has the arguments and the result of its function."""
+    assert_type(await full("x", rp.ToolContext()), rp.ToolOutput)
+    assert_type(await rp.call_tool(bare, {"word": "x"}), rp.ToolOutput)
+    bare(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await full("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def plain(word: str) -> str:
+    """Taken as it is."""
+    return word
 
 
 class EchoModel:
@@ -82,7 +98,7 @@ models: Sequence[rp.Model] = [
 ]
 agent = rp.Agent(
     "agent",
-    tools=[bare, full, *rp.file_tools("."), *rp.memory_tools(), *rp.context_tools()],
+    tools=[bare, full, plain, partial(plain, word="x"), *rp.file_tools("."), *rp.memory_tools(), *rp.context_tools()],
     team=[rp.research_team(".")],
     model="claude-sonnet-5-5",
     memory="snapshot",

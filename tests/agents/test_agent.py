@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -31,7 +32,12 @@ def look() -> str:
         ({"name": "a", "max_tokens": 0}, "max_tokens must be a whole number of at least 1, got 0"),
         (
             {"name": "a", "tools": [look, print]},
-            r"tools\[1\] is <built-in function print>; make a tool of it: @tool",
+            r"tool 'print': parameter 'args' is variadic positional",
+        ),
+        ({"name": "a", "tools": [str]}, r"tools\[0\] is <class 'str'>; name a function or a Tool"),
+        (
+            {"name": "a", "tools": [look, lambda: None]},
+            "tool name '<lambda>' must be 1 to 128",
         ),
         ({"name": "a", "tools": [rp.context_tools()]}, r"tools\[0\] is \[Tool\(.*; unpack it with \*"),
         ({"name": "a", "tools": look}, r"tools must be a list, got Tool\("),
@@ -136,3 +142,36 @@ def test_a_module_that_lacks_a_library_is_told_apart_from_a_missing_module(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigurationError, match="needs 'a_library_nobody_has', which is not installed"):
         rp.load_agent("needs_a_library:agent")
+
+
+class Desk:
+    """Somewhere to look things up."""
+
+    def find(self, word: str) -> str:
+        """Find a word."""
+        return word
+
+
+async def add(one: int, other: int) -> int:
+    """Add two numbers."""
+    return one + other
+
+
+def test_functions_are_taken_as_they_are() -> None:
+    """A function, a method and a partial become tools, as by ``tool`` without options; tools stay what they are."""
+    agent = rp.Agent("a", tools=[look, add, Desk().find])
+    assert [tool.name for tool in agent.own_tools] == ["look", "add", "find"]
+    assert agent.own_tools[0] is look
+    assert {tool.effect for tool in agent.own_tools[1:]} == {"unsafe"}
+    (fixed,) = rp.Agent("a", tools=[partial(add, other=1)]).own_tools
+    assert (fixed.name, fixed.definition.signature) == ("add", "add(one: integer)")
+
+
+def test_a_function_without_words_is_refused() -> None:
+    """The model must be told what it is for."""
+
+    def silent(word: str) -> str:
+        return word
+
+    with pytest.raises(ConfigurationError, match="tool 'silent' has no docstring; the model must be told"):
+        rp.Agent("a", tools=[silent])

@@ -236,6 +236,21 @@ async def test_partials_and_callable_objects_are_tools_under_a_given_name() -> N
     assert (await call_tool(echo, {"text": "hi"})).content == "hi"
 
 
+async def test_what_a_partial_has_set_is_not_for_the_model_to_change() -> None:
+    """It has the name and the words of its function; an argument that is set is neither shown nor taken."""
+
+    async def read(path: str, *, root: str = "/", context: ToolContext) -> str:
+        """Read a file."""
+        return f"{root}{path} {context.call_id}"
+
+    confined = tool(functools.partial(read, root="/srv/"))
+    assert (confined.name, confined.description) == ("read", "Read a file.")
+    assert list(confined.input_schema["properties"]) == ["path"]
+    given = await call_tool(confined, {"path": "a"}, context=ToolContext(call_id="c1"))
+    assert given.content == "/srv/a c1"
+    assert (await call_tool(confined, {"path": "a", "root": "/etc/"})).is_error
+
+
 async def test_a_plain_wrapper_around_an_async_function_is_awaited() -> None:
     """A decorator that hides the coroutine function does not leak a coroutine to the model."""
 
@@ -327,6 +342,11 @@ def _silent() -> None:
     pass
 
 
+class _Silent:
+    def __call__(self) -> None:
+        """Say nothing."""
+
+
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
@@ -334,7 +354,8 @@ def _silent() -> None:
         (lambda: tool(_sketch, name="x" * 129), "must be 1 to 128"),
         (lambda: tool(_sketch, name=""), "must be 1 to 128"),
         (lambda: tool(lambda: None), "'<lambda>' must be 1 to 128"),
-        (lambda: tool(functools.partial(_sketch)), "has no name of its own"),
+        (lambda: tool(range(3).count), "no signature found|variadic|has no annotation"),
+        (lambda: tool(_Silent()), "has no name of its own"),
         (lambda: tool(_silent), "'_silent' has no docstring"),
         (lambda: tool(_numbers), "is a generator"),
         (lambda: tool(_stream), "is a generator"),

@@ -22,7 +22,8 @@ from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
-from repertory.tools import Tool
+from repertory.tools import Tool, tool
+from repertory.tools.decorator import is_plain_function
 from repertory.tools.tool_sets import ToolSet
 
 if sys.version_info >= (3, 13):
@@ -94,7 +95,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     Attributes:
         name: What it is called; a letter, then letters, digits, ``_`` and ``-``, at most 64.
         instructions: The system text that the model reads first.
-        tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``.
+        tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``. Of a plain
+            function, a method or a ``functools.partial`` among them a tool is made, as by ``tool`` without options.
         team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
         model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
         memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
@@ -121,7 +123,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
 
     name: str
     instructions: str = ""
-    tools: Sequence[Tool | ToolSet] = ()
+    tools: Sequence[Tool | ToolSet | Callable[..., Any]] = ()
     team: Sequence[Agent[Any]] = ()
     model: Model | str | None = None
     memory: MemoryMode = "shared"
@@ -145,17 +147,25 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         for field, kinds, words in _FIELDS:
             check_type(f"{where}: {field}", getattr(self, field), kinds, words)
         freeze_fields(self, "options", sequences=("tools", "team"))
+        self._make_tools()
         check_listener(self.on_lifecycle)
         check_choice(f"{where}: memory", self.memory, MemoryMode)
         check_number(f"{where}: max_tokens", self.max_tokens, int, least=1)
         if self.payload is not None:
             ValueType(self.payload, f"{where}: payload")
-        _check_members(f"{where}: tools", self.tools, Tool | ToolSet, "make a tool of it: @tool, or tool(function)")
+        _check_members(f"{where}: tools", self.tools, Tool | ToolSet, "name a function or a Tool")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
         if self.output_type is not None:
             self._check_output(where)
         json_type(self.input, f"{where}: input")
+
+    def _make_tools(self) -> None:
+        """Make tools of the functions among them."""
+        given: Any = self.tools
+        if isinstance(given, tuple) and any(map(is_plain_function, given)):
+            made = tuple(tool(each) if is_plain_function(each) else each for each in given)
+            msgspec.structs.force_setattr(self, "tools", made)
 
     def _check_output(self, where: str) -> None:
         """See that nothing else stands where the result is to come."""
@@ -177,7 +187,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     @property
     def tool_sets(self) -> tuple[ToolSet, ...]:
         """Those of its tools that are opened with a run."""
-        return tuple(each for each in self.tools if not isinstance(each, Tool))
+        return tuple(each for each in self.tools if isinstance(each, ToolSet))
 
     @property
     def output_type(self) -> JsonType | None:

@@ -47,7 +47,7 @@ def demo_team(root: str, *, model: str | None = None, deny: Sequence[str] = ()) 
     lead = research_team(root, model=model, context=ContextPolicy(summarize_every=4, window=1))
     looking = {tool.name: tool for tool in file_tools(root, deny=deny)}
     team = [
-        msgspec.structs.replace(member, tools=[looking.get(tool.name, tool) for tool in member.tools])
+        msgspec.structs.replace(member, tools=[looking.get(tool.name, tool) for tool in member.own_tools])
         for member in lead.team
     ]
     return msgspec.structs.replace(lead, team=team)

@@ -133,7 +133,7 @@ def run_tools(control: Control) -> Sequence[Tool]:
     """
     runs = _Runs(control)
     reads: dict[str, Any] = {"effect": "pure", "repeatable": False}
-    made = [
+    made: list[Tool] = [
         tool(runs.list_agents, **reads),
         tool(runs.list_runs, **reads),
         tool(runs.run_status, **reads),

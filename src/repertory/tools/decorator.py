@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, get_args, overload
 
 import msgspec
 
@@ -16,14 +17,25 @@ from repertory.record.records import Effect
 from repertory.tools.schema import Definition, read_definition
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
     from repertory.context import ResultPolicy
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")  # before Python 3.13 they have no defaults, which only type checkers need
 
 DEFAULT_DEADLINE: Final = 120.0
 DEFAULT_OUTPUT_CAP: Final = 2_000_000
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
     """A function that a model may call. Made by ``tool``; calling it calls the function.
+
+    A ``Tool[P, R]`` takes what its function takes and gives what it gives; a bare ``Tool`` is one of any function.
 
     Attributes:
         name: What the model calls it.
@@ -42,7 +54,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     name: str
-    function: Callable[..., Any]
+    function: Callable[P, R]
     definition: Definition
     effect: Effect = "unsafe"
     deadline: float | None = DEFAULT_DEADLINE
@@ -67,14 +79,22 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The tool as a model request carries it."""
         return ToolSchema(self.name, self.description, self.input_schema, self.provider_type)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, without checks, deadline or bounds."""
         return self.function(*args, **kwargs)
 
 
+class ToolMaker(Protocol):
+    """What ``tool`` with options is: it makes a tool of a function, and keeps its signature."""
+
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R]:
+        """Make a tool of it."""
+        ...
+
+
 @overload
 def tool(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     /,
     *,
     name: str | None = ...,
@@ -85,7 +105,7 @@ def tool(
     repeatable: bool | None = ...,
     computes: bool = ...,
     policy: ResultPolicy | None = ...,
-) -> Tool: ...
+) -> Tool[P, R]: ...
 
 
 @overload
@@ -99,7 +119,7 @@ def tool(
     repeatable: bool | None = ...,
     computes: bool = ...,
     policy: ResultPolicy | None = ...,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> ToolMaker: ...
 
 
 def tool(
@@ -114,8 +134,8 @@ def tool(
     repeatable: bool | None = None,
     computes: bool = False,
     policy: ResultPolicy | None = None,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a plain function, an async one, or a bound method.
+) -> Any:
+    """Make a tool of a plain function, an async one, a bound method or a ``functools.partial``.
 
     The model is told the docstring and a JSON schema of the annotated parameters; ``Args`` of a Google-style
     docstring and ``Annotated[…, msgspec.Meta(…)]`` describe them. A parameter annotated ``ToolContext`` is
@@ -146,8 +166,9 @@ def tool(
     # The scope of the decorated function, so that annotations may name what is local there.
     scope = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage] - documented, only spelled like a private
 
-    def make(function: Callable[..., Any]) -> Tool:
-        title = name if name is not None else getattr(function, "__name__", None)
+    def make(function: Callable[P, R]) -> Tool[P, R]:
+        named: Any = function.func if isinstance(function, functools.partial) else function
+        title = name if name is not None else getattr(named, "__name__", None)
         if title is None:
             raise ConfigurationError(f"{function!r} has no name of its own: give one, tool(function, name=…)")
         _check_options(title, effect, deadline, output_cap, repeatable)
@@ -169,6 +190,11 @@ def tool(
         )
 
     return make if function is None else make(function)
+
+
+def is_plain_function(value: object) -> bool:
+    """Whether something is a function, a method or a ``functools.partial`` of one, of which ``tool`` makes a tool."""
+    return inspect.isroutine(value.func if isinstance(value, functools.partial) else value)
 
 
 def _check_options(

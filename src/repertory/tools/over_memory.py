@@ -44,7 +44,7 @@ def memory_tools(*, read_only: bool = False) -> list[Tool]:
     ``memory_clear``, ``memory_snapshot`` and ``memory_restore``, and ``memory_merge`` for an agent whose sub-agents
     have snapshots of its memory.
     """
-    reading = [
+    reading: list[Tool] = [
         tool(_query, name="memory_query", effect="pure", repeatable=False),
         tool(_retrieve, name="memory_retrieve", effect="pure", repeatable=False, policy=_AS_IT_IS, output_cap=None),
     ]

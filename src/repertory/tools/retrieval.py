@@ -174,8 +174,8 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             retrieved=Retrieved(content_id=content_id, parts=tuple(parts)),
         )
 
-    functions = (context_retrieve, retrieve_content)
-    return [tool(function, effect="pure", repeatable=False, policy=_AS_IT_IS) for function in functions]
+    make = tool(effect="pure", repeatable=False, policy=_AS_IT_IS)
+    return [make(context_retrieve), make(retrieve_content)]
 
 
 async def _record_of(context: ToolContext, run_id: str) -> RunRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import typing
@@ -66,7 +67,7 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     fields: list[tuple[str, Any, Any]] = []
     defaults: dict[str, object] = {}
     context_parameter: str | None = None
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _parameters(function, name):
         kind = _resolve(name, parameter, names)
         if kind is ToolContext or typing.get_origin(kind) is ToolContext:
             context_parameter = parameter.name
@@ -79,7 +80,8 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
             fields.append((parameter.name, kind | msgspec.UnsetType, msgspec.UNSET))
             defaults[parameter.name] = parameter.default
     arguments = msgspec.defstruct("Arguments", fields, kw_only=True, frozen=True, forbid_unknown_fields=True, eq=False)
-    description, notes = read_docstring(inspect.getdoc(function) or "")
+    described: Any = function.func if isinstance(function, functools.partial) else function
+    description, notes = read_docstring(inspect.getdoc(described) or "")
     schema = _build_schema(arguments, defaults, notes)
     return Definition(
         description=description,
@@ -105,10 +107,20 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
     )
 
 
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """The parameters that a call may give; what a ``functools.partial`` has set is not for the model to change."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:  # some functions written in C have none
+        raise ConfigurationError(f"tool {name!r}: {error}; write a function around it") from error
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return [parameter for parameter in parameters if parameter.name not in bound]
+
+
 def _globals(function: Callable[..., Any]) -> Mapping[str, Any]:
     """The names that a function's own module gives it."""
-    inner: Any = inspect.unwrap(function)
-    inner = getattr(inner, "func", inner)  # functools.partial
+    inner: Any = function.func if isinstance(function, functools.partial) else function
+    inner = inspect.unwrap(inner)
     return getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
 
 
