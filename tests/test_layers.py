@@ -24,6 +24,7 @@ ROOMS = [
     "agents",
     "service",
     "mcp",
+    "otel",
     "replay",
     "torture",
     "cli",

@@ -11,6 +11,7 @@
 #   agents      Agent, Run, the loop, the supervisor
 #   torture     scenarios that try to make it lose something
 #   mcp         servers of the Model Context Protocol as tools, and agents as such a server
+#   otel        traces and metrics by the conventions of OpenTelemetry
 #   cli         the command line
 #
 # Each layer imports only those above it in this list; tests/test_layers.py keeps it so.

@@ -30,6 +30,7 @@ from repertory.agents.inbox import Inbox, Said
 from repertory.agents.log import log, log_event
 from repertory.agents.models import OpenModels
 from repertory.agents.streaming import Stream
+from repertory.agents.telemetry import Telemetry, Trace
 from repertory.agents.tool_sets import ToolSets
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
@@ -71,6 +72,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     tallies: Tallies
     hub: EventHub
     tool_sets: ToolSets
+    telemetry: Telemetry
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
 
@@ -157,6 +159,7 @@ class LiveRun:
     listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
     listener_errors: int = 0
     opened_tools: tuple[Tool, ...] = ()
+    trace: Trace = field(default_factory=Trace)
     told: int = 0
     last_event: int | None = None
 

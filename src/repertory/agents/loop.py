@@ -280,7 +280,9 @@ class Loop:
         """
         try:
             self._live.stream.begin(self._live.iteration)
-            response = check_response(await self._model.complete(request, on_event=self._on_stream))
+            with self._live.shared.telemetry.model_call(self._live, request) as answered:
+                response = check_response(await self._model.complete(request, on_event=self._on_stream))
+                answered(response)
             self._live.stream.finish()
             return self._journal.redact(response)
         except ModelRequestRejected as error:

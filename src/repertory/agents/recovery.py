@@ -12,6 +12,7 @@ from repertory.agents.live import LiveRun, Shared
 from repertory.agents.log import log
 from repertory.agents.payloads import payload_on_record
 from repertory.agents.retention import Retention
+from repertory.agents.telemetry import TRACED
 from repertory.context import replay
 from repertory.memory import Memory
 from repertory.record import Ledger
@@ -53,6 +54,8 @@ async def read_back(
             message_id = record.body["message_id"]
             said = Said(record.body["text"], record.body.get("sender", ""))
             live.inbox.put(message_id, said, read=message_id in heard)
+        elif record.type == TRACED:
+            live.trace.earlier = record.body
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
         elif record.type == IterationStarted.__name__ and live.since is None:

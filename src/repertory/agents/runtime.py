@@ -23,6 +23,7 @@ from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
 from repertory.agents.teams import Team
+from repertory.agents.telemetry import Trace
 from repertory.agents.tool_calls import Caller, close_calls
 from repertory.errors import (
     ContextMissing,
@@ -116,6 +117,7 @@ class Runtime:
             parent=parent,
             payload=state,
             context=context if parent is None else parent.context,
+            trace=Trace(None if parent is None else shared.telemetry.here()),
         )
         live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
         drafts = await first_drafts(live)
@@ -442,12 +444,15 @@ class AgentActor:
     async def _play(self, ctx: ActorContext) -> RunEnd | None:
         """Run the loop with everything open that it needs; what cannot be opened ends the run."""
         live = self._live
-        try:
-            async with live.shared.tool_sets.open(live.agent) as live.opened_tools:
-                self._loop = Loop(live, Caller(live, self._team.tools()), self._team, ctx.ref)
-                return await self._loop.run()
-        except ToolSetUnavailable as error:
-            return RunEnd.failed(error)
+        with live.shared.telemetry.run(live) as ended:
+            try:
+                async with live.shared.tool_sets.open(live.agent) as live.opened_tools:
+                    self._loop = Loop(live, Caller(live, self._team.tools()), self._team, ctx.ref)
+                    end = await self._loop.run()
+            except ToolSetUnavailable as error:
+                end = RunEnd.failed(error)
+            ended(end.error if end is not None else None)
+        return end
 
     async def stopping(self, ctx: ActorContext) -> None:
         """Let the loop come to its next boundary; the drain time bounds the wait."""

@@ -31,6 +31,7 @@ from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.agents.tasks import read_task
+from repertory.agents.telemetry import NoTelemetry, Telemetry
 from repertory.agents.tool_sets import ToolSets
 from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
@@ -266,6 +267,7 @@ async def open_supervisor(
     summaries: Model | str | Sequence[Model | str] | None = None,
     alerts: AlertThresholds | None = _ALERTS,
     content_retention: float | None = 3600.0,
+    telemetry: Telemetry | None = None,
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
     clock: Callable[[], float] = time.time,
@@ -287,6 +289,7 @@ async def open_supervisor(
         content_retention: Seconds after the end of a tree of runs for which the content store keeps copies of what
             their ledgers hold as well; None keeps them for good. What only the store has stays, unless a
             ``ResultPolicy`` or whoever stored it gave it a time. See ``docs/memory.md``.
+        telemetry: Makes traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
         drain_timeout: Seconds.
         redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
             becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
@@ -334,6 +337,7 @@ async def open_supervisor(
                 tallies=Tallies(journal),
                 hub=EventHub(),
                 tool_sets=tool_sets,
+                telemetry=telemetry or NoTelemetry(),
                 clock=clock,
                 alerts=alerts,
             )

@@ -358,7 +358,9 @@ class Caller:
         )
         try:
             # A copy: what a tool does to its arguments is its own affair.
-            output = await execute(tool, thaw(use.input), context)
+            with live.shared.telemetry.tool_call(live, tool, use) as ended:
+                output = await execute(tool, thaw(use.input), context)
+                ended(output)
         except ToolAbort as error:
             await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise

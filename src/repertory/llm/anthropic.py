@@ -260,6 +260,7 @@ class AnthropicModel:
                 max_retries=0,  # one owner of retries: this class
                 http_client=self._http_client,
                 middleware=[_unread],
+                open_telemetry=False,  # its spans would stand beside those of repertory.otel, which cover all attempts
             )
         except sdk.CredentialsError as error:
             raise _failures.no_key(Place(self._base_url or _API, self.name, False), str(error)).error from error

@@ -1,0 +1,251 @@
+"""Runs, model calls and tool calls as spans and metrics, by the semantic conventions for generative AI.
+
+The conventions are in development (status of November 2026); the names stand here, in one place, as their repository
+has them on its main branch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from repertory._version import __version__
+from repertory.agents.telemetry import TRACED, TracedRun
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import ToolUse, encode_block
+from repertory.llm.model import ModelRequest, ModelResponse, server_of
+from repertory.llm.profiles import cost_of
+from repertory.record.records import EventLogged
+from repertory.tools import Tool, ToolOutput
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_SCOPE: Final = "repertory"
+_Attributes = dict[str, Any]
+
+
+class OpenTelemetry:
+    """Hand it to a supervisor, and its runs are traced: ``open_supervisor("runs.db", telemetry=OpenTelemetry())``.
+
+    Each run is a span ``invoke_agent``, below the call of the tool that delegated to it; in it each model call, with
+    all its attempts, is a ``chat`` and each tool call an ``execute_tool``. What a tool traces by itself is below its
+    span. A run that goes on after a crash begins another trace, linked to the one before. Without a configured SDK all
+    of it does nothing.
+
+    Args:
+        tracer_provider: Makes the tracer; None takes the global one.
+        meter_provider: Makes the meter; None takes the global one.
+        content: Whether what was said, and what tools were called with and gave, is in the spans. None asks the
+            environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``; it is not, unless that is true.
+
+    Raises:
+        ConfigurationError: The extra ``repertory[otel]`` is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        content: bool | None = None,
+    ) -> None:
+        try:
+            from opentelemetry import context, metrics, trace
+        except ImportError as error:
+            raise ConfigurationError("traces need the extra: pip install 'repertory[otel]'") from error
+        self._trace = trace
+        self._context = context
+        self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider)
+        meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
+        self._content = os.environ.get(CAPTURE, "").lower() == "true" if content is None else content
+        self._durations = {
+            operation: meter.create_histogram(name, "s", description)
+            for operation, name, description in (
+                ("chat", "gen_ai.client.inference.duration", "Duration of a model call with all its attempts."),
+                ("invoke_agent", "gen_ai.invoke_agent.duration", "Duration of a run in this process."),
+                ("execute_tool", "gen_ai.execute_tool.duration", "Duration of a tool call."),
+            )
+        }
+        self._tokens = {
+            kind: meter.create_counter(f"gen_ai.client.inference.usage.{kind}", "{token}", f"Tokens: {kind}.")
+            for kind in ("input_tokens", "output_tokens", "cache_read.input_tokens", "cache_write.input_tokens")
+        }
+        self._cost = meter.create_counter("repertory.cost", "{USD}", "US dollars by the profile's prices.")
+
+    def here(self) -> Any:
+        """The current context, which a sub-agent's run is to be below."""
+        return self._context.get_current()
+
+    @contextmanager
+    def run(self, live: TracedRun) -> Generator[Callable[[str | None], None]]:
+        """A span ``invoke_agent``."""
+        name = live.agent.name
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": name,
+            "gen_ai.conversation.id": live.run_id,
+        }
+        links = [] if live.trace.earlier is None else [self._link(live.trace.earlier)]
+        parent = live.trace.parent if live.trace.earlier is None else None
+        root = self._context.Context()  # not what happens to be current in the task of the run's actor
+        with self._span(f"invoke_agent {name}", attributes, context=parent or root, links=links) as span:
+            self._remember(live, span)
+
+            def ended(error: str | None) -> None:
+                if error is not None:
+                    kind, _, text = error.partition(": ")
+                    self._fail(span, kind, text)
+
+            try:
+                yield ended
+            finally:
+                figures = live.statistics
+                span.set_attribute("gen_ai.usage.input_tokens", figures.tokens_seen)
+                span.set_attribute("gen_ai.usage.output_tokens", figures.output_tokens)
+
+    @contextmanager
+    def model_call(self, live: TracedRun, request: ModelRequest) -> Generator[Callable[[ModelResponse], None]]:
+        """A span ``chat``."""
+        server = urlsplit(server_of(live.model))
+        attributes: _Attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "anthropic" if server.hostname else "repertory",
+            "gen_ai.request.model": request.model,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.stream": True,
+            "gen_ai.conversation.id": live.run_id,
+        }
+        if server.hostname:
+            attributes["server.address"] = server.hostname
+            attributes["server.port"] = server.port or (443 if server.scheme == "https" else 80)
+        if isinstance(request.options.get("temperature"), int | float):
+            attributes["gen_ai.request.temperature"] = request.options["temperature"]
+        common = {name: attributes[name] for name in _OF_METRICS if name in attributes}
+        with self._span(f"chat {request.model}", attributes, kind=self._trace.SpanKind.CLIENT) as span:
+
+            def answered(response: ModelResponse) -> None:
+                usage = response.usage
+                read, written = usage.cache_read_tokens, usage.cache_write_tokens + usage.cache_write_1h_tokens
+                counts = {
+                    "input_tokens": usage.prompt_tokens,
+                    "output_tokens": usage.output_tokens,
+                    "cache_read.input_tokens": read,
+                    "cache_write.input_tokens": written,
+                }
+                for kind, count in counts.items():
+                    span.set_attribute(f"gen_ai.usage.{kind}", count)
+                    self._tokens[kind].add(count, common)
+                self._cost.add(cost_of(live.model.profile, response.usage), common)
+                span.set_attribute("gen_ai.response.finish_reasons", [response.stop_reason])
+                if response.model:
+                    span.set_attribute("gen_ai.response.model", response.model)
+                if response.response_id:
+                    span.set_attribute("gen_ai.response.id", response.response_id)
+                if self._content:
+                    parts = [encode_block(block) for block in response.content]
+                    span.set_attribute("gen_ai.output.messages", _text([{"role": "assistant", "parts": parts}]))
+
+            if self._content:
+                messages = [
+                    {"role": message.role, "parts": [encode_block(block) for block in message.content]}
+                    for message in request.messages
+                ]
+                span.set_attribute("gen_ai.input.messages", _text(messages))
+            yield answered
+
+    @contextmanager
+    def tool_call(self, live: TracedRun, tool: Tool, use: ToolUse) -> Generator[Callable[[ToolOutput], None]]:
+        """A span ``execute_tool``."""
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool.name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": use.id,
+            "gen_ai.conversation.id": live.run_id,
+        }
+        with self._span(f"execute_tool {tool.name}", attributes) as span:
+            if self._content:
+                span.set_attribute("gen_ai.tool.call.arguments", _text(use.input))
+
+            def ended(output: ToolOutput) -> None:
+                if output.is_error:
+                    self._fail(span, output.error.type or output.error.cause if output.error else output.status, "")
+                if self._content:
+                    span.set_attribute("gen_ai.tool.call.result", output.text)
+
+            yield ended
+
+    @contextmanager
+    def _span(
+        self,
+        name: str,
+        attributes: _Attributes,
+        *,
+        context: Any = None,
+        links: Any = (),
+        kind: Any = None,
+    ) -> Generator[Span]:
+        """A span that is current inside, with what ends it told, and its duration among the metrics."""
+        trace, operation, begun = self._trace, attributes["gen_ai.operation.name"], perf_counter()
+        span = self._tracer.start_span(
+            name, context=context, kind=kind or trace.SpanKind.INTERNAL, attributes=attributes, links=links
+        )
+        error = ""
+        try:
+            with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
+                yield span
+        except BaseException as raised:
+            error = type(raised).__name__
+            self._fail(span, error, str(raised) if self._content else "")
+            raise
+        finally:
+            span.end()
+            common = {name: value for name, value in attributes.items() if name in _OF_METRICS}
+            if error:
+                common["error.type"] = error
+            self._durations[operation].record(perf_counter() - begun, common)
+
+    def _fail(self, span: Span, error: str, text: str) -> None:
+        span.set_attribute("error.type", error)
+        span.set_status(self._trace.StatusCode.ERROR, text or error)
+
+    def _remember(self, live: TracedRun, span: Span) -> None:
+        """Keep on record where the run's trace is, for a process that takes it up later."""
+        here = span.get_span_context()
+        if here.is_valid:
+            body = {"trace_id": f"{here.trace_id:032x}", "span_id": f"{here.span_id:016x}"}
+            now, journal = live.shared.clock(), live.shared.journal
+            journal.submit([EventLogged(run_id=live.run_id, type=TRACED, body=body, at=now, iteration=live.iteration)])
+            live.trace.earlier = body
+
+    def _link(self, traced: Mapping[str, str]) -> Any:
+        """A link to where the run was traced before."""
+        trace = self._trace
+        there = trace.SpanContext(int(traced["trace_id"], 16), int(traced["span_id"], 16), is_remote=True)
+        return trace.Link(there)
+
+
+_OF_METRICS: Final = frozenset(
+    {
+        "gen_ai.operation.name",
+        "gen_ai.provider.name",
+        "gen_ai.request.model",
+        "gen_ai.agent.name",
+        "gen_ai.tool.name",
+        "server.address",
+        "server.port",
+    }
+)
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()

@@ -1,0 +1,204 @@
+"""What a tracing backend gets to see of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import RunFailed
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
+from repertory.otel import OpenTelemetry
+from repertory.testing import FunctionModel, ScriptedModel, call
+
+
+class Backend:
+    """What was exported, and the telemetry that exports it."""
+
+    def __init__(self, *, content: bool | None = None) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        meters = MeterProvider([self.reader])
+        self.telemetry = OpenTelemetry(tracer_provider=self.provider, meter_provider=meters, content=content)
+
+    @property
+    def spans(self) -> dict[str, ReadableSpan]:
+        """By name; the last of each."""
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+    def points(self, name: str) -> list[Any]:
+        """What one instrument measured."""
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        metrics = [each for of in data.resource_metrics for scope in of.scope_metrics for each in scope.metrics]
+        return [point for each in metrics if each.name == name for point in each.data.data_points]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    """The id of the span above it."""
+    return None if span.parent is None else span.parent.span_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    """Its own."""
+    assert span.context is not None
+    return span.context.span_id
+
+
+@rp.tool(effect="pure")
+async def look(place: str) -> str:
+    """Look."""
+    with trace.get_tracer("application", tracer_provider=BACKEND[0].provider).start_as_current_span("application work"):
+        return f"{place} is green"
+
+
+BACKEND: list[Backend] = []
+
+
+def play(request: ModelRequest) -> Any:
+    """A lead delegates; its member looks."""
+    asked = text_of(request.messages[-1].content)
+    if text_of(request.system) == "You look.":
+        return "It is green." if "green" in asked else call("look", place="sea")
+    return "The sea is green." if "green" in asked else call("delegate", agent="scout", task="Look at the sea.")
+
+
+scout = rp.Agent("scout", instructions="You look.", tools=[look])
+lead = rp.Agent("lead", instructions="You lead.", team=[scout])
+
+
+def test_a_team_is_one_trace_with_each_call_in_its_place(run_async: RunAsync) -> None:
+    """A sub-agent's run is below the call that delegated to it, and an application's own span below its tool's."""
+    backend = Backend()
+    BACKEND[:] = [backend]
+
+    async def main() -> str:
+        async with rp.open_supervisor(model=FunctionModel(play), telemetry=backend.telemetry) as supervisor:
+            run = await supervisor.spawn(lead, "What colour is the sea?")
+            assert await run.wait_result() == "The sea is green."
+            return run.id
+
+    run_id = run_async(main)
+    spans = backend.spans
+    assert len({span.context.trace_id for span in spans.values() if span.context}) == 1
+    above = {
+        "invoke_agent lead": None,
+        "execute_tool delegate": "invoke_agent lead",
+        "invoke_agent scout": "execute_tool delegate",
+        "execute_tool look": "invoke_agent scout",
+        "application work": "execute_tool look",
+    }
+    for name, parent in above.items():
+        assert parent_of(spans[name]) == (None if parent is None else id_of(spans[parent])), name
+    chats = [span for span in backend.exporter.get_finished_spans() if span.name.startswith("chat")]
+    assert len(chats) == 4
+    assert {parent_of(chat) for chat in chats} == {id_of(spans[f"invoke_agent {name}"]) for name in ("lead", "scout")}
+    facts = dict(spans["invoke_agent lead"].attributes or {})
+    assert facts["gen_ai.conversation.id"] == run_id
+    assert facts["gen_ai.operation.name"] == "invoke_agent"
+    chat: dict[str, Any] = dict(chats[0].attributes or {})
+    assert chat["gen_ai.usage.input_tokens"] > 0
+    assert chat["gen_ai.response.finish_reasons"] == ("tool_use",)
+    assert backend.points("gen_ai.client.inference.duration")[0].count == 4
+    assert sum(point.value for point in backend.points("gen_ai.client.inference.usage.output_tokens")) > 0
+    assert {point.attributes["gen_ai.tool.name"] for point in backend.points("gen_ai.execute_tool.duration")} == {
+        "look",
+        "delegate",
+    }
+
+
+CANARY = "only-the-model-may-know"
+
+
+@pytest.mark.parametrize("content", [False, True, None])
+def test_content_is_in_the_spans_only_where_that_was_asked_for(
+    run_async: RunAsync, content: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None asks the usual environment variable."""
+    if content is None:
+        monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    backend = Backend(content=content)
+
+    @rp.tool(effect="pure")
+    def tell(what: str) -> str:
+        """Tell."""
+        return f"{what} {CANARY}"
+
+    async def main() -> None:
+        model = ScriptedModel([call("tell", what=CANARY), f"Done: {CANARY}"])
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+            await (await supervisor.spawn(rp.Agent("teller", tools=[tell]), f"Tell {CANARY}")).wait_result()
+
+    run_async(main)
+    told = [span.name for span in backend.exporter.get_finished_spans() if CANARY in span.to_json()]
+    assert bool(told) == (content is not False), told
+    if told:
+        assert {name.split()[0] for name in told} == {"chat", "execute_tool"}
+
+
+def test_what_fails_is_an_error_in_its_span(run_async: RunAsync) -> None:
+    """A tool's, and the run's."""
+    backend = Backend()
+
+    @rp.tool(effect="pure")
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("no")
+
+    async def main() -> None:
+        model = ScriptedModel([call("fail"), call("fail")])
+        agent = rp.Agent("clerk", tools=[fail], limits=rp.Limits(iterations=2))
+        async with rp.open_supervisor(model=model, telemetry=backend.telemetry) as supervisor:
+            with pytest.raises(RunFailed):
+                await (await supervisor.spawn(agent, "Fail")).wait_result()
+
+    run_async(main)
+    tool, run = (dict(backend.spans[name].attributes or {}) for name in ("execute_tool fail", "invoke_agent clerk"))
+    assert (tool["error.type"], run["error.type"]) == ("ValueError", "LimitExceeded")
+
+
+def test_a_run_that_goes_on_is_another_trace_with_a_link_to_the_first(run_async: RunAsync, tmp_path: Any) -> None:
+    """As after a crash: the record says where it was traced before."""
+    first, second = Backend(), Backend()
+    agent = rp.Agent("clerk")
+
+    async def main(backend: Backend, run_id: str | None) -> str:
+        model = ScriptedModel(["Done."] if run_id else [RuntimeError("it breaks")] * 9)
+        async with rp.open_supervisor(tmp_path / "runs.db", model=model, telemetry=backend.telemetry) as supervisor:
+            if run_id:
+                await (await supervisor.resume(run_id, agent=agent)).wait_result()
+                return run_id
+            run = await supervisor.spawn(agent, "Do it")
+            with pytest.raises(RunFailed):
+                await run.wait_result()
+            return run.id
+
+    run_id = run_async(main, first, None)
+    run_async(main, second, run_id)
+    before = first.exporter.get_finished_spans()
+    (link,) = second.spans["invoke_agent clerk"].links
+    assert link.context.span_id in {id_of(span) for span in before if span.name == "invoke_agent clerk"}
+    assert parent_of(second.spans["invoke_agent clerk"]) is None
+
+
+def test_without_a_configured_backend_nothing_is_kept(run_async: RunAsync) -> None:
+    """The global providers do nothing then, and no record says that there was a trace."""
+
+    async def main() -> set[str]:
+        async with rp.open_supervisor(model=ScriptedModel(["Done."]), telemetry=OpenTelemetry()) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Do it")
+            await run.wait_result()
+            return {record.type for _, record in await supervisor.journal.read_events(run.id)}
+
+    assert "Traced" not in run_async(main)
