@@ -85,20 +85,17 @@ async def _answer(request: Any) -> Any:
 
 
 def lead() -> rp.Agent:
-    """The lead, its checker with a snapshot of its memory, and one with a memory of its own."""
-    checker = rp.Agent("checker", instructions="checker", tools=[keep], memory="snapshot")
-    hermit = rp.Agent("hermit", instructions="hermit", tools=[keep], memory="isolated")
+    """The lead, its checker with a snapshot of its memory, and one with a memory of its own; a script plays them."""
+    model = FunctionModel(_answer)
+    checker = rp.Agent("checker", instructions="checker", tools=[keep], memory="snapshot", model=model)
+    hermit = rp.Agent("hermit", instructions="hermit", tools=[keep], memory="isolated", model=model)
     tools = [keep, keep_on, note, fetch]
-    return rp.Agent("lead", instructions="lead", tools=tools, team=[checker, hermit], payload=Notes)
-
-
-def model() -> FunctionModel:
-    """Plays all of them."""
-    return FunctionModel(_answer)
+    team = [checker, hermit]
+    return rp.Agent("lead", instructions="lead", tools=tools, team=team, payload=Notes, model=model)
 
 
 async def make_team(path: Path) -> None:
     """Run the team to its end in a database."""
-    async with rp.open_supervisor(path, model=model()) as supervisor:
+    async with rp.open_supervisor(path) as supervisor:
         run = await supervisor.spawn(lead(), f"Find the tide. {HOSTILE}", run_id=LEAD)
         await run.wait_result()

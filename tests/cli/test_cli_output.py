@@ -103,7 +103,7 @@ def test_figures_read_well(shown: str, expected: str) -> None:
 
 
 def test_only_the_last_column_of_a_table_gives_way() -> None:
-    """It is cut where there is little room, and left out where there is too little; so are others, before they are cut."""
+    """It is cut where there is little room, and left out where there is too little; so are others then."""
     rows = [("run-01m8", "12,345", "a task of several words")]
     for width, shown in (
         (80, "run-01m8  12,345  a task of several words"),

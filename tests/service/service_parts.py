@@ -91,7 +91,8 @@ class Client:
 
     async def wait_for(self, run_id: str, *states: str) -> Any:
         """Follow a run until it is in one of the states; its details then."""
-        async with self.follow(f"/runs/{run_id}/events") as stream:
+        token = None if isinstance(self.address, str) else TOKEN
+        async with self.follow(f"/runs/{run_id}/events", token=token) as stream:
             while True:
                 event = await stream.event()
                 if event["type"] == "StateChanged" and event["body"]["state"] in states:

@@ -26,7 +26,13 @@ from repertory.service import app as routes
 from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
-WRITING = {"demo", "run", "resume", "serve", "stress", "torture"}
+WRITING = {"demo", "mcp", "run", "resume", "serve", "stress", "torture"}
+NEVER_HAD = {
+    "/payload": 404,
+    "/history": 404,
+    "/memory/item": 400,
+    "/contents/": 404,
+}  # the team has no payload and no items
 ASKING = {"--follow", "--llm", "--help"}  # waits for more, calls a model
 
 
@@ -83,6 +89,8 @@ def commands(left: Left) -> Iterator[tuple[str, ...]]:
             if words in ([], left.ids[:1], left.ids[-1:]):  # the root, and one below it
                 yield from ((name, *words, flag) for flag in flags if flag not in ASKING)
                 yield from ((name, *words, flag, "--json") for flag in flags if flag not in {*ASKING, "--json"})
+    for run_id in left.ids:
+        yield from (("memory", "ls", run_id), ("memory", "ls", run_id, "--json"), ("content", "ls", run_id, "--json"))
     for run_id in left.ids[:2]:
         made = range(1, left.iteration(run_id) + 1)
         yield from (("inspect", run_id, "--iteration", str(number), "--json") for number in made)
@@ -128,7 +136,10 @@ async def look_with_every_route(left: Left, folder: Path) -> None:
     async with open_client(folder, ScriptedModel([]), database=str(copy)) as client:
         for path in paths:
             for run_id in left.ids if "{run_id}" in path else [""]:
-                await look_at(client, path.format(run_id=run_id))
+                for content in left.contents[:1] if run_id == left.ids[0] else []:
+                    await look_at(client, f"/runs/{run_id}/contents/{content}")
+                if "{content_id" not in path:
+                    await look_at(client, path.format(run_id=run_id))
         listed = {run["id"]: run for run in (await client.get("/runs"))["runs"]}
         assert {run_id: run["iteration"] for run_id, run in listed.items()} == {
             run_id: left.iteration(run_id) for run_id in left.ids
@@ -139,10 +150,11 @@ async def look_with_every_route(left: Left, folder: Path) -> None:
 
 
 async def look_at(client: Client, path: str) -> None:
-    """One route: a stream shows every event that there is, anything else answers with 200."""
+    """One route: a stream shows every event that there is, anything else answers; what a run never had is said."""
     if not path.endswith("events"):
         answer = await client.http.get(path)
-        assert answer.status_code == 200, (path, answer.text)
+        expected = next((status for end, status in NEVER_HAD.items() if path.endswith(end)), 200)
+        assert answer.status_code == expected, (path, answer.text)
         assert answer.text.strip()
         return
     async with client.follow(path) as stream:
@@ -176,7 +188,12 @@ def test_the_commands_are_found_by_their_options() -> None:
     left.rows = [RunRow(started=RunStarted(run_id="run-1", agent="a", task="t", at=1.0), state="done", updated_at=1.0)]
     left.calls, left.tools, left.contents = {"run-1": []}, {}, ["c-1"]
     found = set(commands(left))
-    assert {("ps", "--all", "--json"), ("stats", "run-1", "--tree"), ("content", "show", "c-1")} <= found
+    assert {
+        ("ps", "--all", "--json"),
+        ("stats", "run-1", "--tree"),
+        ("content", "show", "c-1"),
+        ("memory", "ls", "run-1"),
+    } <= found
     assert {words[0] for words in found} >= {"ps", "stats", "inspect", "ledger", "doctor"}
     assert not {words[0] for words in found} & WRITING
     assert not any(set(words) & ASKING for words in found)

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from browser import CHROMIUM, Browser
 from test_service_process import Served
 
+from memory_team import HOSTILE, LEAD, make_team
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
@@ -89,6 +91,84 @@ def test_text_from_agents_is_shown_and_never_run(short: Path, browser: Browser) 
         browser.wait_for("true")
         browser.run("new Promise((done) => setTimeout(done, 100))")
         assert browser.problems, "the checker must see what the policy forbids"
+    finally:
+        served.process.terminate()
+        served.end()
+
+
+@needs_browser
+def test_what_agents_have_kept_is_shown_and_never_run(short: Path, browser: Browser) -> None:
+    """Memory, payload and contents, each read where it is looked at; a page of a long one after the other."""
+    anyio.run(make_team, short / "a.db", backend="trio")
+    served = Served(short, "--port", "0", "--agent", "memory_team:lead")
+    try:
+        open_page(served, browser)
+        browser.run(f"window.hostile = {HOSTILE!r}; choose({LEAD!r})")
+        for tab, rows in (("memory", "#items li"), ("payload", "#versions li"), ("contents", "#contents li")):
+            browser.wait_for(f"!document.querySelector('#tab-{tab}').hidden")
+            browser.run(f"document.querySelector('#tab-{tab}').click()")
+            browser.wait_for(f"document.querySelectorAll('{rows}').length > 0")
+            browser.run(f"document.querySelectorAll('{rows} details').forEach((d) => {{ d.open = true }})")
+            browser.wait_for(
+                f"[...document.querySelectorAll('{rows} pre')].every((pre) => pre.textContent) && "
+                f"document.querySelector('#panel-{tab}').textContent.includes(plain(hostile.slice(0, 70)))"
+            )
+        assert browser.run("document.querySelector('#payload').textContent").startswith('{\n  "topic": "tides"')
+        assert browser.run("document.querySelector('#items pre').textContent") == "The plan is yellow.\nIt was blue."
+        browser.run("document.querySelector('#contents button').click()")
+        browser.wait_for("document.querySelector('#contents pre').textContent.includes('Line 200 of')")
+        assert browser.run("document.querySelector('#contents button')") is None
+        browser.run(
+            "document.querySelector('#tab-memory').click();"
+            "document.querySelector('#search').elements.text.value = 'yellow';"
+            "document.querySelector('#search').requestSubmit()"
+        )
+        browser.wait_for("document.querySelectorAll('#items li').length === 1")
+        browser.run("choose([...runs.values()].find((run) => run.agent === 'hermit').id)")
+        browser.wait_for("document.querySelector('#items .name').textContent === 'secret'")
+        assert browser.run("document.querySelector('#tab-payload').hidden")
+        assert browser.run("typeof window.evil") == "undefined"
+        assert not browser.run("/[\\u202a-\\u202e]/.test(document.documentElement.outerHTML)")
+        assert browser.run("document.querySelectorAll('img, svg, iframe, base, a, main script').length") == 0
+        assert browser.problems == []
+    finally:
+        served.process.terminate()
+        served.end()
+
+
+@needs_browser
+def test_a_click_that_meets_an_update_counts(short: Path, browser: Browser) -> None:
+    """The button goes down, the lists are read again, the button comes up: what was under it is still there."""
+    anyio.run(make_team, short / "a.db", backend="trio")
+    served = Served(short, "--port", "0", "--agent", "memory_team:lead")
+    try:
+        open_page(served, browser)
+        browser.run(f"choose({LEAD!r})")
+        browser.run("document.querySelector('#tab-memory').click()")
+        browser.wait_for("document.querySelectorAll('#items li').length === 5")
+        new_run = (
+            "ask('/runs', { agent: 'lead', task: 'Again.' }).then((made) => new Promise((done) => {"
+            " const look = setInterval(() => { if ((runs.get(made.id) || {}).state === 'done') {"
+            " clearInterval(look); done(true) } }, 20) }))"
+        )
+        for selector, came in (
+            ("#items li:nth-child(3) summary", "document.querySelector('#items li:nth-child(3) details').open"),
+            (f"[data-run^='{LEAD}.']", "chosen.includes('.')"),
+        ):
+            place = (
+                f"(() => {{ const at = document.querySelector({selector!r}); at.scrollIntoView({{ block: 'center' }});"
+                " const box = at.getBoundingClientRect(); return [box.x + 20, box.y + 5] })()"
+            )
+            x, y = browser.run(place)
+            mouse = {"button": "left", "clickCount": 1}
+            browser.run(f"window.pressed = document.querySelector({selector!r})")
+            browser.call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **mouse)
+            assert browser.run(new_run)
+            assert browser.run("window.pressed.isConnected"), "else the click would be lost"
+            x, y = browser.run(place)  # it may have moved; it is the same one
+            browser.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, **mouse)
+            browser.wait_for(came)
+        assert browser.problems == []
     finally:
         served.process.terminate()
         served.end()

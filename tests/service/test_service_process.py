@@ -39,7 +39,7 @@ class Served:
         environment = {
             **os.environ,
             "SERVE_FOLDER": str(folder),
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent))),
             "XDG_STATE_HOME": str(folder / "state"),
         }
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)

@@ -15,11 +15,24 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from repertory.errors import ConfigurationError, JournalError, PayloadInvalid, RepertoryError, RunError, RunNotFound
+from repertory.errors import (
+    ConfigurationError,
+    ContentNotFound,
+    ItemNotFound,
+    JournalError,
+    PayloadInvalid,
+    RepertoryError,
+    RunError,
+    RunNotFound,
+    ScopeNotFound,
+)
+from repertory.record.records import RunRow
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING, Follower, event_view
+from repertory.service.memories import read_item, read_memory
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
+from repertory.service.reports import read_content_page, read_contents, read_payload, read_payload_history
 
 T = TypeVar("T")
 
@@ -29,10 +42,14 @@ HEALTH_TIMEOUT: Final = 5.0  # seconds
 MAX_FOLLOWERS: Final = 32  # event streams at once, so that connections are left for everything else
 MAX_TREES: Final = 1000
 EVENTS: Final = 500  # in one answer that is no stream
+MAX_LISTED: Final = 500  # items or contents in one answer
 
 # The first that fits counts.
 _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
     (RunNotFound, 404),
+    (ScopeNotFound, 404),
+    (ItemNotFound, 404),
+    (ContentNotFound, 404),
     (ConfigurationError, 400),
     (RunError, 409),
     (PayloadInvalid, 409),  # that of a run on record, by what its agent is now
@@ -90,6 +107,12 @@ class _Service:
                 Route("/runs", self.start_run, methods=post),
                 Route("/runs/{run_id}", self.read_run, methods=get),
                 Route("/runs/{run_id}/events", self.events, methods=get),
+                Route("/runs/{run_id}/memory", self.memory, methods=get),
+                Route("/runs/{run_id}/memory/item", self.item, methods=get),
+                Route("/runs/{run_id}/payload", self.payload, methods=get),
+                Route("/runs/{run_id}/payload/history", self.payload_history, methods=get),
+                Route("/runs/{run_id}/contents", self.contents, methods=get),
+                Route("/runs/{run_id}/contents/{content_id:path}", self.content, methods=get),
                 Route("/runs/{run_id}/messages", self.send, methods=post),
                 Route("/runs/{run_id}/stop", self._steer(control.stop), methods=post),
                 Route("/runs/{run_id}/pause", self._steer(control.pause), methods=post),
@@ -141,6 +164,54 @@ class _Service:
             raise HTTPException(503, f"{MAX_FOLLOWERS} event streams are open already", {"retry-after": "5"})
         follower = Follower(self._control.feed, self._control.journal, run_id, after=after, ping=self._ping)
         return _EventStream(follower, self._count_followers)
+
+    # --- what a run has kept ------------------------------------------------------------------------------
+
+    async def memory(self, request: Request) -> Response:
+        """What a run sees of memory: the newest items, or the best for some words."""
+        scope_id = await self._scope_of(request)
+        text, window = request.query_params.get("text", ""), _window(request)
+        return _json(await read_memory(self._control.journal, scope_id, text=text, **window))
+
+    async def item(self, request: Request) -> Response:
+        """One item of it, whole. Its id is no part of the path: it may look like one that leads elsewhere."""
+        item_id = request.query_params.get("id")
+        if item_id is None:
+            raise HTTPException(400, "which item? add ?id=…, as the list of items has it")
+        return _json(await read_item(self._control.journal, await self._scope_of(request), item_id))
+
+    async def payload(self, request: Request) -> Response:
+        """A run's payload as it is, or as it was in a version."""
+        version = _number(request, "version", 0) or None
+        return _json(await read_payload(self._control.journal, await self._row_of(request), version))
+
+    async def payload_history(self, request: Request) -> Response:
+        """Who changed what in it."""
+        return _json(await read_payload_history(self._control.journal, await self._row_of(request)))
+
+    async def contents(self, request: Request) -> Response:
+        """What a run and those below it have stored, oldest first."""
+        run_id, window = (await self._row_of(request)).started.run_id, _window(request)
+        found = await read_contents(self._control.journal, run_id)
+        end = window["skip"] + window["limit"]
+        return _json({"run_id": run_id, "contents": found[window["skip"] : end], "more": len(found) > end})
+
+    async def content(self, request: Request) -> Response:
+        """One page of one of them."""
+        run_id = (await self._row_of(request)).started.run_id
+        page = _number(request, "page", 1)
+        return _json(await read_content_page(self._control.journal, run_id, request.path_params["content_id"], page))
+
+    async def _row_of(self, request: Request) -> RunRow:
+        return await self._control.journal.read_run(request.path_params["run_id"])
+
+    async def _scope_of(self, request: Request) -> str:
+        started = (await self._row_of(request)).started
+        if not started.scope_id:
+            raise ScopeNotFound(f"run {started.run_id} has no memory scope")
+        return started.scope_id
+
+    # --- counting -----------------------------------------------------------------------------------------
 
     def _count_followers(self, more: int) -> None:
         self._followers += more
@@ -223,6 +294,11 @@ def _number(request: Request, name: str, default: int, *, most: int | None = Non
     given = request.query_params.get(name)
     number = default if given is None else _parse(given, name)
     return number if most is None else min(number, most)
+
+
+def _window(request: Request) -> dict[str, int]:
+    """Which part of a list is asked for."""
+    return {"skip": _number(request, "skip", 0), "limit": _number(request, "limit", 50, most=MAX_LISTED)}
 
 
 def _parse(text: str, name: str) -> int:

@@ -15,7 +15,6 @@ from repertory.agents import Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits, lasting_reference
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
-from repertory.memory.documents import document_of
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
 from repertory.service.views import (
@@ -98,15 +97,13 @@ class Control:
         row = next(row for row in rows if row.started.run_id == run_id)
         live = self._is_live(_top(rows, row))
         node = await read_node(self.journal, below(rows, run_id), run_id, live=live)
-        versions = await self.journal.read_payload(run_id)
         return RunDetail(
             run=node.run,
             result=row.result,
             statistics=node.statistics,
             tree_statistics=sum_of(node),
             tree=node,
-            payload=document_of(versions),
-            payload_version=len(versions),
+            payload_version=len(await self.journal.read_payload(run_id)),
         )
 
     async def unfinished(self) -> list[RunRow]:

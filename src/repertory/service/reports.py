@@ -10,7 +10,7 @@ import msgspec
 
 from repertory.context import Decision, decode_decision, replay
 from repertory.context.projector import sent_body
-from repertory.errors import RunNotFound
+from repertory.errors import ContentNotFound, RunNotFound
 from repertory.llm.messages import Json, ToolUse, encode_block, text_of
 from repertory.memory.documents import document_of, show_path
 from repertory.record.contents import put_together
@@ -19,6 +19,7 @@ from repertory.record.journal import Journal
 from repertory.record.records import ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
 from repertory.service.views import below, run_view
+from repertory.tools.pages import page_bounds
 
 _LINE = 120  # characters of the line that says what an entry is
 _OF_RUN = ("run_id", "parent_id", "agent", "model", "task")
@@ -190,6 +191,27 @@ async def read_contents(journal: Journal, run_id: str) -> list[Json]:
                 kept = "ledger"
             listed.append({**_fields(content, _OF_CONTENT), "retention": content.retention, "kept": kept})
     return listed
+
+
+async def read_content_page(journal: Journal, run_id: str, content_id: str, page: int) -> Json:
+    """Read a page of what a run, or one below it, has stored.
+
+    Raises:
+        ContentNotFound: They have stored no such content, it is gone, or it has no such page.
+    """
+    found = await journal.read_content(content_id, root=run_id)
+    if found is None:
+        raise ContentNotFound(f"run {run_id} and those below it have stored no content {content_id[:100]!r}")
+    if found.length and not found.body:
+        raise ContentNotFound(
+            f"content {content_id!r} ({found.length:,} characters) was cleaned up and is gone; the record of "
+            f"{found.run_id} has what was shown of it"
+        )
+    bounds = page_bounds(found.body)
+    if not 1 <= page <= len(bounds):
+        raise ContentNotFound(f"content {content_id!r} has no page {page}; it has {len(bounds)}")
+    start, end = bounds[page - 1]
+    return {**_fields(found, _OF_CONTENT), "text": found.body[start:end], "page": page, "pages": len(bounds)}
 
 
 def _line(entry: Entry) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from repertory.record.journal import Journal
-from repertory.record.records import FINAL_STATES, RunRow
+from repertory.record.records import FINAL_STATES, RunRow, ScopeMode
 from repertory.record.statistics import RunStatistics
 
 
@@ -49,10 +48,15 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with those below it."""
+    """A run with those below it.
+
+    Attributes:
+        memory: The mode of its memory scope; None where it has none.
+    """
 
     run: RunView
     statistics: RunStatistics
+    memory: ScopeMode | None
     children: list[RunNode]
 
 
@@ -63,8 +67,7 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
         statistics: Its own figures.
         tree_statistics: Its own and those of all below it.
         tree: It and all below it.
-        payload: Its payload as it stands, as JSON; None where it has none.
-        payload_version: How many versions that had; 0 where it has none.
+        payload_version: How many versions its payload had; 0 where it has none.
     """
 
     run: RunView
@@ -72,8 +75,7 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     statistics: RunStatistics
     tree_statistics: RunStatistics
     tree: RunNode
-    payload: Any = None
-    payload_version: int = 0
+    payload_version: int
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,10 +138,12 @@ def _adopt(found: set[str], row: RunRow) -> bool:
 async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool) -> RunNode:
     """Read a run and all below it. ``rows`` are theirs, parents first."""
     figures = await journal.read_statistics(run_id)
+    modes = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     nodes: dict[str, RunNode] = {}
     for row in rows:
         view = run_view(row, live=live and row.state not in FINAL_STATES)
-        node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), children=[])
+        memory = modes.get(row.started.scope_id)
+        node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), memory=memory, children=[])
         if row.started.parent_id in nodes:
             nodes[row.started.parent_id].children.append(node)
         nodes[row.started.run_id] = node
