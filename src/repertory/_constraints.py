@@ -7,6 +7,7 @@ error where the tool is made.
 
 from __future__ import annotations
 
+import datetime
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ _NARROWER: Final[dict[str, Any]] = {
     **dict.fromkeys(("lt", "le", "max_length"), min),
 }
 _ONE_VALUE: Final = {"multiple_of", "pattern", "tz"}
+_FORMATS: Final[dict[Any, str]] = {datetime.datetime: "date-time", datetime.time: "time"}
 _WORDS: Final = {"title", "description", "examples", "extra_json_schema", "extra"}  # bind nothing: the last one counts
 _KNOWN: Final = {*_NARROWER, *_ONE_VALUE, *_WORDS}
 _ALIASES: Final = {"documentation": "description"}  # as typing_extensions.Doc calls it
@@ -46,6 +48,8 @@ def read_constraints(kind: Any, where: str) -> Any:
         inner = read_constraints(kind.__origin__, where)
         return inner if meta is None else Annotated[inner, meta]
     _check_fields(kind if origin is None else origin, where, set())
+    if isinstance(kind, type) and kind in _FORMATS:  # msgspec names the format only where there must be a time zone
+        return Annotated[kind, msgspec.Meta(extra_json_schema={"format": _FORMATS[kind]})]
     if origin is None or origin is typing.Literal:
         return kind
     read = tuple(each if isinstance(each, EllipsisType) else read_constraints(each, where) for each in arguments)

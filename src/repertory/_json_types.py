@@ -1,7 +1,7 @@
 """A type of the application's as JSON: its schema, what fits it, and how a value of it is written.
 
 One place for all that msgspec knows (structs, dataclasses, TypedDicts, lists, unions, literals, …) and for models of
-pydantic, which describe and check themselves. pydantic is never imported here: who has a model has pydantic.
+pydantic, which describe and check themselves, and paths. pydantic is never imported here: who has a model has pydantic.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import typing
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from pathlib import PurePath
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, cast
 
@@ -100,8 +101,8 @@ class JsonType:
         """
         for option in self._options[:-1]:
             with contextlib.suppress(msgspec.ValidationError):
-                return msgspec.convert(value, option, dec_hook=_decode_model, str_keys=True)
-        return msgspec.convert(value, self._options[-1], dec_hook=_decode_model, str_keys=True)
+                return msgspec.convert(value, option, dec_hook=_decode_other, str_keys=True)
+        return msgspec.convert(value, self._options[-1], dec_hook=_decode_other, str_keys=True)
 
     def read_text(self, text: str) -> Any:
         """Make a value of the type of a JSON text.
@@ -118,9 +119,9 @@ class JsonType:
             TypeError: Something in it cannot be written as JSON.
         """
         try:
-            return msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic").decode()
+            return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
         except UnicodeEncodeError:  # lone surrogates, which JSON from a model may carry, are escaped
-            plain = msgspec.to_builtins(value, enc_hook=_encode_model, order="deterministic", str_keys=True)
+            plain = msgspec.to_builtins(value, enc_hook=encode_other, order="deterministic", str_keys=True)
             return json.dumps(plain, separators=(",", ":"))
 
     def _likeliest(self, value: Any) -> list[tuple[Json, Any]]:
@@ -141,13 +142,13 @@ def convert(value: Any, kind: Any, schema: Json) -> Any:
         msgspec.ValidationError: It does not fit.
     """
     try:
-        return msgspec.convert(value, kind, dec_hook=_decode_model)
+        return msgspec.convert(value, kind, dec_hook=_decode_other)
     except msgspec.ValidationError as error:
         try:
             mended = mend(value, schema, schema)
         except RecursionError:
             raise error from None
-    return msgspec.convert(mended, kind, strict=False, dec_hook=_decode_model)
+    return msgspec.convert(mended, kind, strict=False, dec_hook=_decode_other)
 
 
 def decode_text(text: str) -> Any:
@@ -278,7 +279,7 @@ def inlined(schema: Json) -> Json:
 def _options(kind: Any) -> tuple[Any, ...]:
     """The types to try one by one; several where a union is of what msgspec cannot tell apart by itself."""
     try:
-        msgspec.json.Decoder(kind, dec_hook=_decode_model)
+        msgspec.json.Decoder(kind, dec_hook=_decode_other)
     except TypeError:
         if typing.get_origin(kind) not in (Union, UnionType):
             raise
@@ -293,9 +294,9 @@ def schema_of(*kinds: Any) -> Json:
         TypeError: JSON does not have one of them; also ``ValueError`` or ``NameError``.
     """
     for kind in kinds:
-        msgspec.json.Decoder(kind, dec_hook=_decode_model)
+        msgspec.json.Decoder(kind, dec_hook=_decode_other)
     schemas, components = msgspec.json.schema_components(
-        kinds, schema_hook=_describe_model, ref_template=_REF + "{name}"
+        kinds, schema_hook=_describe_other, ref_template=_REF + "{name}"
     )
     root: Json = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     root, definitions = _copy(root), _copy(components)
@@ -336,7 +337,13 @@ def _copy(schema: Json) -> Json:
     return copied
 
 
-def _describe_model(kind: Any) -> Json:
+def _is_path(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, PurePath)
+
+
+def _describe_other(kind: Any) -> Json:
+    if _is_path(kind):
+        return {"type": "string", "format": "path"}
     if not is_pydantic_model(kind):
         raise TypeError(f"type {kind!r} is none that JSON has")
     # Its own definitions are called after it: two models may each have another class of the same name.
@@ -347,11 +354,15 @@ def _describe_model(kind: Any) -> Json:
     return schema
 
 
-def _decode_model(kind: Any, value: Any) -> Any:
+def _decode_other(kind: Any, value: Any) -> Any:
+    if isinstance(value, kind) and (_is_path(kind) or is_pydantic_model(kind)):
+        return value
+    if _is_path(kind):
+        if not isinstance(value, str) or "\0" in value:
+            raise ValueError(f"Expected a path, got {value!r:.100}")
+        return kind(value)
     if not is_pydantic_model(kind):
         raise NotImplementedError
-    if isinstance(value, kind):
-        return value
     try:
         return kind.model_validate(value)
     except ValueError as error:
@@ -368,7 +379,10 @@ def _retell(error: Any) -> str:
     return "; ".join(told[:_MOST_RETOLD]) + (f"; and {left} more" if left > 0 else "")
 
 
-def _encode_model(value: Any) -> Any:
+def encode_other(value: Any) -> Any:
+    """A model of pydantic's or a path as what JSON has; for ``enc_hook``."""
+    if isinstance(value, PurePath):
+        return str(value)
     if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
-    raise NotImplementedError(f"a {type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

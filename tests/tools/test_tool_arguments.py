@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
+import re
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.errors import ToolRetry
+from repertory.errors import ConfigurationError, ToolRetry
 from repertory.tools import call_tool, tool
 from repertory.tools.arguments import read_arguments
 
@@ -100,3 +107,97 @@ def test_any_json_is_either_read_or_refused(sent: dict[str, Any]) -> None:
     assert isinstance(read.get("limit", 1), int)
     assert isinstance(read.get("tags"), list | None)
     assert isinstance(read.get("place"), Place | None)
+
+
+class Size(enum.Enum):
+    """How large."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Level(enum.IntEnum):
+    """How high."""
+
+    LOW = 1
+
+
+class Visit(pydantic.BaseModel):
+    """A model of pydantic's, which a tool may take and give back."""
+
+    day: datetime.date
+    where: Path
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "read", "bad", "told"),
+    [
+        (Path, "/a/b", Path("/a/b"), 3, "Expected a path, got 3 - at `$.value`"),
+        (Path, "a b", Path("a b"), "a\0b", r"Expected a path, got 'a\x00b' - at `$.value`"),
+        (PurePosixPath, "/a", PurePosixPath("/a"), None, "Expected a path, got None"),
+        (list[Path], ["a"], [Path("a")], ["a", 3], "Expected a path, got 3 - at `$.value[1]`"),
+        (Path | None, None, None, 3, "(value: string (path) | null)"),
+        (datetime.date, "2026-01-02", datetime.date(2026, 1, 2), "soon", "encoded date - at `$.value`"),
+        (datetime.datetime, "2026-01-02T03:04:05", datetime.datetime(2026, 1, 2, 3, 4, 5), "now", "(date-time)"),
+        (datetime.time, "03:04:00", datetime.time(3, 4), "noon", "(value: string (time))"),
+        (datetime.timedelta, "PT3S", datetime.timedelta(seconds=3), "long", "Invalid ISO8601 duration"),
+        (Decimal, "1.50", Decimal("1.50"), "much", "Invalid decimal string"),
+        (Decimal, 1.5, Decimal("1.5"), [], "Expected `decimal`, got `array`"),
+        (UUID, "12345678123456781234567812345678", UUID(int=0x12345678123456781234567812345678), "x", "Invalid UUID"),
+        (Size, "LARGE", Size.LARGE, "huge", "Invalid enum value 'huge' - at `$.value`. Expected take(value: \"large\""),
+        (Level, "1", Level.LOW, 2, "Expected take(value: 1)"),
+        (
+            Visit,
+            {"day": "2026-01-02", "where": "/a"},
+            Visit(day=datetime.date(2026, 1, 2), where=Path("/a")),
+            {},
+            "day",
+        ),
+        (dict[Size, int], {"small": 1}, {Size.SMALL: 1}, {"huge": 1}, "Invalid enum value 'huge'"),
+    ],
+)
+async def test_types_that_json_spells_as_text_are_read_and_written(
+    kind: Any, good: Any, read: Any, bad: Any, told: str
+) -> None:
+    """What comes is a value of the type, what is given back is text again, and an error says where and what else."""
+    taken: list[Any] = []
+
+    def take(value: kind) -> Any:
+        """Take a value, and give it back."""
+        taken.append(value)
+        return {"given": value}
+
+    take.__annotations__["value"] = kind
+    made = tool(take, effect="pure")
+    output = await call_tool(made, {"value": good})
+    assert not output.is_error
+    assert taken == [read]
+    assert type(taken[0]) is type(read)
+    again = await call_tool(made, {"value": msgspec.json.decode(output.text)["given"]})
+    assert again.text == output.text
+    refused = await call_tool(made, {"value": bad})
+    assert refused.error is not None
+    assert refused.error.cause == "arguments"
+    assert told in refused.text
+
+
+@pytest.mark.parametrize("kind", [complex, re.Pattern, range, object, Path | int, pydantic.FilePath])
+def test_a_type_that_json_cannot_spell_is_refused_where_the_tool_is_made(kind: Any) -> None:
+    """The error names the tool and the parameter."""
+
+    def take(value: kind) -> None:
+        """Take a value."""
+
+    take.__annotations__["value"] = kind
+    with pytest.raises(ConfigurationError, match=r"tool 'take': parameter 'value' (has a type|is annotated with)"):
+        tool(take)
+
+
+def test_a_default_is_shown_as_json_spells_it() -> None:
+    """The function keeps its own."""
+
+    def find(root: Path = Path("here"), since: datetime.date = datetime.date(2026, 1, 2)) -> None:
+        """Find."""
+
+    signature = tool(find).definition.signature
+    assert signature == 'find(root: string (path) = "here", since: string (date) = "2026-01-02")'

@@ -162,9 +162,9 @@ def test_the_signature_is_short_enough_to_be_repeated_to_the_model() -> None:
     """Errors quote it, in the words of the schema."""
     assert everything.definition.signature == (
         "everything(name: string, count: integer, ratio: number, sure: boolean, maybe: string | null, "
-        'unit: "km" | "m", color: Color, tags: array of string, table: object, point: Point, route: Route, '
-        "options: Options, limit: integer = 5, note: string | null (optional), labels: array of string = [], "
-        'start: Color = "red")'
+        'unit: "km" | "m", color: "blue" | "red", tags: array of string, table: object, point: Point, '
+        "route: Route, options: Options, limit: integer = 5, note: string | null (optional), "
+        'labels: array of string = [], start: "blue" | "red" = "red")'
     )
 
 

@@ -36,7 +36,7 @@ def read_task(agent: Agent[Any], task: object) -> str:
     try:
         given = decode_text(task) if isinstance(task, str) else decode_text(kind.write(task))
         return kind.write(kind.read(given))
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {task!r:.200}"
         ) from None

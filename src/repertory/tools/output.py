@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from repertory._json_types import encode_other
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.record.entries import Retrieved
 from repertory.record.records import OutcomeStatus, Record
@@ -194,9 +195,12 @@ def _block(item: object) -> Text | Image | RawBlock:
 
 def _json_text(value: object) -> str:
     try:
-        return msgspec.json.encode(value, order="deterministic").decode()
+        return msgspec.json.encode(value, enc_hook=encode_other, order="deterministic").decode()
     except UnicodeEncodeError:  # lone surrogates inside: written as \\udcXX they are plain ASCII
-        return json.dumps(msgspec.to_builtins(value, str_keys=True), sort_keys=True)
+        return json.dumps(msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True), sort_keys=True)
+    except TypeError:  # keys of a dict that are enums, dates and the like; what cannot be written raises again
+        plain = msgspec.to_builtins(value, enc_hook=encode_other, str_keys=True)
+        return msgspec.json.encode(plain, order="deterministic").decode()
 
 
 def _note(replaced: int, kind: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from repertory._constraints import read_constraints
 from repertory._frozen import freeze_fields
-from repertory._json_types import schema_of
+from repertory._json_types import encode_other, resolve, schema_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.tools.context import ToolContext
@@ -172,7 +172,7 @@ def _build_schema(arguments: type[msgspec.Struct], defaults: Mapping[str, object
         if defaults.get(name) is not None:
             # A default that JSON cannot say is the function's own affair; the argument stays optional.
             with contextlib.suppress(TypeError, ValueError):
-                entry["default"] = msgspec.to_builtins(defaults[name], str_keys=True)
+                entry["default"] = msgspec.to_builtins(defaults[name], enc_hook=encode_other, str_keys=True)
         properties[name] = entry
     root["properties"] = properties
     root.setdefault("required", [])
@@ -183,7 +183,7 @@ def render_signature(name: str, schema: Json) -> str:
     """``name(argument: type = default, …)``, of a schema of an object."""
     parts: list[str] = []
     for argument, described in schema["properties"].items():
-        text = f"{argument}: {_kind(described)}"
+        text = f"{argument}: {_kind(described, schema)}"
         if isinstance(described, dict) and "default" in described:
             text += f" = {msgspec.json.encode(described['default']).decode()}"
         elif argument not in schema["required"]:
@@ -192,18 +192,21 @@ def render_signature(name: str, schema: Json) -> str:
     return f"{name}({', '.join(parts)})"
 
 
-def _kind(described: Any) -> str:
+def _kind(described: Any, root: Json) -> str:
     """A JSON schema in a few words."""
     if not isinstance(described, dict):
         return "any"
     described = cast("Json", described)
-    if "enum" in described:
-        return " | ".join(msgspec.json.encode(value).decode() for value in described["enum"])
     if "anyOf" in described:
-        return " | ".join(_kind(option) for option in described["anyOf"])
+        return " | ".join(_kind(option, root) for option in described["anyOf"])
+    meant = resolve(described, root)
+    if "enum" in meant:
+        return " | ".join(msgspec.json.encode(value).decode() for value in meant["enum"])
     if "$ref" in described:
         return str(described["$ref"]).rpartition("/")[2]
     kind: Any = described.get("type", "any")
     if kind == "array" and isinstance(described.get("items"), dict):
-        return f"array of {_kind(described['items'])}"
+        return f"array of {_kind(described['items'], root)}"
+    if kind == "string" and isinstance(described.get("format"), str):
+        return f"string ({described['format']})"
     return " | ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
