@@ -158,24 +158,16 @@ async def test_a_malformed_message_id_is_refused(message_id: Any) -> None:
             await run.send("More.", message_id=message_id)
 
 
-async def test_the_advice_of_an_ended_run_works() -> None:
-    """A done run says to spawn another; a stopped one to resume it, and then it hears."""
-    async with rp.open_supervisor(
-        model=FunctionModel(lambda request: text_of(request.messages[-1].content))
-    ) as supervisor:
+async def test_a_closed_supervisor_says_what_to_do_with_a_message() -> None:
+    """Its runs hear nothing more, whether they are done or were interrupted."""
+    hold = FunctionModel(lambda _: trio.sleep_forever())
+    async with rp.open_supervisor(model=FunctionModel(lambda _: "Done."), drain_timeout=0) as supervisor:
         done = await supervisor.spawn(clerk(), "Go.")
         await done.wait_result()
-        with pytest.raises(RunError, match="spawn another run"):
-            await done.send("More.")
-        stopped = await supervisor.spawn(clerk(), "Go.")
-        stopped.kill()
-        with pytest.raises(RunError, match=r"supervisor\.resume"):
-            await stopped.send("More.")
-        again = await supervisor.resume(stopped.id, agent=clerk())
-        await again.send("More.")
-        assert (await again.wait_result()).endswith("More.")
-    with pytest.raises(RunError, match="has ended"):
-        await again.send("More.")
+        going = await supervisor.spawn(rp.Agent("clerk", model=hold), "Go.")
+    for run in (done, going):
+        with pytest.raises(RunError, match="its supervisor is closed; resume it in another one"):
+            await run.send("More.")
 
 
 async def test_a_run_of_this_process_is_found_by_its_id() -> None:

@@ -45,7 +45,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     others is bound by its own limits and by theirs: the smaller counts.
 
     Attributes:
-        iterations: Iterations of one run, each of which is a model call that was answered.
+        iterations: Iterations of one run from its task, or from what its user said to it last, each of which is a model
+            call that was answered: it keeps a run from going in circles with nobody there. All other limits count on
+            over everything that the run is asked.
         depth: How many levels of sub-agents may stand below the root; 0 forbids delegation.
         runs: How many runs the whole tree may hold, the root included; also those that have ended.
         cost: US dollars that the run and those below it may spend, by their models' prices, the summarizer's calls

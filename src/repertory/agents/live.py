@@ -116,6 +116,8 @@ class LiveRun:
         agent_changed: Whether it goes on with another definition than the one it was begun with.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
+        asked: The iteration after which the user last said something; 0 for the task.
+        successor: The same run as it goes on, where it went on after its end in this process.
         since: What the clock of the tree showed when its first iteration began; None before.
         overdue: The limit that it was killed for; None for none.
         end: How it ended, once that is on its way to the disk.
@@ -150,6 +152,8 @@ class LiveRun:
     stop_asked: bool = False
     killed: bool = False
     ending: bool = False
+    asked: int = 0
+    successor: LiveRun | None = None
     since: float | None = None
     overdue: LimitExceeded | None = None
     end: RunEnd | None = None
@@ -188,6 +192,14 @@ class LiveRun:
         self.inbox = Inbox(self.run_id)
         self._view: _EditsView | None = None
         self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
+
+    @property
+    def newest(self) -> LiveRun:
+        """The same run as it stands now: this one, or what went on after its end."""
+        live = self
+        while live.successor is not None:
+            live = live.successor
+        return live
 
     # --- its place in the tree ---
 
@@ -353,7 +365,7 @@ class LiveRun:
         self.check_time()
         self.spending.check()
         most = self.agent.limits.iterations
-        if self.iteration >= most:
+        if self.iteration - self.asked >= most:
             raise LimitExceeded(
                 f"no answer after {most} iterations, the limit of agent {self.agent.name} (limits.iterations)"
             )
@@ -385,6 +397,11 @@ class LiveRun:
                 return
             with anyio.move_on_after(self.seconds_left):
                 await self._changed.wait()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more that is said to it will be read before it has ended."""
+        return self.ending or self.ended.is_set() or self.wish == "stop"
 
     def try_to_end(self) -> bool:
         """Take no more messages, unless one has come that the loop has not seen."""

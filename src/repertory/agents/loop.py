@@ -14,6 +14,7 @@ from repertory.agents.log import compactor_log
 from repertory.agents.results import CUT_OFF_RESULT
 from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller, OpenCall, open_calls
+from repertory.agents.turns import find_answer, last_asked
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure
 from repertory.errors import (
@@ -113,7 +114,7 @@ class Loop:
         if iteration == 0 and not self._live.resumed:
             return
         await self._team.open(snapshot)
-        self._live.iteration = iteration
+        self._live.iteration, self._live.asked = iteration, last_asked(snapshot)
         calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
         interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
@@ -139,6 +140,8 @@ class Loop:
             if self._form is not None:
                 self._form.forget()
             await self._ledger.append(*said)
+            live.asked = last_asked(self._ledger.snapshot())
+            live.wake()  # whoever waits for the answer to what was said before
         return True
 
     async def _finished_answer(self) -> str | None:
@@ -165,22 +168,8 @@ class Loop:
         return None
 
     def _answer(self) -> str | None:
-        """The run's answer with the parts before it, if its last turn is one: no call, nor cut off, paused or empty."""
-        if self._form is not None:
-            return self._form.find(self._ledger.snapshot())
-        last, text = self._last(), text_of(self._last().content).strip()
-        if last.role != "assistant" or tool_uses(last.content) or not text or is_part(last):
-            return None
-        parts, asked_on = [text], False
-        for entry in reversed(self._ledger.snapshot()[: last.position]):
-            if entry.kind in ("retry-context", "system"):
-                asked_on = True
-            elif asked_on and is_part(entry):
-                parts.append(text_of(entry.content))
-                asked_on = False
-            else:
-                break
-        return "".join(reversed(parts))
+        """The run's answer, if its last turn is one."""
+        return find_answer(self._ledger.snapshot(), self._form)
 
     def _last(self) -> Entry:
         return self._ledger.snapshot()[-1]

@@ -11,18 +11,21 @@ import anyio.lowlevel
 from repertory._choices import check_pattern, check_text, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
+from repertory.agents.asking import say
 from repertory.agents.events import Event, EventReader
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun
 from repertory.agents.results import read_result
+from repertory.agents.runtime import Runtime
 from repertory.agents.streaming import StreamReader
+from repertory.agents.turns import answer_to, result_form
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
 from repertory.memory.documents import Path
 from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
-from repertory.record.records import FINAL_STATES, RunState, SummaryStored
+from repertory.record.records import RunState, SummaryStored
 from repertory.summarizer import GetSummary
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
@@ -31,8 +34,15 @@ _MESSAGE_ID = re.compile(r"[!-~]{1,200}")
 class Run(Generic[ResultT]):
     """One agent working on one task. Made by ``Supervisor.spawn`` and ``Supervisor.resume``."""
 
-    def __init__(self, live: LiveRun) -> None:
-        self._live = live
+    def __init__(self, live: LiveRun, runtime: Runtime) -> None:
+        self._held = live
+        self._runtime = runtime
+
+    @property
+    def _live(self) -> LiveRun:
+        """The run as it stands now, whoever let it go on after its end."""
+        self._held = self._held.newest
+        return self._held
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.agent.name}: {self.state}>"
@@ -64,7 +74,7 @@ class Run(Generic[ResultT]):
     @property
     def children(self) -> tuple[Run[Any], ...]:
         """The runs that it delegated to, oldest first."""
-        return tuple(Run[Any](child) for child in self._live.children)
+        return tuple(Run[Any](child, self._runtime) for child in self._live.children)
 
     @property
     def memory(self) -> Memory:
@@ -166,19 +176,27 @@ class Run(Generic[ResultT]):
         """
         live = self._live
         await live.ended.wait()
+        return self._read_end(live)
+
+    def _read_end(self, live: LiveRun) -> ResultT:
+        """The result of a run that has ended, or why it has none."""
         if live.lost is not None:
             raise live.lost
         if live.end is not None and live.end.state == "done":
-            where = f"the result of run {self.id}"
-            return cast("ResultT", read_result(self.agent.output_type, live.end.result or "", where=where))
+            return self._read_result(live.end.result or "")
         if live.end is not None and live.end.state == "failed":
             raise RunFailed(f"run {self.id} of {self.agent.name} failed: {live.end.error}") from live.end.cause
         raise RunStopped(f"run {self.id} of {self.agent.name} was stopped after {live.iteration} iterations")
 
+    def _read_result(self, text: str) -> ResultT:
+        return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))
+
     async def send(self, text: str, *, message_id: str | None = None) -> None:
         """Say something to the run. Returns once it is durable; the model reads it at its next iteration.
 
-        A cancelled call has said it and it will be heard, or has said nothing; see ``docs/semantics.md``.
+        A run that has ended goes on with it, whether it was done, failed or stopped: everything that was said and done
+        is before its model, and its limits count on, but for ``Limits.iterations``. A cancelled call has said it and it
+        will be heard, or has said nothing; see ``docs/semantics.md``.
 
         Args:
             text: What to say.
@@ -187,32 +205,54 @@ class Run(Generic[ResultT]):
                 spaces; None makes one.
 
         Raises:
-            RunError: The run has ended, or something else was said under this id.
+            RunError: The supervisor is closed; the run has ended and is a sub-agent's; or something else was said under
+                this id.
             ConfigurationError: There is nothing to say, or the id is malformed.
+            ContextMissing: It goes on, was given a context when it was spawned, and ``resume`` was given none.
         """
-        check_text("a message", text)
-        if message_id is not None:
-            words = "have 1 to 200 printable ASCII characters without spaces"
-            check_pattern("message_id", message_id, _MESSAGE_ID, words)
-        live, journal, message_id = self._live, self._live.shared.journal, message_id or new_id("msg")
-        text = journal.redact(text)  # as it will be read back, to tell whether it was said before
-        await anyio.lowlevel.checkpoint()
-        if message_id not in live.inbox and (live.ending or live.ended.is_set()):
-            await live.ended.wait()
-            raise RunError(self._why_unheard())
-        live.hear(message_id, Said(text))
-        await journal.write(())
+        await self._say(text, _checked_id(message_id))
 
-    def _why_unheard(self) -> str:
-        """Why the run hears nothing more, and what to do instead."""
-        state: str = self._live.state
-        if state == "done":
-            advice = "spawn another run, and say in its task what it needs to know of this one"
-        elif state in FINAL_STATES:
-            advice = "supervisor.resume(run_id) lets it go on, and gives the run to send it to"
-        else:
-            state, advice = "interrupted", "its supervisor is closed; resume it in another one, and send it there"
-        return f"run {self.id} has ended ({state}) and did not read the message: {advice}"
+    async def ask(self, text: str, *, message_id: str | None = None) -> ResultT:
+        """Say something to the run, as ``send`` does, and wait for the answer to it.
+
+        That is the answer that stands when somebody next says something to the run, or when it is done. Of questions
+        that are asked side by side, each gets the first answer that follows it; one answer may be that to several. A
+        cancelled call leaves the question asked; ``pause``, ``stop`` and ``kill`` treat it as any work.
+
+        Args:
+            text: What to ask.
+            message_id: Makes the call safe to repeat, also in another process: it is asked once, and its answer comes
+                each time. A run that failed or was stopped over the question goes on with it. None makes one.
+
+        Returns:
+            The answer: a value of the agent's ``output``, by default its text.
+
+        Raises:
+            RunFailed: The run ended with an error before it had an answer; ``__cause__`` holds it.
+            RunStopped: It was stopped first, or the supervisor was closed.
+            RunError, ConfigurationError, ContextMissing: As ``send``.
+            JournalError: The journal failed, so that nothing can be recorded of it any more.
+        """
+        message_id = _checked_id(message_id)
+        await self._say(text, message_id, again=True)
+        form = result_form(self._live)
+        while True:
+            live = self._live
+            result = live.end.result if live.end is not None and live.ended.is_set() else None
+            answer = answer_to(live.ledger.snapshot(), message_id, form, result=result)
+            if answer is not None:
+                return self._read_result(answer)
+            if live.ended.is_set():
+                return self._read_end(live)
+            await live.wait_for_wish()
+
+    async def _say(self, text: str, message_id: str, *, again: bool = False) -> None:
+        check_text("a message", text)
+        journal = self._live.shared.journal
+        said = Said(journal.redact(text))  # as it will be read back, to tell whether it was said before
+        await anyio.lowlevel.checkpoint()
+        await say(self._runtime, self._live, message_id, said, again=again)
+        await journal.write(())
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
         """The newest summary that covers an iteration, whether or not it is in view; also of a run that was resumed.
@@ -300,3 +340,11 @@ class Run(Generic[ResultT]):
     def resume(self) -> None:
         """Let a paused run go on."""
         self._live.wish_for("go")
+
+
+def _checked_id(message_id: str | None) -> str:
+    if message_id is None:
+        return new_id("msg")
+    words = "have 1 to 200 printable ASCII characters without spaces"
+    check_pattern("message_id", message_id, _MESSAGE_ID, words)
+    return message_id

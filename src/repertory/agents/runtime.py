@@ -15,10 +15,13 @@ import msgspec
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
 from repertory.agents.agent import Agent
 from repertory.agents.events import RunSpawned, StateChanged
+from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
-from repertory.agents.payloads import instructions_of, new_payload
+from repertory.agents.models import check_prices
+from repertory.agents.payloads import check_payloads, instructions_of, new_payload
+from repertory.agents.policies import check_policies, results_of
 from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
@@ -55,6 +58,8 @@ class Runtime:
         self._tasks = tasks
         self._live: dict[str, LiveRun] = {}
         self._actors: dict[str, ActorRef[Any]] = {}
+        self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
+        self.closing = False
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:
@@ -167,8 +172,11 @@ class Runtime:
         ended: Container[RunState],
         parent: LiveRun | None = None,
         context: Any = None,
+        said: tuple[str, Said] | None = None,
     ) -> LiveRun:
         """Let a run of the journal go on, or show how it ended where it is in one of the given states.
+
+        What is ``said`` to it as it goes on is one transaction with that.
 
         Raises:
             PayloadInvalid: Its payload does not fit the type that the agent names now.
@@ -186,15 +194,31 @@ class Runtime:
             live.end, live.ending = RunEnd(row.state, row.result, row.error), True
             _attach(live)
             live.close(recorded=True)
+            self._make_newest(live)
             return live
         instructions_of(agent, live.payload)
         last = self._actors.get(live.run_id)
         if last is not None:
             await last.wait_stopped()  # it has ended, and its actor is on its way out
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._launch(live, also=[live.state_record("running")])
+        records: list[Record] = [live.state_record("running")]
+        if said is not None and live.inbox.is_new(*said):
+            records.insert(0, live.said_record(*said))
+            live.inbox.put(*said)
+        self._launch(live, also=records)
         live.publish(StateChanged, state="running")
         return live
+
+    def check(self, agent: Agent[Any], started: RunStarted) -> None:
+        """See that an agent can go on with a run.
+
+        Raises:
+            ConfigurationError: Its policies contradict themselves, or the prices that a limit needs are not known.
+            PayloadInvalid: Its payload has no defaults.
+        """
+        check_policies(agent, results_of(started))
+        check_payloads(agent)
+        check_prices(agent, self.shared.models)
 
     async def spawn_below(
         self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
@@ -263,6 +287,7 @@ class Runtime:
             live.place = live.parent.line.join(live.wake)
         self._live[live.run_id] = self.retention.known[live.run_id] = live
         self._actors[live.run_id] = ref
+        self._make_newest(live)
         _attach(live)
         if live.parent is not None and live.parent.wish == "pause":
             live.wish_for("pause")
@@ -273,6 +298,12 @@ class Runtime:
         if live.agent.limits.seconds is not None:
             self._tasks.start_soon(live.wait_overdue)
         self._tasks.start_soon(self._reap, live, ref)
+
+    def _make_newest(self, live: LiveRun) -> None:
+        """Have those who hold a run as it was find it as it is now."""
+        earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
+        if earlier is not None:
+            earlier.successor = live
 
     # --- how a run ends -----------------------------------------------------------------------------------
 
@@ -431,7 +462,7 @@ class AgentActor:
         try:
             end = await self._play(ctx)
             if end is not None:
-                await self._team.end()
+                await self._team.end(answered=end.state == "done")
                 await self._runtime.end_run(self._live, end)
         except JournalError as error:
             try:

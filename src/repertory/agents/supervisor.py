@@ -26,7 +26,7 @@ from repertory.agents.loading import load_agent
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
 from repertory.agents.payloads import check_payloads
-from repertory.agents.policies import check_policies, results_of
+from repertory.agents.policies import check_policies
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
@@ -135,7 +135,7 @@ class Supervisor:
                 live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
             if on_lifecycle is not None and on_lifecycle not in live.listeners:
                 live.listeners.append(on_lifecycle)
-        return await _durable(live)
+        return await self._durable(live)
 
     def run(self, run_id: str) -> Run[Any]:
         """A run that is under way in this process, a sub-agent's too, by its whole id.
@@ -146,7 +146,7 @@ class Supervisor:
         live = self._runtime.find(run_id)
         if live is None:
             raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
-        return Run(live)
+        return Run(live, self._runtime)
 
     @overload
     async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
@@ -182,7 +182,7 @@ class Supervisor:
         run_id = (await self.journal.read_run(run_id)).started.run_id
         async with self._runtime.alone_with(run_id):
             live = await self._resume(await self.journal.read_run(run_id), agent, context)
-        return await _durable(live)
+        return await self._durable(live)
 
     async def _resume(self, row: RunRow, agent: Agent[Any] | None, context: Any) -> LiveRun:
         runtime, started = self._runtime, row.started
@@ -198,9 +198,7 @@ class Supervisor:
                 )
             agent = load_agent(started.agent_ref, **started.options)
         if row.state != "done":
-            check_policies(agent, results_of(started))
-            check_payloads(agent)
-            check_prices(agent, runtime.shared.models)
+            runtime.check(agent, started)
         return await runtime.take_up(row, agent, ended=("done",), context=context)
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
@@ -246,15 +244,14 @@ class Supervisor:
         """Watch all runs of this process, from the oldest event still in memory."""
         return self._runtime.shared.hub.reader()
 
+    async def _durable(self, live: LiveRun) -> Run[Any]:
+        if live.begun is not None:
+            await live.begun.wait()
+        return Run(live, self._runtime)
+
 
 _ALERTS = AlertThresholds()
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-
-
-async def _durable(live: LiveRun) -> Run[Any]:
-    if live.begun is not None:
-        await live.begun.wait()
-    return Run(live)
 
 
 @asynccontextmanager
@@ -354,6 +351,7 @@ async def open_supervisor(
                 errors.append(error)
                 raise
             finally:
+                runtime.closing = True
                 shared.hub.close()
                 shared.tallies.close()
     except BaseExceptionGroup as group:

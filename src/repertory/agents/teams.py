@@ -157,6 +157,14 @@ class Team:
         turns = (entry for entry in self._live.ledger.snapshot() if entry.role == "assistant")
         return [self._by_call[use.id] for turn in turns for use in tool_uses(turn.content) if use.id in self._by_call]
 
+    def _started_before(self) -> frozenset[str]:
+        """The runs that were started before the user last said something: an earlier answer did without them."""
+        snapshot = self._live.ledger.snapshot()
+        asked = max((entry.position for entry in snapshot if entry.kind == "user-input"), default=0)
+        return frozenset(
+            entry.facts["run"] for entry in snapshot[:asked] if entry.tool == START and "run" in entry.facts
+        )
+
     def reminder(self) -> str:
         """What to tell a lead that answers although it has not collected what it started; "" for nothing, or told.
 
@@ -167,6 +175,8 @@ class Team:
             for run_id in self._started()
             if run_id not in self._collected and (delegated := self._known.get(run_id)) and not delegated.why
         ]
+        before = self._started_before() if left else frozenset[str]()
+        left = [each for each in left if not (each.run_id in before and each.live.ended.is_set())]
         if not left or self._reminded.issuperset(delegated.run_id for delegated in left):
             return ""
         self._reminded.update(delegated.run_id for delegated in left)
@@ -177,14 +187,19 @@ class Team:
             "still at work are stopped."
         )
 
-    async def end(self) -> None:
+    async def end(self, *, answered: bool) -> None:
         """End the sub-agents that are under way, before the lead's own end is recorded.
 
-        With a lead that is stopped they come to their own next boundary, else they are ended at once. Either way they
-        go on with the lead, should that be resumed.
+        With a lead that is stopped they come to their own next boundary, else they are ended at once.
+
+        Args:
+            answered: Whether the lead has given its answer without them. Then they have ended for good; else they go on
+                with the lead, should that be resumed.
         """
         self._ending = True
         for child in self._live.children:
+            if answered and not child.ended.is_set():
+                child.stop_asked = True
             if self._live.wish != "stop" and not child.ended.is_set():
                 child.kill(alone=False)
         while left := [child for child in self._live.children if not child.ended.is_set()]:

@@ -23,9 +23,9 @@ from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStart
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.agents.policies import layered_policy, tools_of
-from repertory.agents.results import ResultForm
 from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
+from repertory.agents.turns import result_form
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, RepertoryError, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
@@ -179,7 +179,7 @@ class Caller:
             tool.name: tool for tool in (*tools_of(live.agent, live.opened_tools), *team_tools)
         }
         self._policy = layered_policy(live)
-        self.form = _result_form(live)
+        self.form = result_form(live)
         self._reading = _Reading(live)
         self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
 
@@ -582,14 +582,6 @@ def _note_on(changes: Sequence[PayloadChanged]) -> str:
     ]
     said = "[payload: not everything could be changed, as others changed it meanwhile."
     return "\n".join([said, *lines]) + "]" if lines else ""
-
-
-def _result_form(live: LiveRun) -> ResultForm | None:
-    """How the model of a run gives its result; None for text."""
-    agent, kind = live.agent, live.agent.output_type
-    if kind is None:
-        return None
-    return ResultForm(kind, live.model.profile, options=agent.options, retries=agent.output_retries)
 
 
 class _Record:
