@@ -30,10 +30,11 @@ from repertory.llm import (
     text_of,
 )
 from repertory.llm._filling import fill
+from repertory.llm._parts import split
 from repertory.llm._quoting import fit, keywords, sentences, shorten, stem
 from repertory.llm.messages import canonical_json, encode_block, tool_uses
 from repertory.llm.model import TextDelta, ToolSchema, ToolUseStarted, encode_request
-from repertory.llm.offline import respond, split
+from repertory.llm.offline import respond
 from repertory.memory import Memory
 from repertory.memory.actor import MemoryActor
 from repertory.record import MemoryJournal

@@ -17,12 +17,15 @@ from repertory.cli.running import execute, existing_folder, limits_by, print_ans
 from repertory.cli.stats import overview
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from repertory.agents import Agent, Run, Supervisor
     from repertory.llm import Model
     from repertory.llm.messages import Json
 
 QUESTION = (
-    "How does asyncio run a coroutine, how do its locks wake a waiting task, and how do its queues hand over an item?"
+    "What is deprecated in importlib, in unittest, in threading, in zipimport and in logging, since when, "
+    "when is it removed, and what takes its place?"
 )
 OFFLINE_STEPS = 36  # turns of searching and reading; it answers a question in 12, but then a record is still small
 TEAM = "repertory.cli.demo:demo_team"
@@ -62,7 +65,7 @@ def _model(name: str | None) -> Model:
 
 
 def demo(
-    question: str | None = argument("QUESTION", "What to find out. Default: a question about asyncio."),
+    question: str | None = argument("QUESTION", "What to find out. Default: what is deprecated in five modules."),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
     db: Path | None = option("--db FILE", "The database. Default: a new one in the data folder."),
@@ -128,6 +131,7 @@ def _print_closing(fields: Json, *, named: bool) -> None:
             *overview(fields),
             ("citations", str(citations["total"]), f"{citations['resolved']} hold, looked up in the files"),
         ]
+        _print_bars(screen, fields)
         output.print_table(screen, ("", "", ""), rows)
     if fields["model"] == "offline":
         words = "The offline model costs nothing; it is priced like a small one so that the sums can be seen."
@@ -145,6 +149,19 @@ def _print_closing(fields: Json, *, named: bool) -> None:
         (f"{name} ledger {run_id}{where}", "the whole record"),
     ):
         screen.print(Text.assemble(f"  {output.clean(command)}", (f"   {what}", "dim")), soft_wrap=True)
+
+
+def _print_bars(screen: Console, fields: Json) -> None:
+    """What the models were sent, beside what the record would have filled: two bars of one scale."""
+    from rich.text import Text
+
+    seen, plain = fields["tokens_seen"], fields["tokens_plain"]
+    widest = max(10, min(60, screen.width - 28))
+    for name, count, style in (("in view", seen, "green"), ("the record", plain, "yellow")):
+        length = max(1, round(widest * count / max(seen, plain, 1)))
+        screen.print(Text.assemble(f"{name:<12}", ("█" * length, style), f" {output.tokens(count)} tokens"))
+    words = "prompt tokens of all calls: as they were sent, and with the whole record in each"
+    output.show(screen, Text(words, style="dim"), "")
 
 
 def _program() -> str:

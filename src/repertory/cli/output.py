@@ -163,6 +163,19 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str | Text]], *, width
     return made
 
 
+def print_wrapped(screen: Console, headers: Sequence[str], *rows: Sequence[str]) -> None:
+    """Print a table that shows every cell whole, over several lines where there is not enough room."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in headers:
+        made.add_column(header, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in (*row, *[""] * len(headers))[: len(headers)]))
+    screen.print(made)
+
+
 def show(screen: Console, *parts: RenderableType) -> None:
     """Print renderables; into a file without the spaces that fill a table up to its width."""
     if screen.is_terminal:

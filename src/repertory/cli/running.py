@@ -91,6 +91,8 @@ def resume(
 
     path, row = read_run(run_id, db, read, unfinished=True)
     started = row.started
+    if run_id is None:
+        output.say(f"going on with {started.run_id}, which is {row.state}: {output.one_line(started.task, 60)}")
     options: Json = dict(started.options)
     if root is not None:
         options["root"] = str(existing_folder(root))
@@ -310,7 +312,12 @@ def print_answer(answer: str) -> None:
     from rich.text import Text
 
     screen = output.console()
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    if len(lines) > 2 and lines[0].startswith("| ") and lines[1].startswith("| ---"):
+        rows = [line for line in lines[2:] if line.startswith("| ")]
+        output.print_wrapped(screen, *(line.strip("| ").split(" | ") for line in (lines[0], *rows)))
+        lines = [line for line in lines[2:] if line not in rows]
+    for line in lines:
         if line.startswith("- "):  # wrapped under its own first word
             item = Table.grid()
             item.add_row("• ", Text(line[2:]))

@@ -43,6 +43,8 @@ _STATEMENT = re.compile(
     r"(?:if|elif|else|for|while|return|import|from|raise|try|except|finally|with|async|await|yield|assert|del|pass|"
     r"break|continue|global|self|const|let|var|def|class|lambda|not|print|@)\b|[\w.\[\]'\"]+\s*(?:=|\+=|\()|[@)\]}]"
 )
+_POINTS = re.compile(r"(?:This (?:method|function|class)|Deprecated|Please|Use)\b")  # and so says little without a name
+_LITERAL = re.compile(r"""(?:^|(?<=[(\s=]))[fF]?(["'])(?P<said>(?:(?!\1)[^\\]){4,})\1""")
 _MARKS = re.compile(r"^(?:#+|//+|/\*+|\*+|;+|--|>+|[rRbBuU]?(?:\"\"\"|'''))\s*|\s*(?:\"\"\"|'''|\*/)$")
 
 
@@ -146,11 +148,33 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: cut_end(text, limit - 1)].rstrip(" ,;:") + "…"
 
 
+def messages(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """The sentences that code says, string by string as they stand in it, each with its source."""
+    said: list[str] = []
+    first = 0
+    inside = holder = ""  # as in quotable
+    for number, text in (*lines, (0, "")):
+        bare, defined = text.strip(), _DEFINITION.match(text)
+        spoken = _LITERAL.search(bare) if '"""' not in bare and "'''" not in bare else None
+        goes_on = said and spoken and not spoken.start()
+        if said and not goes_on:
+            whole = shorten("".join(said), 240)
+            if len(whole.split()) >= 4 and _is_prose(whole, marked=True):
+                yield f"{f'`{inside}`: ' if inside and _POINTS.match(whole) else ''}{whole} ({path}:{first})"
+            said = []
+        if defined:
+            inside, holder = _name(defined, holder)
+        if spoken and (goes_on or not spoken.start() or _STATEMENT.match(bare)):
+            first = first if said else number
+            said.append(spoken["said"])
+
+
 def quotable(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
     """The paragraphs of prose, comments and docstrings in numbered lines of a file, each with its source."""
     run: list[str] = []
     first = 0
-    owner = holder = ""  # the definition that the next paragraph may describe, and the class around it
+    # The definition that the next paragraph may describe, the newest one, and the class around it.
+    owner = inside = holder = ""
     for number, text in (*lines, (0, "}")):
         bare, defined = _MARKS.sub("", text.strip()), _DEFINITION.match(text)
         if bare and not defined and _is_prose(bare, marked=bare != text.strip()):
@@ -159,13 +183,20 @@ def quotable(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
             continue
         said = shorten(" ".join(run), 240)
         if said and (owner or len(said) >= 25):
-            yield f"{f'`{owner}`: ' if owner else ''}{said} ({path}:{first})"
+            name = owner or (inside if _POINTS.match(said) else "")
+            yield f"{f'`{name}`: ' if name else ''}{said} ({path}:{first})"
         owner = "" if run or bare else owner
         run = []
         if defined:
-            indent, kind, name = defined.groups()
-            holder = name if kind == "class" else holder if indent else ""
-            owner = f"{holder}.{name}" if holder and kind != "class" else name
+            owner, holder = _name(defined, holder)
+            inside = owner
+
+
+def _name(defined: re.Match[str], holder: str) -> tuple[str, str]:
+    """The full name of a definition, and the class around what follows."""
+    indent, kind, name = defined.groups()
+    holder = name if kind == "class" else holder if indent else ""
+    return f"{holder}.{name}" if holder and kind != "class" else name, holder
 
 
 def _is_prose(text: str, *, marked: bool) -> bool:

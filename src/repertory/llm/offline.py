@@ -9,20 +9,23 @@ it does not matter how the turns before are shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio.lowlevel
 import msgspec
 
+from repertory.llm._facts import columns, table, telling, topic
 from repertory.llm._filling import fill
+from repertory.llm._parts import MOST_PARTS, split
 from repertory.llm._quoting import (
     Keyword,
     choose,
     cited_in,
     fit,
     keywords,
+    messages,
     quotable,
     sentences,
     shorten,
@@ -48,8 +51,8 @@ _PART_OF = "This is part of a larger question:"
 _FINDING = "finding"  # the tag of everything that is stored in memory
 _PAGE = 200  # lines that one look at a file shows
 _KEPT = 12  # findings that the notes hold
+_ROWS = 40  # of a table, for each part
 _PAGES = 24  # that they name, to be read
-_MOST_PARTS = 5  # of a question
 _AT_ONCE = 4  # documents that are fetched in one turn
 
 _SEARCH = re.compile(r"(^|_)(search|grep|lookup|find)($|_)")
@@ -63,11 +66,6 @@ _NUMBERED = re.compile(r"^\s*(\d+)\t(.*)$", re.MULTILINE)
 _FILE = re.compile(r"^(\S*\.(?!so|pyc|png|jpg|gif|zip|gz|whl|exe|db)\w{1,8})$", re.MULTILINE)
 _ITEM = re.compile(r"^(item-\S+)", re.MULTILINE)
 _DEFINITION = r"\b(class|def|func|fn|function|struct|interface)\s+\w*"
-
-_ASKS = r"(?:how|what|why|where|when|which|who|does|do|is|are)\b"
-_CLAUSE = re.compile(rf"\?\s+|[;:]\s+|,?\s+\b(?:and|but|while)\s+(?={_ASKS})|\.\s+|,\s+(?={_ASKS})", re.IGNORECASE)
-_SUBJECT = re.compile(r"\b(?:does|do|did|is|are)\s+(?:the\s+)?(?:\w+'s\s+)?(\w+)", re.IGNORECASE)
-_PRONOUN = re.compile(r"\b(its|their|it|they|them|those)\b", re.IGNORECASE)
 
 
 @dataclass
@@ -103,6 +101,9 @@ class OfflineModel:
     - file or search tools: it searches, reads around the best hits or fetches what was found, stores findings in
       memory, and answers with citations;
     - neither: it quotes what fits the last message best from the context.
+
+    A question that asks for facts of a kind (since when, when removed, what instead) gets a table of the lines that
+    say one, and one about several places is split by them.
 
     A result of a type is filled in from the lines of its answer, by rules that are as simple; what they cannot fill in
     (a date, a pattern, what must be unique) does not fit, and the run fails and says so.
@@ -182,6 +183,7 @@ class _Turn:
         in_view = sum(_NOTES in text_of(message.content) for message in own)
         self.misses = in_view < self.notes.step and "context_retrieve" not in (use.name for use in called)
         self.wanted = _wanted(self.notes.task)
+        self.heads = columns(self.notes.task)
         self.words = [keyword.stem for keyword in self.wanted if keyword.weight >= 0.5][:6]
         self.fetch = self._fetch_tool()
         searching = self._search_tool()
@@ -233,7 +235,7 @@ class _Turn:
                 part = str(use.input.get("task", "")).partition("\n\n")[0]
                 text = text_of(result)
                 failed = "This part failed: " if result.is_error else ""
-                notes.parts[part] = [] if failed else choose(cited_in(text), _wanted(part), limit=_KEPT)
+                notes.parts[part] = [] if failed else self._best(cited_in(text), part, limit=_KEPT)
                 notes.parts[part] = notes.parts[part] or [failed + shorten(text, 400)]
             if self._has("memory_query", "text", "tags", "limit") and self._has("memory_retrieve", "id"):
                 self.said = ["The reports are in. I look through what the team stored."]
@@ -243,7 +245,7 @@ class _Turn:
         elif "memory_query" in newest:
             found = [item for _, result in self.calls for item in _ITEM.findall(text_of(result))]
             self.said = ["I fetch some of it."]
-            for item in dict.fromkeys(found[: 2 * _MOST_PARTS]):
+            for item in dict.fromkeys(found[: 2 * MOST_PARTS]):
                 self._call("memory_retrieve", id=item)
         elif "memory_retrieve" in newest:
             notes.found = [line for _, result in self.calls for line in cited_in(text_of(result))]
@@ -270,6 +272,8 @@ class _Turn:
     def _compose(self) -> str:
         """The whole answer of a lead: what fits the question best, then every part with what supports it."""
         parts = self.notes.parts
+        if self.heads and (made := table((line for lines in parts.values() for line in lines), self.heads)):
+            return made
         cited = [line for lines in parts.values() for line in lines if cited_in(line)]
         short = choose([*cited, *self.notes.found], self.wanted, limit=2)
         sections = [" ".join(short) or "The team found nothing that can be quoted with a source."]
@@ -330,6 +334,12 @@ class _Turn:
         words = "|".join(self.words)
         self.said.append(f"I search for {', '.join(self.words)}.")
         folder = "/".join(folders[: named[0]]) if named else "."
+        if self.heads and (about := topic(self.notes.task)):
+            called = {keyword.word for keyword in self.wanted}  # a folder or a file that is called exactly so
+            tops = [path.partition("/")[0] for path in listed]
+            path = min((top for top in tops if top.partition(".")[0] in called), default=folder)
+            self._call("search_files", pattern=about.stem, path=path, regex=True, ignore_case=True, limit=100)
+            return
         for pattern, path in [(f"{_DEFINITION}({words})", folder), *((words, path) for path in files)]:
             self._call("search_files", pattern=pattern, path=path, regex=True, ignore_case=True, limit=100)
 
@@ -343,7 +353,9 @@ class _Turn:
             text = "" if result.is_error else text_of(result)
             if use.name == "view_file":
                 lines = [(int(number), line) for number, line in _NUMBERED.findall(text)]
-                fresh += choose(quotable(str(use.input.get("path", "")), lines), self.wanted, limit=3)
+                path = str(use.input.get("path", ""))
+                told = [*quotable(path, lines), *(messages(path, lines) if self.heads else ())]
+                fresh += self._best(told, notes.task, limit=3)
             elif use.name == "search_files":
                 hits += _HIT.findall(text)
             elif self.fetch is not None and use.name == self.fetch.name:
@@ -368,6 +380,10 @@ class _Turn:
                 others += [row for line in text.splitlines() for row in sentences(line)]
         if hits:
             notes.pages = self._pages(hits)
+        if self.heads:
+            notes.found = telling([*notes.found, *fresh], notes.task, limit=_ROWS)
+            self.said = [f"Found: {line}" for line in fresh]
+            return fresh
         fresh = [line for line in fresh if fit(line, self.wanted) >= 1]
         self.said = [f"Found: {line}" for line in fresh]
         notes.found = choose([*notes.found, *fresh, *filter(str.strip, others)], self.wanted, limit=_KEPT)
@@ -388,7 +404,14 @@ class _Turn:
         ranked = sorted(values, key=lambda page: (-score(page), page))
         return [f"{path}:{first}" for path, first in ranked[:_PAGES]]
 
+    def _best(self, lines: Iterable[str], task: str, *, limit: int) -> list[str]:
+        """The lines that answer a task best; where it asks for facts of a kind, those that say one."""
+        return telling(lines, task, limit=_ROWS) if self.heads else choose(lines, _wanted(task), limit=limit)
+
     def _answer(self) -> str:
+        if self.heads and self.notes.found:
+            is_part = _PART_OF in self.notes.task  # who asked makes the table
+            return "\n".join(self.notes.found) if is_part else table(self.notes.found, self.heads)
         chosen = choose(self.notes.found, self.wanted, limit=6)
         if not chosen:
             return f"I found nothing about {self._about()} that I could quote."
@@ -454,25 +477,3 @@ def _wanted(task: str) -> list[Keyword]:
     own, _, larger = task.partition(_PART_OF)
     context = (msgspec.structs.replace(keyword, weight=keyword.weight * 0.25) for keyword in keywords(larger))
     return [*keywords(own), *context]
-
-
-def split(question: str) -> list[str]:
-    """Cut a question into three to five, its clauses or angles on one thing; nothing where it says nothing."""
-    head = " ".join(question.split("\n\n", maxsplit=1)[0].split())
-    clauses = [clause for part in _CLAUSE.split(head) if keywords(clause := part.strip(" ?.,;:"))]
-    if not clauses:
-        return []
-    subject = _SUBJECT.search(clauses[0])
-    topic = subject[1] if subject and keywords(subject[1]) else keywords(clauses[0])[0].word
-    parts = [
-        f"{clause} (in {topic})" if index and _PRONOUN.search(clause) else clause
-        for index, clause in enumerate(clauses)
-    ]
-    about = " and ".join(keyword.word for keyword in keywords(head, limit=2))
-    angles = (
-        f"Which definitions concern {about}, and what are they for",
-        f"What happens step by step in the code around {about}",
-        f"How is the code around {about} used and tested",
-    )
-    parts = list(dict.fromkeys([*parts, *angles]))[: min(max(3, len(parts)), _MOST_PARTS)]
-    return [f"{part[:1].upper()}{part[1:]}?" for part in parts]
