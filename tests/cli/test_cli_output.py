@@ -49,8 +49,12 @@ def _all_errors(kind: type[errors.RepertoryError]) -> list[type[errors.Repertory
 @pytest.mark.parametrize("kind", _all_errors(errors.RepertoryError), ids=lambda kind: kind.__name__)
 def test_every_error_has_an_exit_code(kind: type[errors.RepertoryError]) -> None:
     """No error of the tree ends as success."""
-    arguments = {output.Interrupted: ("x", 130), errors.DefinitionError: ("a.md", "x")}.get(kind, ("x",))
-    error: Any = kind(*arguments)
+    arguments: dict[type[errors.RepertoryError], tuple[Any, ...]] = {
+        output.Interrupted: ("x", 130),
+        output.InUse: (errors.JournalLocked("x"), "repertory ps"),
+        errors.DefinitionError: ("a.md", "x"),
+    }
+    error = kind(*arguments.get(kind, ("x",)))
     assert output.exit_code_of(error) in {1, 2, 4, 75, 78, 130}
 
 

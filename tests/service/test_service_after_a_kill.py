@@ -27,12 +27,7 @@ from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
 WRITING = {"demo", "mcp", "run", "resume", "serve", "stress", "torture"}
-NEVER_HAD = {
-    "/payload": 404,
-    "/history": 404,
-    "/memory/item": 400,
-    "/contents/": 404,
-}  # the team has no payload and no items
+NEVER_HAD = {"/payload": 404, "/payload/history": 404, "/memory/item": 400}  # the team has no payload and no items
 ASKING = {"--follow", "--llm", "--help"}  # waits for more, calls a model
 
 
@@ -136,10 +131,10 @@ async def look_with_every_route(left: Left, folder: Path) -> None:
     async with open_client(folder, ScriptedModel([]), database=str(copy)) as client:
         for path in paths:
             for run_id in left.ids if "{run_id}" in path else [""]:
-                for content in left.contents[:1] if run_id == left.ids[0] else []:
-                    await look_at(client, f"/runs/{run_id}/contents/{content}")
                 if "{content_id" not in path:
                     await look_at(client, path.format(run_id=run_id))
+        for content in left.contents[:1]:
+            await look_at(client, f"/runs/{left.ids[0]}/contents/{content}")
         listed = {run["id"]: run for run in (await client.get("/runs"))["runs"]}
         assert {run_id: run["iteration"] for run_id, run in listed.items()} == {
             run_id: left.iteration(run_id) for run_id in left.ids

@@ -164,4 +164,5 @@ def _collect(
                 return await (store.of_run(whole_id) if whole_id else store.due())
             return await (store.clean_run(whole_id) if whole_id else store.clean())
 
-    return path, anyio.run(collect)
+    with output.read_beside("repertory content gc --dry-run"):
+        return path, anyio.run(collect)

@@ -19,7 +19,7 @@ from repertory.cli.databases import find_run, read_found
 from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
-from repertory.errors import ConfigurationError, ItemNotFound, JournalLocked, RunNotFound
+from repertory.errors import ConfigurationError, ItemNotFound, RunNotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -396,10 +396,8 @@ def _merge(path: Path, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]
             ref = system.spawn(partial(MemoryActor, journal), "memory")
             return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
 
-    try:
+    with output.read_beside(f"repertory memory diff {scope_id}"):
         return anyio.run(run)
-    except JournalLocked as error:
-        raise JournalLocked(output.in_use(error, f"repertory memory diff {scope_id}")) from None
 
 
 def _print_report(what: str, report: MergeReport, *, full: bool) -> None:

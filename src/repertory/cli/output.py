@@ -8,7 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from repertory import errors
@@ -36,6 +37,14 @@ class NothingThere(errors.RepertoryError):
 
 class CannotWrite(errors.RepertoryError):
     """Standard output takes no more."""
+
+
+class InUse(errors.JournalLocked):
+    """Another process owns the database; ``reading`` is a command that reads beside it."""
+
+    def __init__(self, error: errors.JournalLocked, reading: str) -> None:
+        super().__init__(str(error), path=error.path, owner=error.owner)
+        self.reading = reading
 
 
 class Interrupted(errors.RepertoryError):
@@ -71,15 +80,19 @@ def words_of(error: errors.RepertoryError) -> str:
     """What to tell a person at a shell. The library's own words are for who writes Python."""
     if not isinstance(error, errors.JournalLocked) or not error.path:
         return str(error)
-    return in_use(error, "repertory ps")
-
-
-def in_use(error: errors.JournalLocked, reading: str) -> str:
-    """What to do where another process owns a database; ``reading`` is a command that reads beside it."""
     owner = f"process {error.owner}" if error.owner else "another process"
     end = f", end it in order with `kill {error.owner}`" if error.owner else ""
-    beside = f"{reading} --db {shlex.quote(error.path)}"
-    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{beside}`"
+    reading = f"{error.reading if isinstance(error, InUse) else 'repertory ps'} --db {shlex.quote(error.path)}"
+    return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{reading}`"
+
+
+@contextmanager
+def read_beside(reading: str) -> Iterator[None]:
+    """Have what is refused because another process owns the database say which command reads beside it."""
+    try:
+        yield
+    except errors.JournalLocked as error:
+        raise InUse(error, reading) from None
 
 
 # --- untrusted text ---------------------------------------------------------------------------------------

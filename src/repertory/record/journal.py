@@ -438,6 +438,11 @@ class Journal(ItemReads):
         """Every version of a run's payload, in order; [] where it has none."""
         return await self._of_run(PayloadChanged, run_id)
 
+    async def payload_version(self, run_id: str) -> int:
+        """How many versions a run's payload had; 0 where it has none."""
+        sql = "SELECT max(version) FROM payloads WHERE run_id = ?"
+        return await self._fetch("payloads", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+
     async def read_payloads(self, root: str) -> list[PayloadChanged]:
         """Every version of the payloads of a run and of those below it, in the order they were written."""
         return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)

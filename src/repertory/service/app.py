@@ -192,9 +192,9 @@ class _Service:
     async def contents(self, request: Request) -> Response:
         """What a run and those below it have stored, oldest first."""
         run_id, window = (await self._row_of(request)).started.run_id, _window(request)
-        found = await read_contents(self._control.journal, run_id)
-        end = window["skip"] + window["limit"]
-        return _json({"run_id": run_id, "contents": found[window["skip"] : end], "more": len(found) > end})
+        limit = window["limit"]
+        found = await read_contents(self._control.journal, run_id, skip=window["skip"], limit=limit + 1)
+        return _json({"run_id": run_id, "contents": found[:limit], "more": len(found) > limit})
 
     async def content(self, request: Request) -> Response:
         """One page of one of them."""

@@ -103,7 +103,7 @@ class Control:
             statistics=node.statistics,
             tree_statistics=sum_of(node),
             tree=node,
-            payload_version=len(await self.journal.read_payload(run_id)),
+            payload_version=await self.journal.payload_version(run_id),
         )
 
     async def unfinished(self) -> list[RunRow]:

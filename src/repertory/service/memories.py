@@ -100,9 +100,8 @@ class ScopeChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_scopes(journal: Journal, owner: str | None = None) -> list[ScopeView]:
-    """Read the scopes of a run and those below it, or all, in the order of their ids: parents first."""
-    opened = await journal.read_scopes(owner)
-    return [await _scope_view(journal, scope) for scope in sorted(opened, key=lambda scope: scope.scope_id)]
+    """Read the scopes of a run and those below it, or all, in the order they were opened."""
+    return [await _scope_view(journal, opened) for opened in await journal.read_scopes(owner)]
 
 
 async def _scope_view(journal: Journal, opened: ScopeOpened) -> ScopeView:

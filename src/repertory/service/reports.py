@@ -16,7 +16,7 @@ from repertory.memory.documents import document_of, show_path
 from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
-from repertory.record.records import ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
+from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
 from repertory.service.views import below, run_view
 from repertory.tools.pages import page_bounds
@@ -177,20 +177,43 @@ async def read_inspection(journal: Journal, row: RunRow, iteration: int | None =
     }
 
 
-async def read_contents(journal: Journal, run_id: str) -> list[Json]:
-    """Read what a run and those below it have stored, and what keeps each of them: the store, the ledger or nothing."""
+async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: int | None = None) -> list[Json]:
+    """Read what a run and those below it have stored, and what keeps each of them: the store, the ledger or nothing.
+
+    Args:
+        journal: The database.
+        run_id: The run.
+        skip: How many to leave out at the beginning.
+        limit: How many at most; None for all.
+    """
     stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
-    listed = []
+    contents: list[ContentStored] = []
     for row in below(await journal.read_runs(), run_id):
         # The latest of an id stands for it.
-        contents = {content.content_id: content for content in await journal.read_contents(row.started.run_id)}
-        entries = await journal.read_entries(row.started.run_id) if contents.keys() - stored else []
-        for content_id, content in contents.items():
-            kept = "store" if content_id in stored else "gone"
-            if kept == "gone" and (not content.length or put_together(content, entries)):
-                kept = "ledger"
-            listed.append({**_fields(content, _OF_CONTENT), "retention": content.retention, "kept": kept})
+        contents += {each.content_id: each for each in await journal.read_contents(row.started.run_id)}.values()
+    wanted = contents[skip : None if limit is None else skip + limit]
+    holding = {
+        owner: _by_citation(await journal.read_entries(owner))
+        for owner in {content.run_id for content in wanted if content.content_id not in stored}
+    }
+    listed = []
+    for content in wanted:
+        kept = "store" if content.content_id in stored else "gone"
+        if kept == "gone":
+            entries = holding[content.run_id].get(content.content_id, [])
+            kept = "ledger" if not content.length or put_together(content, entries) else "gone"
+        listed.append({**_fields(content, _OF_CONTENT), "retention": content.retention, "kept": kept})
     return listed
+
+
+def _by_citation(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The entries that hold something of a content, by its citation."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        named = {part.source for part in entry.retrieved.parts} if entry.retrieved is not None else set[str]()
+        for content_id in named | {entry.content_id or ""}:
+            found.setdefault(content_id, []).append(entry)
+    return found
 
 
 async def read_content_page(journal: Journal, run_id: str, content_id: str, page: int) -> Json:

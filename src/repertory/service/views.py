@@ -138,7 +138,7 @@ def _adopt(found: set[str], row: RunRow) -> bool:
 async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool) -> RunNode:
     """Read a run and all below it. ``rows`` are theirs, parents first."""
     figures = await journal.read_statistics(run_id)
-    modes = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
+    modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     nodes: dict[str, RunNode] = {}
     for row in rows:
         view = run_view(row, live=live and row.state not in FINAL_STATES)
