@@ -317,6 +317,15 @@ async def test_the_snapshots_of_a_scope_are_listed() -> None:
         assert len(await sharer.snapshots()) == 2
 
 
+async def test_a_snapshot_for_another_tree_is_not_merged_into_this_one() -> None:
+    """What that tree writes in it is its own; the application, which gave it away, still finds it."""
+    async with memories() as (ref, root):
+        mine, theirs = await root.fork("run-1.a"), await root.fork("run-2", scope_id="given-away")
+        await put(theirs, secret="theirs")
+        assert [each.scope_id for each in await root.snapshots()] == [mine.scope_id]
+        assert "given-away" in [each.scope_id for each in await Memory(ref, "root").snapshots()]
+
+
 async def test_an_unknown_position_is_told() -> None:
     """Neither a snapshot nor a restore of what is not there yet."""
     async with memories() as (_, root):

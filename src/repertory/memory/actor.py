@@ -330,7 +330,12 @@ class MemoryActor:
         """Find what may be merged into a scope."""
         await self._load(message.scope_id)
         target = self._scope(message.scope_id, message.by, read=True).target
-        return Pending(partial(self._journal.read_snapshot_scopes, target))
+        return Pending(partial(self._read_snapshots, target, message.by))
+
+    async def _read_snapshots(self, target: str, by: str) -> list[ScopeOpened]:
+        found = await self._journal.read_snapshot_scopes(target)
+        # What another tree was given a snapshot for is its own from then on.
+        return [opened for opened in found if not by or root_of(opened.owner) == root_of(by)]
 
     async def _change(self, scope: Scope, versions: Iterable[ItemWritten]) -> Pending[int]:
         items = await self._fit(scope, versions)
