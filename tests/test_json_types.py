@@ -190,3 +190,20 @@ def test_whatever_comes_is_taken_or_told(value: Any) -> None:
     for kind in (Place, list[Claim], Whole, Place | Claim, Node):
         with suppress(ValueError):
             JsonType(kind, "it").read(value)
+
+
+@pytest.mark.parametrize("kind", [int, list[int], Literal["a", "b"], datetime.datetime, Place])
+@pytest.mark.parametrize(
+    "value", ["\ud800", "[\ud800]", ' {"a": "\udfff"', ["\ud800"], {"path": "a", "line": "\ud800"}]
+)
+def test_half_of_a_character_is_no_number_list_or_choice(kind: Any, value: Any) -> None:
+    """A model may send one; it is told like anything else that does not fit, or taken where text is wanted."""
+    with pytest.raises(ValueError, match=r"Expected|Invalid"):
+        JsonType(kind, "here").read(value)
+    assert JsonType(Place, "here").read({"path": "\ud800"}) == Place("\ud800")
+
+
+def test_a_value_is_no_type() -> None:
+    """Also one that cannot be hashed."""
+    with pytest.raises(ConfigurationError, match="here is Place"):
+        JsonType(Place("a"), "here")

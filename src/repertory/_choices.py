@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from typing import Any, get_args
 
 import msgspec
 
 from repertory.errors import ConfigurationError
+
+
+_show = reprlib.Repr()
+_show.maxstring = _show.maxother = 200
+
+
+def show(value: object) -> str:
+    """A value in a few words, for an error: also of one that is huge, or that contains itself."""
+    return _show.repr(value)
 
 
 def choices(literal: Any) -> str:
@@ -23,7 +33,7 @@ def check_choice(where: str, value: object, literal: Any) -> None:
         ConfigurationError: It is not.
     """
     if value not in get_args(literal):
-        raise ConfigurationError(f"{where} is {value!r}; expected {choices(literal)}")
+        raise ConfigurationError(f"{where} is {show(value)}; expected {choices(literal)}")
 
 
 def check_text(what: str, value: object) -> None:
@@ -33,7 +43,7 @@ def check_text(what: str, value: object) -> None:
         ConfigurationError: It is not.
     """
     if not isinstance(value, str) or not value.strip():
-        got = "an empty one" if isinstance(value, str) else repr(value)[:100]
+        got = "an empty one" if isinstance(value, str) else show(value)
         raise ConfigurationError(f"expected {what} with some text, got {got}")
 
 
@@ -44,7 +54,7 @@ def check_type(where: str, value: object, kinds: Any, words: str) -> None:
         ConfigurationError: It is not; ``words`` say what it should be.
     """
     if not isinstance(value, kinds):
-        raise ConfigurationError(f"{where} must be {words}, got {value!r}")
+        raise ConfigurationError(f"{where} must be {words}, got {show(value)}")
 
 
 def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str) -> None:
@@ -54,7 +64,7 @@ def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str
         ConfigurationError: It is not; ``words`` say what it should be.
     """
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ConfigurationError(f"{what} must {words}, got {str(value)[:300]!r}")
+        raise ConfigurationError(f"{what} must {words}, got {show(value)}")
 
 
 def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:

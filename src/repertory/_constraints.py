@@ -120,7 +120,7 @@ def is_pydantic_model(kind: object) -> bool:
 
 def _check_fields(kind: Any, where: str, seen: set[Any]) -> None:
     """Refuse foreign marks inside a struct, a dataclass and the like, whose types are as their class has them."""
-    if not any(hasattr(kind, name) for name in _FIELDS) or kind in seen:
+    if not isinstance(kind, type) or not any(hasattr(kind, name) for name in _FIELDS) or kind in seen:
         return
     seen.add(kind)
     if is_pydantic_model(kind):

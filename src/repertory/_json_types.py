@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, Union, cast
 
 import msgspec
 
+from repertory._choices import show
 from repertory._constraints import is_pydantic_model, read_constraints
 from repertory.errors import ConfigurationError
 
@@ -101,8 +102,8 @@ class JsonType:
         """
         for option in self._options[:-1]:
             with contextlib.suppress(msgspec.ValidationError):
-                return msgspec.convert(value, option, dec_hook=_decode_other, str_keys=True)
-        return msgspec.convert(value, self._options[-1], dec_hook=_decode_other, str_keys=True)
+                return _convert(value, option, str_keys=True)
+        return _convert(value, self._options[-1], str_keys=True)
 
     def read_text(self, text: str) -> Any:
         """Make a value of the type of a JSON text.
@@ -142,13 +143,22 @@ def convert(value: Any, kind: Any, schema: Json) -> Any:
         msgspec.ValidationError: It does not fit.
     """
     try:
-        return msgspec.convert(value, kind, dec_hook=_decode_other)
+        return _convert(value, kind)
     except msgspec.ValidationError as error:
         try:
             mended = mend(value, schema, schema)
         except RecursionError:
             raise error from None
-    return msgspec.convert(mended, kind, strict=False, dec_hook=_decode_other)
+    return _convert(mended, kind, strict=False)
+
+
+def _convert(value: Any, kind: Any, *, strict: bool = True, str_keys: bool = False) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=strict, dec_hook=_decode_other, str_keys=str_keys)
+    except UnicodeEncodeError as error:  # a half of an emoji, say: text takes it, but no number or choice is read of it
+        raise msgspec.ValidationError(
+            f"Expected something else than {show(error.object)}, half of a character"
+        ) from None
 
 
 def decode_text(text: str) -> Any:
@@ -186,8 +196,8 @@ def mend(value: Any, schema: Json, root: Json) -> Any:
     kinds = kinds_of(schema, root)
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and kinds <= {"array", "object", "null"}:
         try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+            value = decode_text(value)
+        except ValueError:
             return value  # it is reported as the text it is
     wanted = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "string"
     options = [each for each in _alternatives(schema, root) if wanted in kinds_of(each, root)]
