@@ -11,7 +11,6 @@ import msgspec
 
 from repertory.errors import ConfigurationError
 
-
 _show = reprlib.Repr()
 _show.maxstring = _show.maxother = 200
 

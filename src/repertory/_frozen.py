@@ -12,6 +12,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
+from repertory.errors import RecordRefused
+
 Json: TypeAlias = dict[str, Any]
 
 _DEEPEST: Final = 1_000  # levels; Python's own readers and writers of JSON give up at about as many
@@ -49,11 +51,15 @@ _DONE: Final = frozenset({str, int, float, bool, type(None), FrozenDict, FrozenL
 _EMPTY: Final[dict[type[Any], Any]] = {dict: FrozenDict(), list: FrozenList()}  # most fields are empty: one for all
 
 
+class TooDeep(RecordRefused, RecursionError):
+    """A value contains itself, or is nested deeper than is kept: one error for who keeps it and for who reads JSON."""
+
+
 def freeze(value: Any) -> Any:
     """The same value, every dict, list and set in it replaced by one that cannot change; what is frozen stays.
 
     Raises:
-        RecursionError: It contains itself, or is nested more than 1,000 levels deep.
+        TooDeep: It contains itself, or is nested more than 1,000 levels deep.
     """
     frozen = _shell(value)
     # A loop, not a recursion: what a model sends may be nested deeper than the stack has room for here.
@@ -61,7 +67,7 @@ def freeze(value: Any) -> Any:
     while todo:
         box, depth = todo.pop()
         if depth > _DEEPEST:
-            raise RecursionError(f"a value that contains itself, or has more than {_DEEPEST:,} levels, cannot be kept")
+            raise TooDeep(f"a value that contains itself, or has more than {_DEEPEST:,} levels, cannot be kept")
         put: Any = dict.__setitem__ if isinstance(box, dict) else list.__setitem__
         for key, inner in box.items() if isinstance(box, dict) else enumerate(box):
             if inner.__class__ not in _DONE and (made := _shell(inner)) is not inner:
@@ -82,7 +88,10 @@ def freeze_fields(struct: msgspec.Struct, *names: str, sequences: Sequence[str] 
         value = getattr(struct, name)
         kind = value.__class__
         if kind not in _DONE:
-            frozen = freeze(value) if value or kind not in _EMPTY else _EMPTY[kind]
+            try:
+                frozen = freeze(value) if value or kind not in _EMPTY else _EMPTY[kind]
+            except TooDeep as error:
+                raise TooDeep(f"{type(struct).__name__}.{name}: {error}") from None
             msgspec.structs.force_setattr(struct, name, frozen)
     for name in sequences:
         value = getattr(struct, name)

@@ -11,6 +11,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from repertory._choices import show
 from repertory._constraints import is_pydantic_model
 from repertory._frozen import thaw
 from repertory._json_types import JsonType
@@ -87,7 +88,7 @@ def to_plain(value: Any) -> Any:
     try:
         return _plain(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise Misfit(f"expected what JSON can say, got {value!r:.100}: {error}") from error
+        raise Misfit(f"expected what JSON can say, got {show(value)}: {error}") from error
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from repertory._choices import show
 from repertory._json_values import ValueType
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError, PayloadInvalid
@@ -70,7 +71,7 @@ def new_payload(
     if not _has_payload(agent):
         if value is not None:
             raise PayloadInvalid(
-                f"agent {agent.name} takes no payload, got {value!r:.200}; name its type: Agent(payload=…)"
+                f"agent {agent.name} takes no payload, got {show(value)}; name its type: Agent(payload=…)"
             )
         return None, []
     scope = None if lead is None else agent.payload_scope

@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 import anyio.lowlevel
 
-from repertory._choices import check_pattern, check_text, check_value
+from repertory._choices import check_pattern, check_text, check_type, check_value
 from repertory._ids import new_id
 from repertory.agents.agent import Agent, ResultT
 from repertory.agents.asking import say
@@ -110,9 +110,12 @@ class Run(Generic[ResultT]):
 
         Raises:
             PayloadInvalid: The payload would not fit its type, or there is no such place; nothing was changed.
-            ConfigurationError: The run has no payload.
+            ConfigurationError: The run has no payload, or these are no mappings by path, nor a list of paths.
             RunError: The run has ended.
         """
+        for name, by_path in (("values", values), ("append", append)):
+            check_type(f"Run.change_payload: {name}", by_path, Mapping | None, "a mapping by path, or None")
+        check_type("Run.change_payload: remove", remove, list | tuple, "a list of paths")
         await anyio.lowlevel.checkpoint()
         live = self._live
         async with live.changing_payload():

@@ -214,6 +214,8 @@ class Supervisor:
             ContentNotFound: There is no such content, or it was cleaned up.
             RunNotFound: There is no such run.
         """
+        check_text("a content_id", content_id)
+        check_text("a run_id", run_id)
         stored = await self.journal.read_content(content_id)
         if stored is None:
             raise ContentNotFound(f"there is no content {content_id!r}; Journal.read_contents lists those of a run")
@@ -236,6 +238,7 @@ class Supervisor:
             RunNotFound: There is no such run.
             RunError: It has not ended, or it stands below another run.
         """
+        check_text("a run_id", run_id)
         run_id = (await self.journal.read_run(run_id)).started.run_id
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))

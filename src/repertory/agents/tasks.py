@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from repertory._choices import check_text
+from repertory._choices import check_text, show
 from repertory._json_types import decode_text, inlined
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
@@ -38,7 +38,7 @@ def read_task(agent: Agent[Any], task: object) -> str:
         return kind.write(kind.read(given))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {task!r:.200}"
+            f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {show(task)}"
         ) from None
 
 

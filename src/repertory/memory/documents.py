@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, Final, TypeAlias, cast
 
+from repertory._choices import show
 from repertory.errors import PayloadInvalid
 from repertory.record.records import PathParts, PayloadChange, PayloadChanged
 
@@ -26,7 +27,7 @@ def parts_of(path: Path) -> PathParts:
     """
     given: Any = (path.split(".") if path else ()) if isinstance(path, str) else path
     if not isinstance(given, list | tuple) or not all(isinstance(part, str | int) and part != "" for part in given):
-        raise PayloadInvalid(f"a path in a payload is 'author.name' or ('author', 'name'), got {path!r:.200}")
+        raise PayloadInvalid(f"a path in a payload is 'author.name' or ('author', 'name'), got {show(path)}")
     return tuple(given)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from repertory._choices import check_choice, check_fields
+from repertory._choices import check_choice, check_fields, show
 from repertory.actors import Request
+from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, ItemInfo, NewContent, Transform
 from repertory.memory.merging import MergeReport, Prefer
@@ -115,8 +116,8 @@ class Memory:
             item_id=item_id,
             media_type=media_type,
             source=source,
-            tags=tuple(tags),
-            related_to=tuple(related_to),
+            tags=_several("tags", tags),
+            related_to=_several("related_to", related_to),
             metadata=metadata or {},
             if_position=if_position,
             write=write,
@@ -170,3 +171,10 @@ class Memory:
         check_fields(f"Memory: {type(message).__name__}", message)
         pending: Pending[T] = await self._ref.ask(message)  # type: ignore[arg-type]
         return await pending.result()
+
+
+def _several(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """A sequence of texts; not one text, whose letters would be taken for them."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ConfigurationError(f"Memory.store: {name} must be a list of texts, got {show(texts)}")
+    return tuple(texts)

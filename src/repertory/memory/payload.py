@@ -473,4 +473,4 @@ def _json(value: Any, path: PathParts) -> Any:
     try:
         return to_plain(value)
     except Misfit as error:
-        raise PayloadInvalid(f"{error} - at `{show_path(path)}`") from error
+        raise PayloadInvalid(f"{error} - at `{show_path(path)}` of the payload") from error
