@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from repertory.memory import Memory, Payload, PayloadScope, SourceRecord
     from repertory.record import RunStatistics, open_journal
     from repertory.tools import (
+        Approvals,
+        CallRule,
+        ResultLater,
         Tool,
         ToolContext,
         ToolOutput,
@@ -79,6 +82,9 @@ _HOMES = {
     "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
     "record": ("RunStatistics", "open_journal"),
     "tools": (
+        "Approvals",
+        "CallRule",
+        "ResultLater",
         "Tool",
         "ToolContext",
         "ToolOutput",
@@ -97,6 +103,8 @@ __all__ = [
     "Agent",
     "AlertThresholds",
     "AnthropicModel",
+    "Approvals",
+    "CallRule",
     "ContextPolicy",
     "Delegation",
     "Limits",
@@ -107,6 +115,7 @@ __all__ = [
     "Payload",
     "PayloadScope",
     "RepertoryError",
+    "ResultLater",
     "ResultPolicy",
     "Run",
     "RunStatistics",

@@ -16,6 +16,8 @@ from repertory.record.records import EventLogged, RunState
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 OF_A_TYPE: dict[Any, Any] = {
     str: "done",
+    bool: True,
+    Any: ["text", {"deep": None}],
     int: 7,
     float: 0.5,
     dict[str, Any]: {"deep": [1, {"er": None}]},

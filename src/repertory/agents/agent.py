@@ -22,7 +22,7 @@ from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
-from repertory.tools import Tool, tool
+from repertory.tools import Approvals, Tool, tool
 from repertory.tools.decorator import is_plain_function
 from repertory.tools.tool_sets import ToolSet
 
@@ -120,6 +120,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             ``list[…]``, a union, …; None and ``str`` mean text.
         output_retries: How many results in a row may not fit that type, of which the model is told why, before the run
             fails with ``ResultInvalid``.
+        approvals: Which calls of it and of those below it wait until a person allows them, or are never made; None for
+            no rules.
         input: The type of its tasks, likewise; ``spawn`` takes a value of it, and so does ``delegate``.
     """
 
@@ -141,6 +143,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     input: TypeForm[Any] | None = None
     payload: Any = None
     payload_scope: PayloadScope | None = None
+    approvals: Approvals | None = None
 
     def __post_init__(self) -> None:
         check_pattern("agent name", self.name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
@@ -228,6 +231,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             "payload_scope": msgspec.to_builtins(self.payload_scope),
             "context": msgspec.to_builtins(self.context),
             "options": self.options,
+            "approvals": msgspec.to_builtins(self.approvals),
             "output": None if self.output_type is None else self.output_type.schema,
             "input": None if self.input_type is None else self.input_type.schema,
         }
@@ -261,6 +265,7 @@ _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("options", Mapping, "a dict of fields of the Messages API"),
     ("context", ContextPolicy | None, "a ContextPolicy, or None for a plain loop"),
     ("payload_scope", PayloadScope | None, "PayloadScope(read=(…), write=(…)), or None"),
+    ("approvals", Approvals | None, "Approvals(…), or None for no rules"),
     ("model", *_A_MODEL),
 )
 

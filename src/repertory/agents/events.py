@@ -18,6 +18,8 @@ from repertory.record.records import EventLogged, RunState
 __all__ = [
     "Alert",
     "AnyEvent",
+    "ApprovalDecided",
+    "ApprovalRequested",
     "ContextEdited",
     "Event",
     "EventsMissed",
@@ -25,6 +27,8 @@ __all__ = [
     "ModelAnswered",
     "ModelRetrying",
     "PayloadConflicted",
+    "ResultAwaited",
+    "ResultGiven",
     "RunResumed",
     "RunSpawned",
     "StateChanged",
@@ -150,6 +154,82 @@ class ToolEnded(Event, frozen=True, kw_only=True):
     retrieval: bool = False
 
 
+class ApprovalRequested(Event, frozen=True, kw_only=True):
+    """A tool call waits until somebody allows or denies it; see ``Run.approve`` and ``Run.deny``.
+
+    Attributes:
+        arguments: What the tool is to be called with.
+        digest: Hash of the tool's name and these arguments.
+        reason: Who wants it to be asked.
+        expires_at: Seconds since 1970, after which it is denied; None for no such time.
+    """
+
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    digest: str
+    reason: str = ""
+    expires_at: float | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
+
+
+class ApprovalDecided(Event, frozen=True, kw_only=True):
+    """A tool call was allowed or denied.
+
+    Attributes:
+        allowed: Which of the two.
+        by: Who decided, as they say; "" where nobody did before its time was over, or nobody said so.
+        reason: Why it is denied.
+        digest: Hash of the tool's name and the arguments that it is about.
+        arguments: What the tool is called with instead of what was asked for; None where it is the same.
+    """
+
+    call_id: str
+    tool: str
+    allowed: bool
+    digest: str
+    by: str = ""
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.arguments is not None:
+            freeze_fields(self, "arguments")
+
+
+class ResultAwaited(Event, frozen=True, kw_only=True):
+    """A tool has sent its request out, and its result is to come from elsewhere; see ``Run.give_result``.
+
+    Attributes:
+        note: What is waited for, as the tool says.
+        expires_at: Seconds since 1970, after which the model is told that none came; None for no such time.
+    """
+
+    call_id: str
+    tool: str
+    note: str = ""
+    expires_at: float | None = None
+
+
+class ResultGiven(Event, frozen=True, kw_only=True):
+    """The result of a tool call came from elsewhere.
+
+    Attributes:
+        result: Text or JSON.
+        is_error: Whether the call failed by it.
+    """
+
+    call_id: str
+    tool: str
+    result: Any
+    is_error: bool = False
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "result")
+
+
 class ContextEdited(Event, frozen=True, kw_only=True):
     """The plan changed: what the model sees of the past is another than before.
 
@@ -257,6 +337,10 @@ AnyEvent: TypeAlias = (
     | ToolStarted
     | ToolProgress
     | ToolEnded
+    | ApprovalRequested
+    | ApprovalDecided
+    | ResultAwaited
+    | ResultGiven
     | ContextEdited
     | SummaryTaken
     | SummaryRefused

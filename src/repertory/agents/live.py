@@ -32,6 +32,7 @@ from repertory.agents.models import OpenModels
 from repertory.agents.streaming import Stream
 from repertory.agents.telemetry import Telemetry, Trace
 from repertory.agents.tool_sets import ToolSets
+from repertory.agents.waiting_calls import WaitingCalls
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
 from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
@@ -52,7 +53,7 @@ from repertory.record.records import (
 )
 from repertory.record.waiting import Ticket
 from repertory.summarizer import Summarize, SummarizeResult
-from repertory.tools import Tool, ToolCallCache
+from repertory.tools import Approvals, Tool, ToolCallCache
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
@@ -62,6 +63,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         alerts: From where on a run's figures are worth an alert; None for no alerts.
+        approvals: Rules for the tool calls of all runs; None for none.
         clock: Gives seconds since 1970.
     """
 
@@ -75,6 +77,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
+    approvals: Approvals | None = None
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -190,6 +193,7 @@ class LiveRun:
         self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
         self._payload_lock = anyio.Lock(fast_acquire=True)
         self.inbox = Inbox(self.run_id)
+        self.waits = WaitingCalls()
         self._view: _EditsView | None = None
         self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
 

@@ -13,6 +13,7 @@ from repertory.agents.log import log
 from repertory.agents.payloads import payload_on_record
 from repertory.agents.retention import Retention
 from repertory.agents.telemetry import TRACED
+from repertory.agents.waiting_calls import WAITING_EVENTS
 from repertory.context import replay
 from repertory.memory import Memory
 from repertory.record import Ledger
@@ -49,6 +50,7 @@ async def read_back(
         log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
     live.members.update(live.tally.by_run)
     heard = {entry.message_id for entry in ledger.snapshot()}
+    answered = {entry.tool_call_id for entry in ledger.snapshot()}
     for _, record in await journal.read_events(live.run_id):
         if record.type == SAID:
             message_id = record.body["message_id"]
@@ -56,6 +58,8 @@ async def read_back(
             live.inbox.put(message_id, said, read=message_id in heard)
         elif record.type == TRACED:
             live.trace.earlier = record.body
+        elif record.type in WAITING_EVENTS:
+            live.waits.read_back(record, answered=answered)
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
         elif record.type == IterationStarted.__name__ and live.since is None:

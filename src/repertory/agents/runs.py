@@ -15,10 +15,12 @@ from repertory.agents.asking import say
 from repertory.agents.events import Event, EventReader
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun
+from repertory.agents.outside import decide, give_result
 from repertory.agents.results import read_result
 from repertory.agents.runtime import Runtime
 from repertory.agents.streaming import StreamReader
 from repertory.agents.turns import answer_to, result_form
+from repertory.agents.waiting_calls import WaitingCall
 from repertory.context import ViewEntry, list_view
 from repertory.errors import RunError, RunFailed, RunStopped
 from repertory.memory import Memory
@@ -66,10 +68,81 @@ class Run(Generic[ResultT]):
     def state(self) -> RunState:
         """How it stands: ``running``, ``paused``, or how it ended: ``done``, ``failed``, ``stopped``.
 
-        ``waiting`` says that it waits for sub-agents, or as one of them for its turn.
+        ``waiting`` says that it waits for sub-agents, or as one of them for its turn, or for what ``waiting`` lists.
         """
         live = self._live
         return "waiting" if live.state == "running" and (live.waiting or live.queued) else live.state
+
+    def waiting(self, *, tree: bool = False) -> list[WaitingCall]:
+        """Its tool calls that wait for an approval or for their result, oldest first.
+
+        Args:
+            tree: Those of the runs below it as well.
+        """
+        runs = self._live.tree() if tree else [self._live]
+        calls = [call for live in runs if not live.ended.is_set() for call in live.waits.list()]
+        return sorted(calls, key=lambda call: call.since)
+
+    async def approve(self, call_id: str, *, arguments: Mapping[str, Any] | None = None, by: str = "") -> None:
+        """Allow a tool call that waits, of this run or one below it. Returns once that is durable.
+
+        It is safe to repeat. A cancelled call has allowed it, or has not.
+
+        Args:
+            call_id: The call, as ``waiting`` lists it.
+            arguments: What to call the tool with instead; the model is told so. None for what it asked for.
+            by: Who allows it, for the record.
+
+        Raises:
+            RunError: No such call waits, it was decided otherwise, or a rule forbids the changed arguments.
+            ConfigurationError: The changed arguments do not fit the tool.
+        """
+        check_value("Run.approve", (call_id, by), tuple[str, str])
+        changed = None if arguments is None else dict(arguments)
+        await decide(self._owner_of(call_id), call_id, allowed=True, arguments=changed, reason="", by=by)
+
+    async def deny(self, call_id: str, reason: str, *, by: str = "") -> None:
+        """Deny a tool call that waits, of this run or one below it: the model is told why. Else as ``approve``.
+
+        Args:
+            call_id: The call, as ``waiting`` lists it.
+            reason: Why.
+            by: Who denies it, for the record.
+
+        Raises:
+            RunError: No such call waits, or it was decided otherwise.
+            ConfigurationError: There is no reason.
+        """
+        check_text("a reason", reason)
+        check_value("Run.deny", (call_id, by), tuple[str, str])
+        await decide(self._owner_of(call_id), call_id, allowed=False, arguments=None, reason=reason, by=by)
+
+    async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
+        """Bring the result of a tool call that waits for it, of this run or one below it; see ``ResultLater``.
+
+        Returns once it is durable. It is safe to repeat, and treated like any result of that tool.
+
+        Args:
+            call_id: The call, as ``waiting`` lists it, or as ``ToolContext`` named it to the tool.
+            result: A text, or anything that can be written as JSON.
+            is_error: Whether the call failed, and this says why.
+
+        Raises:
+            RunError: No such call waits, or another result was given already.
+            ConfigurationError: The result cannot be written as JSON.
+        """
+        check_value("Run.give_result", (call_id, is_error), tuple[str, bool])
+        await give_result(self._owner_of(call_id), call_id, result, is_error=is_error)
+
+    def _owner_of(self, call_id: str) -> LiveRun:
+        """The run that knows of a call: this one, or the only one below it that does."""
+        if self._live.waits.knows(call_id):
+            return self._live
+        below = [live for live in self._live.tree() if live.waits.knows(call_id)]
+        if len(below) > 1:
+            names = ", ".join(live.run_id for live in below)
+            raise RunError(f"several runs have a call {call_id!r}: {names}; say it to one, supervisor.run(run_id)")
+        return below[0] if below else self._live
 
     @property
     def children(self) -> tuple[Run[Any], ...]:

@@ -21,6 +21,7 @@ from repertory.agents.log import log
 from repertory.agents.loop import Loop
 from repertory.agents.models import check_prices
 from repertory.agents.payloads import check_payloads, instructions_of, new_payload
+from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies, results_of
 from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
@@ -66,6 +67,10 @@ class Runtime:
         """A run that is under way in this process."""
         live = self._live.get(run_id)
         return live if live is not None and not live.ended.is_set() else None
+
+    def under_way(self) -> list[LiveRun]:
+        """All runs that are under way in this process."""
+        return [live for live in self._live.values() if not live.ended.is_set()]
 
     async def read_run(self, run_id: str) -> RunRow | None:
         """The run of exactly this id, in the journal."""
@@ -217,6 +222,7 @@ class Runtime:
             PayloadInvalid: Its payload has no defaults.
         """
         check_policies(agent, results_of(started))
+        check_rules(agent, self.shared.approvals)
         check_payloads(agent)
         check_prices(agent, self.shared.models)
 

@@ -26,6 +26,7 @@ from repertory.agents.loading import load_agent
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
 from repertory.agents.payloads import check_payloads
+from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
@@ -33,6 +34,7 @@ from repertory.agents.runtime import SUPERVISION, Runtime
 from repertory.agents.tasks import read_task
 from repertory.agents.telemetry import NoTelemetry, Telemetry
 from repertory.agents.tool_sets import ToolSets
+from repertory.agents.waiting_calls import WaitingCall
 from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json
@@ -43,6 +45,7 @@ from repertory.record.contents import root_of
 from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.summarizer import SummarizerActor
+from repertory.tools import Approvals
 
 T = TypeVar("T")
 Backend: TypeAlias = Literal["trio", "asyncio"]
@@ -108,6 +111,7 @@ class Supervisor:
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
+        check_rules(agent, self._runtime.shared.approvals)
         check_payloads(agent)
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
@@ -243,6 +247,11 @@ class Supervisor:
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 
+    def waiting(self) -> list[WaitingCall]:
+        """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
+        calls = [call for live in self._runtime.under_way() for call in live.waits.list()]
+        return sorted(calls, key=lambda call: call.since)
+
     def events(self) -> EventReader:
         """Watch all runs of this process, from the oldest event still in memory."""
         return self._runtime.shared.hub.reader()
@@ -270,6 +279,7 @@ async def open_supervisor(
     telemetry: Telemetry | None = None,
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
+    approvals: Approvals | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
     """Open a place for runs.
@@ -293,6 +303,8 @@ async def open_supervisor(
         drain_timeout: Seconds.
         redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
             becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
+        approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
+            What agents and tools say counts besides: the strictest does.
         clock: Gives the time in seconds since 1970.
 
     Raises:
@@ -311,6 +323,7 @@ async def open_supervisor(
         check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
     words = "AlertThresholds, or None for no alerts"
     check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
+    check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
     errors: list[BaseException] = []
     try:
@@ -340,6 +353,7 @@ async def open_supervisor(
                 telemetry=telemetry or NoTelemetry(),
                 clock=clock,
                 alerts=alerts,
+                approvals=approvals,
             )
             retention = Retention(journal, seconds=content_retention, clock=clock)
             runtime = Runtime(shared, system, tasks, retention)

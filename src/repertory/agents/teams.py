@@ -60,7 +60,7 @@ End a sub-agent now, whatever it is doing. Its record stays; it brings no report
 
 
 class Unfinished(BaseException):
-    """A delegation whose run goes on when the tree is resumed: the supervisor closes, or the whole tree was stopped.
+    """A call that goes on when the tree is resumed: the supervisor closes, or the whole tree was stopped.
 
     The call stays without an outcome until then. No ``Exception``, so that no tool machinery turns it into a result.
     """

@@ -19,9 +19,19 @@ from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
 from repertory.agents.answers import Answer
-from repertory.agents.events import AnyEvent, ToolEnded, ToolProgress, ToolStarted, to_record
+from repertory.agents.events import (
+    AnyEvent,
+    ResultAwaited,
+    StateChanged,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+    to_record,
+)
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log
+from repertory.agents.outside import EndedWaiting, wait_for_result
+from repertory.agents.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
 from repertory.agents.policies import layered_policy, tools_of
 from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
@@ -55,6 +65,8 @@ from repertory.tools import (
     execute,
     unknown_tool,
 )
+from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
+from repertory.tools.output import to_output
 from repertory.tools.threads import MAX_ON_LOOP, compute
 
 Fate: TypeAlias = Literal["run", "interrupted"]
@@ -67,6 +79,7 @@ CLOSED = (
     "[ended; effect unknown] The run was ended before this call had a result. It may not have begun, or have done all, "
     "part or nothing of its work."
 )
+NOT_MADE = "[ended] The run was ended before anybody allowed this call; it was not made."
 _LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
 _TRACEBACK = 16_000  # characters of one that is kept; the end says what was raised, and where
 _RECENT = 2  # iterations for which a result is taken to stay as it is
@@ -188,6 +201,10 @@ class Caller:
         turns = (entry for entry in snapshot if entry.role == "assistant")
         self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
         self._live.repeats.clear()
+        if self._live.state == "waiting":  # an earlier incarnation of the actor was, and its calls are taken up again
+            self._live.state = "running"
+            self._live.publish(StateChanged, state="running")
+            self._journal.submit([self._live.state_record("running")])
 
     async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
         """Make an answer durable in one transaction with its records, and a result for each call not to be made.
@@ -228,18 +245,17 @@ class Caller:
 
         async def each(equal: Sequence[OpenCall]) -> None:
             for call in equal:
-                # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
-                async with nullcontext() if call.use.name in REPORTING else limiter:
-                    try:
-                        await self._call(call, iteration)
-                    except LimitExceeded as error:
-                        refused.append(error)
-                        told = f"{call.use.name} was not run: {error}. Answer with what you have."
-                        await self._keep(error_result(call.use, told, iteration), "error")
-                    except (ToolAbort, JournalError) as error:
-                        aborts.append(error)
-                    except Unfinished:
-                        pass  # the supervisor closes; the call stays open for the process that resumes the run
+                try:
+                    await self._call(call, iteration, limiter)
+                    self._live.waits.close(call.use.id)
+                except LimitExceeded as error:
+                    refused.append(error)
+                    told = f"{call.use.name} was not run: {error}. Answer with what you have."
+                    await self._keep(error_result(call.use, told, iteration), "error")
+                except (ToolAbort, JournalError) as error:
+                    aborts.append(error)
+                except Unfinished:
+                    pass  # the supervisor closes; the call stays open for the process that resumes the run
 
         async with anyio.create_task_group() as group:
             for equal in self._equal([call for call in calls if not self._is_final(call.use)]):
@@ -280,25 +296,63 @@ class Caller:
             groups.setdefault(key, []).append(call)
         return groups.values()
 
-    async def _call(self, call: OpenCall, iteration: int) -> None:
+    async def _call(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
         """Bring one call to its result, in whichever way it gets one.
+
+        While it waits for somebody outside, it takes no place among the tools at work.
 
         Raises:
             LimitExceeded: It may not be made.
+            Unfinished: It stays open until the run is resumed.
         """
-        use = call.use
+        use, waits = call.use, self._live.waits
         tool = self.tools.get(use.name)
-        if call.fate == "interrupted":
-            await self._keep(error_result(use, INTERRUPTED, iteration), "interrupted")
-        elif tool is None:
-            await self._append(use, unknown_tool(use.name, self.tools), iteration)
-        else:
-            digest = arguments_digest(use.name, use.input)
-            earlier = self._live.repeats.find(tool, digest)
-            if earlier is None or not await self._repeat(use, earlier, iteration):
-                if not call.begun:
-                    self._live.spending.begin_tool()
-                await self._make(call, tool, digest, iteration)
+        try:
+            if use.id in waits.awaited or use.id in waits.given:  # it was made, in an earlier process
+                await self._bring_in(use, iteration)
+            elif call.fate == "interrupted":
+                await self._keep(error_result(use, INTERRUPTED, iteration), "interrupted")
+            elif tool is None:
+                await self._append(use, unknown_tool(use.name, self.tools), iteration)
+            else:
+                permitted = Permitted(use.input)
+                if needs_permission(self._live, tool):
+                    permitted = await ask_permission(self._live, tool, use)
+                # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
+                async with nullcontext() if use.name in REPORTING else limiter:
+                    await self._repeat_or_make(call, tool, permitted, iteration)
+                if use.id in waits.awaited:
+                    await self._bring_in(use, iteration)
+        except Refused as refused:
+            await self._keep(error_result(use, str(refused), iteration), "error")
+        except EndedWaiting:
+            if use.id in waits.awaited:
+                await self._keep(error_result(use, CLOSED, iteration), "interrupted")
+            else:
+                await self._keep(error_result(use, NOT_MADE, iteration), "error")
+
+    async def _repeat_or_make(self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int) -> None:
+        """Answer a call from an earlier one where that can be, else make it."""
+        digest = arguments_digest(tool.name, permitted.arguments)
+        earlier = self._live.repeats.find(tool, digest) if not permitted.note else None
+        if earlier is None or not await self._repeat(call.use, earlier, iteration):
+            if not call.begun:
+                self._live.spending.begin_tool()
+            await self._make(call, tool, permitted, digest, iteration)
+
+    async def _bring_in(self, use: ToolUse, iteration: int) -> None:
+        """Wait for a result that comes from elsewhere, and keep it like any other."""
+        waits, tool = self._live.waits, self.tools.get(use.name)
+        given = waits.given.get(use.id) or await wait_for_result(self._live, waits.awaited[use.id])
+        await waits.durable(given)
+        cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
+        output = to_output(given.result, name=use.name, cap=cap)
+        if given.is_error:
+            output = msgspec.structs.replace(output, status="error")
+        decided = waits.decided.get(use.id)
+        await self._append(use, output, iteration, note="" if decided is None else edit_note(decided))
+        if tool is None or tool.effect != "pure":
+            self._live.repeats.clear()
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
@@ -320,22 +374,22 @@ class Caller:
         await self._keep(Draft(**same), "ok")
         return True
 
-    async def _make(self, call: OpenCall, tool: Tool, digest: str, iteration: int) -> None:
-        """Run the tool's body between its intent and its outcome."""
-        live, use = self._live, call.use
+    async def _make(self, call: OpenCall, tool: Tool, permitted: Permitted, digest: str, iteration: int) -> None:
+        """Run the tool's body between its intent and its outcome, or what says that the outcome comes later."""
+        live, use, arguments = self._live, call.use, permitted.arguments
         key = call.idempotency_key(live.run_id, digest)
         intended = ToolIntended(
             run_id=live.run_id,
             call_id=use.id,
             tool=tool.name,
             effect=tool.effect,
-            arguments=use.input,
+            arguments=arguments,
             arguments_digest=digest,
             idempotency_key=key,
             iteration=iteration,
             at=live.shared.clock(),
         )
-        started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=use.input)
+        started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=arguments)
         ticket = self._journal.submit([intended, to_record(started)])
         if tool.effect != "pure":
             # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
@@ -356,25 +410,53 @@ class Caller:
             payload=Payload.draft(live.payload, changed_by=tool.effect),
             context=live.context,
         )
+        live.waits.making.add(use.id)
         try:
             # A copy: what a tool does to its arguments is its own affair.
             with live.shared.telemetry.tool_call(live, tool, use) as ended:
-                output = await execute(tool, thaw(use.input), context)
+                output = await execute(tool, thaw(arguments), context)
                 ended(output)
         except ToolAbort as error:
             await self._append(use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration)
             raise
+        finally:
+            live.waits.making.discard(use.id)
+        is_open = output.later is not None and not output.is_error
         try:
-            await self._append(use, output, iteration, context.payload)
+            if is_open:
+                await self._leave_open(use, output, context.payload)
+            else:
+                await self._append(use, output, iteration, context.payload, note=permitted.note)
         except RecordRefused as error:
             # The tool has done its work, so that is said once: a crash here would run it again.
             text = f"{tool.name} ran, but its result cannot be kept: {error}"
             output = ToolOutput(text, status="error", duration=output.duration)
-            await self._append(use, output, iteration)
-        live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=not output.is_error)
+            await self._append(use, output, iteration, note=permitted.note)
+        ok = not (output.is_error or is_open)
+        live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=ok)
 
-    async def _append(self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None) -> None:
-        """Shape a result and keep it, with what the call changed of the payload.
+    async def _leave_open(self, use: ToolUse, output: ToolOutput, payload: Payload) -> None:
+        """Record that the result of a call comes from elsewhere, with what the call changed already."""
+        live, later = self._live, output.later
+        assert later is not None
+        expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
+        awaited = live.event(ResultAwaited, call_id=use.id, tool=use.name, note=later.note, expires_at=expires_at)
+        assert isinstance(awaited, ResultAwaited)
+        async with nullcontext() if live.payload is None else live.changing_payload():
+            changes, conflicts = live.payload_records(payload.staged("tool", use.name), call_id=use.id)
+            records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
+            ticket = self._journal.submit(self._journal.redact(records))
+            live.adopt_payload(changes)
+        live.waits.awaited[use.id] = awaited
+        await ticket.wait()
+        told: list[AnyEvent] = [awaited, *conflicts]
+        for event in told:
+            live.show(event)
+
+    async def _append(
+        self, use: ToolUse, output: ToolOutput, iteration: int, payload: Payload | None = None, *, note: str = ""
+    ) -> None:
+        """Shape a result and keep it, with what the call changed of the payload; ``note`` stands behind it.
 
         The content store takes the whole where the model is shown less, and memory where the policy says so.
         """
@@ -384,7 +466,8 @@ class Caller:
         # From here to its being submitted no other change of the payload may come between.
         async with nullcontext() if self._live.payload is None else self._live.changing_payload():
             changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
-            draft = self._draft_of(use, output, shaped, iteration, note=_note_on(changes))
+            notes = "\n".join(text for text in (note, _note_on(changes)) if text)
+            draft = self._draft_of(use, output, shaped, iteration, note=notes)
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
             crash = output.error.traceback if output.error is not None and output.error.cause == "crash" else ""
             finished, ended = self._end_of(draft, output.status, duration=output.duration, error=crash[-_TRACEBACK:])

@@ -193,6 +193,14 @@ class Progress:
                 if event.deduplicated:
                     return f"{one_line(event.tool)}: already called, the earlier result again"
                 return "" if event.status == "ok" else f"{one_line(event.tool)}: {event.status}"
+            case events.ApprovalRequested():
+                agent.calls[event.call_id] = call_line(event.tool, event.arguments, 80)
+                return f"waits for approval: {call_line(event.tool, event.arguments, 120)}"
+            case events.ApprovalDecided():
+                agent.calls.pop(event.call_id, None)
+                return f"{one_line(event.tool)} is {'allowed' if event.allowed else 'denied'}"
+            case events.ResultAwaited():
+                return f"{one_line(event.tool)}: the result comes later"
             case events.ContextEdited():
                 self.counts["edits of the view"] += 1
                 return f"view edited, {one_line(event.reason, 200)}"

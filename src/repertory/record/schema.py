@@ -153,6 +153,28 @@ _VIEWS = Migration(
                   json_extract(c.value, '$.change.op'), json_extract(c.value, '$.change.value'),
                   json_extract(c.value, '$.version')
            FROM payloads p, json_each(p.conflicts) c""",
+        # What waits still has neither a decision nor an outcome: the run was ended, or goes on waiting.
+        """CREATE VIEW approvals AS
+           SELECT q.run_id, q.body ->> '$.call_id' AS call_id, q.body ->> '$.tool' AS tool,
+                  q.body -> '$.arguments' AS arguments, q.body ->> '$.reason' AS asked_because, q.at AS asked_at,
+                  q.body ->> '$.expires_at' AS expires_at,
+                  CASE d.body ->> '$.allowed' WHEN 1 THEN 'allowed' WHEN 0 THEN 'denied' ELSE 'waiting' END AS decision,
+                  d.body ->> '$.by' AS decided_by, d.body ->> '$.reason' AS reason,
+                  nullif(d.body -> '$.arguments', 'null') AS changed_arguments, d.at AS decided_at, o.status
+           FROM events q
+           LEFT JOIN events d ON d.run_id = q.run_id AND d.type = 'ApprovalDecided'
+                AND d.body ->> '$.call_id' = q.body ->> '$.call_id'
+           LEFT JOIN tool_outcomes o ON o.run_id = q.run_id AND o.call_id = q.body ->> '$.call_id'
+           WHERE q.type = 'ApprovalRequested'""",
+        """CREATE VIEW results_from_elsewhere AS
+           SELECT a.run_id, a.body ->> '$.call_id' AS call_id, a.body ->> '$.tool' AS tool,
+                  a.body ->> '$.note' AS note, a.at AS asked_at, a.body ->> '$.expires_at' AS expires_at,
+                  g.at AS given_at, g.body ->> '$.is_error' AS is_error, o.status
+           FROM events a
+           LEFT JOIN events g ON g.run_id = a.run_id AND g.type = 'ResultGiven'
+                AND g.body ->> '$.call_id' = a.body ->> '$.call_id'
+           LEFT JOIN tool_outcomes o ON o.run_id = a.run_id AND o.call_id = a.body ->> '$.call_id'
+           WHERE a.type = 'ResultAwaited'""",
         """CREATE VIEW cost_by_purpose AS
            SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
                   coalesce(sum(output_tokens), 0) AS output_tokens, coalesce(sum(cost), 0.0) AS cost

@@ -1,11 +1,12 @@
 """The ``@tool`` decorator, the contract under which tools run, and the tools that come along."""
 
+from repertory.tools.approvals import Approvals, CallRule, ProposedCall
 from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.execution import call_tool, execute, unknown_tool
 from repertory.tools.files import file_tools
 from repertory.tools.memory_files import memory_files_tool
-from repertory.tools.output import ErrorDetail, ToolOutput
+from repertory.tools.output import ErrorDetail, ResultLater, ToolOutput
 from repertory.tools.over_memory import memory_tools
 from repertory.tools.repeats import EarlierCall, ToolCallCache, arguments_digest
 from repertory.tools.retrieval import context_tools
@@ -13,9 +14,13 @@ from repertory.tools.skills import skill_tool
 from repertory.tools.threads import is_left_behind
 
 __all__ = [
+    "Approvals",
+    "CallRule",
     "ContentReader",
     "EarlierCall",
     "ErrorDetail",
+    "ProposedCall",
+    "ResultLater",
     "RunRecord",
     "Tool",
     "ToolCallCache",

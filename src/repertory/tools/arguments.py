@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, cast
 
 import msgspec
 
+from repertory._frozen import thaw
 from repertory._json_types import convert, mend
 from repertory.errors import ToolRetry
+from repertory.llm.messages import Json
 from repertory.tools.decorator import Tool
 
 
@@ -34,3 +37,18 @@ def read_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
         raise ToolRetry(f"invalid arguments: {error}. Expected {definition.signature}") from error
     values = {name: getattr(checked, name) for name in definition.arguments.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+
+def proposed_arguments(tool: Tool, arguments: Json) -> dict[str, Any]:
+    """What a tool would be given for a call, by name, its defaults included.
+
+    Raises:
+        ToolRetry: The arguments do not fit.
+    """
+    values = read_arguments(tool, thaw(arguments))
+    if tool.definition.arguments is None:
+        return cast("dict[str, Any]", values["arguments"])
+    parameters = inspect.signature(tool.function).parameters.values()
+    own = tool.definition.context_parameter
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty and each.name != own}
+    return defaults | values

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, get_args, overload
 
 import msgspec
 
@@ -14,6 +14,7 @@ from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
 from repertory.record.records import Effect
+from repertory.tools.approvals import ProposedCall
 from repertory.tools.schema import Definition, read_definition
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")  # before Python 3.13 they have no defaults, which only type checkers need
 
+Approval: TypeAlias = Literal["always", "never"] | Callable[[ProposedCall], bool]
 DEFAULT_DEADLINE: Final = 120.0
 DEFAULT_OUTPUT_CAP: Final = 2_000_000
 
@@ -50,6 +52,8 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
         repeatable: Whether the same call may be answered from its earlier result.
         computes: Whether it keeps a core busy, so that hardly more such calls at once than there are cores.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
+        approval: Whether a person is to allow each call before it is made: ``always``, ``never``, or a function that
+            says so of one.
         provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
     """
 
@@ -62,6 +66,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
     repeatable: bool = False
     computes: bool = False
     policy: ResultPolicy | None = None
+    approval: Approval = "never"
     provider_type: str = ""
 
     @property
@@ -105,6 +110,7 @@ def tool(
     repeatable: bool | None = ...,
     computes: bool = ...,
     policy: ResultPolicy | None = ...,
+    approval: Approval = ...,
 ) -> Tool[P, R]: ...
 
 
@@ -119,6 +125,7 @@ def tool(
     repeatable: bool | None = ...,
     computes: bool = ...,
     policy: ResultPolicy | None = ...,
+    approval: Approval = ...,
 ) -> ToolMaker: ...
 
 
@@ -134,6 +141,7 @@ def tool(
     repeatable: bool | None = None,
     computes: bool = False,
     policy: ResultPolicy | None = None,
+    approval: Approval = "never",
 ) -> Any:
     """Make a tool of a plain function, an async one, a bound method or a ``functools.partial``.
 
@@ -159,6 +167,9 @@ def tool(
             as many run at once as there are cores, so that everything else in the process stays quick; the others wait
             for their turn, which does not count towards the deadline.
         policy: How its results are shaped and how long they stay, unless the agent or the run says otherwise.
+        approval: Whether a person is to allow each call before it is made: ``always``, ``never``, or a plain, quick
+            function that is given the ``ProposedCall`` and says whether that one is to wait; one that raises means yes.
+            Agents and supervisors may be stricter, see ``Approvals``.
 
     Raises:
         ConfigurationError: The function cannot become a tool; the message names it and the parameter.
@@ -172,6 +183,11 @@ def tool(
         if title is None:
             raise ConfigurationError(f"{function!r} has no name of its own: give one, tool(function, name=…)")
         _check_options(title, effect, deadline, output_cap, repeatable)
+        if approval not in ("always", "never") and (not callable(approval) or inspect.iscoroutinefunction(approval)):
+            raise ConfigurationError(
+                f"tool {title!r}: approval must be 'always', 'never' or a plain function of one ProposedCall, got "
+                f"{approval!r:.200}"
+            )
         definition = read_definition(function, title, scope)
         if description is not None:
             definition = msgspec.structs.replace(definition, description=inspect.cleandoc(description))
@@ -187,6 +203,7 @@ def tool(
             repeatable=effect == "pure" if repeatable is None else repeatable,
             computes=computes,
             policy=policy,
+            approval=approval,
         )
 
     return make if function is None else make(function)

@@ -41,6 +41,21 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
 
 
+class ResultLater(msgspec.Struct, frozen=True):
+    """What a tool returns whose result comes later, and from elsewhere: a webhook, a queue, a person.
+
+    The tool has sent its request out, by ``ToolContext.run_id`` and ``call_id``, and is never run again for this call.
+    The call waits, over restarts too, until ``Run.give_result`` brings the result.
+
+    Attributes:
+        note: What the call waits for, for those who look at it.
+        timeout: Seconds after which the model is told that no result came; None waits for good.
+    """
+
+    note: str = ""
+    timeout: float | None = None
+
+
 class ToolOutput(msgspec.Struct, frozen=True):
     """The outcome of a tool call. A tool returns one itself where a plain value does not say enough.
 
@@ -60,6 +75,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
         truncated_from: Characters of the content before it was cut to the tool's ``output_cap``; None if it
             was not.
         error: Why it failed; None if it did not.
+        later: The result that is still to come; None where this is it.
         duration: Seconds that the tool's body took.
     """
 
@@ -76,6 +92,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     pin: bool = False
     truncated_from: int | None = None
     error: ErrorDetail | None = None
+    later: ResultLater | None = None
     duration: float = 0.0
 
     @property
@@ -164,6 +181,8 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
 def _convert(value: object) -> ToolOutput:
     if value is None:
         return ToolOutput("")
+    if isinstance(value, ResultLater):
+        return ToolOutput(value.note, later=value)
     if isinstance(value, str):
         return ToolOutput(value)
     if isinstance(value, bytes | bytearray):
