@@ -19,6 +19,11 @@ LONGEST_COMPANY = 130  # a whole team with its tools, types and policies
 
 # What each example must print, whatever else it says.
 EXPECTED = {
+    "budget_and_stream": ["I hold the cheap one.", "[final_result]", "Lund: 19.00 euros"],
+    "custom_compactor": ["1 receipt whole, 4 totals"],
+    "long_lived": ["order-0: done at call 1", "order-1: done at call 2"],
+    "mcp_client": ["Tuesday: dal with rice, 4.80 euros"],
+    "mcp_server": [],
     "memory_scopes": ["isolated begins with 0 items", "snapshot begins with 1 item", "the lead ends with 2 items"],
     "messages_server": ["day 399: 3 ships", "2 requests"],
     "policies_compared": ["plain loop", "thrifty", "strict"],
@@ -28,17 +33,19 @@ EXPECTED = {
     "review_company": ["not approved", "accounts.py:6: high", "bugs: 1 taken, 0 in conflict", "  both are kept: "],
     "scripted_model": ["both hold"],
     "team_over_a_folder": ["researcher: ", "(done)", ".py:", "4 runs"],
+    "traces": ["execute_tool search_dictionary: ", "invoke_agent librarian: ", "the rise and fall of the sea"],
     "typed_result": ["Tuesday, 4.80 euros: On Tuesday there is dal"],
     "watching": ["paused", "measure: ok", "done: Harbour"],
 }
 
 
-def run_example(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_example(path: Path, folder: Path, *, backend: str = "trio") -> subprocess.CompletedProcess[str]:
     """Run a program in a folder of its own, warnings as errors."""
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=folder,
-        env=offline_environment(folder),
+        env={**offline_environment(folder), "REPERTORY_BACKEND": backend},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
@@ -80,10 +87,13 @@ def outputs() -> dict[str, str]:
     return {}
 
 
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_an_example_runs_and_prints_what_it_promises(name: str, outputs: dict[str, str], tmp_path: Path) -> None:
+def test_an_example_runs_and_prints_what_it_promises(
+    name: str, backend: str, outputs: dict[str, str], tmp_path: Path
+) -> None:
     """Examples are the first thing that people copy, so each runs as it is, in silence but for its answer."""
-    finished = run_example(EXAMPLES / f"{name}.py", tmp_path)
+    finished = run_example(EXAMPLES / f"{name}.py", tmp_path, backend=backend)
     assert (finished.returncode, finished.stderr) == (0, "")
     outputs[name] = finished.stdout
     missing = [words for words in EXPECTED[name] if words not in finished.stdout]

@@ -15,6 +15,16 @@ import msgspec
 
 from repertory.llm.model import Retrying, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted
 
+__all__ = [
+    "Piece",
+    "PiecesMissed",
+    "StreamReader",
+    "StreamRestarted",
+    "TextStreamed",
+    "ThinkingStreamed",
+    "ToolCallStreamed",
+]
+
 _KEPT: Final = 4  # answers; who is further behind finds them in the record
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 import anyio
 import msgspec
 
-from repertory._choices import check_fields, check_number, check_pattern, check_text, check_type
+from repertory._choices import check_choice, check_fields, check_number, check_pattern, check_text, check_type
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
@@ -397,17 +398,23 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
-def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend = "trio", uvloop: bool = False) -> T:
-    """Run an async function to its end, as ``anyio.run`` does, on trio unless told otherwise.
+def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None = None, uvloop: bool = False) -> T:
+    """Run an async function to its end, as ``anyio.run`` does.
 
     Args:
         main: The function.
         args: Its arguments.
-        backend: The event loop.
+        backend: The event loop; None takes what the environment variable ``REPERTORY_BACKEND`` names, and trio
+            where it is not set.
         uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
+
+    Raises:
+        ConfigurationError: There is no such event loop.
     """
+    named = backend or os.environ.get("REPERTORY_BACKEND") or "trio"
+    check_choice("backend, or REPERTORY_BACKEND", named, Backend)
     options = {"use_uvloop": True} if uvloop else {}
-    return anyio.run(main, *args, backend=backend, backend_options=options)
+    return anyio.run(main, *args, backend=named, backend_options=options)
 
 
 def run_sync(
@@ -415,7 +422,7 @@ def run_sync(
     task: object,
     *,
     path: str | PathLike[str] | None = None,
-    backend: Backend = "trio",
+    backend: Backend | None = None,
     payload: Any = None,
     context: Any = None,
     **options: Any,
@@ -426,7 +433,7 @@ def run_sync(
         agent: What runs.
         task: What it is asked to do, as ``Supervisor.spawn`` takes it.
         path: Where the record is kept; None keeps it in memory only.
-        backend: The event loop.
+        backend: As ``run`` takes it.
         payload: As ``Supervisor.spawn`` takes it.
         context: The same.
         options: For ``open_supervisor``.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from mcp.server import Server
     from mcp.server.session import ServerSession
 
+__all__ = ["run_tools", "serve_over_stdio", "serve_tools"]
+
 ABOUT: Final = """\
 Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
 for the answer; start_run begins one and returns at once. A run goes on when the connection that began it ends.
