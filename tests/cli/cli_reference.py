@@ -28,7 +28,8 @@ def reference() -> str:
 
 def _commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Every command with its name, those of groups with the group's before it."""
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.commands[name]
         if hasattr(command, "commands"):
             yield from _commands(command, f"{above}{name} ")
         else:

@@ -11,6 +11,7 @@ import anyio.to_thread
 import pytest
 from cli_support import CHILD, OTHER, RUN, Result, invoke
 
+from repertory.cli.app import _ORDER
 from repertory.record import RunStarted, open_journal
 from repertory.record.records import RunStateChanged
 
@@ -31,6 +32,28 @@ def test_a_newcomer_is_told_how_to_begin(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
     missing = invoke(home=tmp_path, env={"REPERTORY_DB": str(tmp_path / "none.db")})
     assert f"No runs yet in {tmp_path / 'none.db'}" in missing.out
+
+
+def test_who_answers_is_said_before_anything_is_spent(tmp_path: Path) -> None:
+    """Without a key the offline model, with one Claude and that it may cost money; a wrong name is named."""
+    nothing = {"REPERTORY_MODEL": "", "ANTHROPIC_API_KEY": "", "ANTHROPIC_AUTH_TOKEN": "", "ANTHROPIC_BASE_URL": ""}
+    for env, said in (
+        ({}, "Model: offline, rules that search and quote; nothing is sent. ANTHROPIC_API_KEY brings Claude."),
+        ({"ANTHROPIC_API_KEY": "x"}, "Model: claude-sonnet-5-5, whose calls may cost money; --model offline costs"),
+        ({"REPERTORY_MODEL": "a b"}, "No model: malformed model name 'a b'"),
+    ):
+        result = invoke(home=tmp_path, env=nothing | env)
+        assert result.code == 0
+        assert said in result.out
+
+
+def test_commands_stand_in_the_order_of_their_use(tmp_path: Path) -> None:
+    """Groups of commands among the others; each command that there is has its place."""
+    listed = invoke("--help", home=tmp_path).out.partition("Commands:\n")[2].partition("\n\n")[0]
+    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert set(names) <= set(_ORDER)
+    assert names == [name for name in _ORDER if name in names]
+    assert names.index("ledger") < names.index("memory") < names.index("torture")
 
 
 def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:

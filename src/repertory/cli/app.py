@@ -27,11 +27,21 @@ from repertory.cli.stats import stats
 from repertory.cli.torture import stress, torture
 from repertory.errors import RepertoryError
 
+# What is used most stands first: to begin, to look, to look closer, to keep running, to check.
+_ORDER = (
+    *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
+    *("memory", "payload", "content", "replay", "serve", "mcp", "doctor", "stress", "torture"),
+)
+
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
 
 
 class _Group(TyperGroup):
     """Turns every error into one line on standard error and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands in the order of their use; typer would put every group of commands behind them."""
+        return sorted(self.commands, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def main(  # type: ignore[override]  # typer's own options for it ride along in extra
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any

@@ -321,6 +321,8 @@ def _in_view(label: str, name: str) -> tuple[_Line, _Line]:
 
 _LINES: tuple[_Line, ...] = (
     ("cost, to append-only", lambda f: _times(f["cost_ratio"])),
+    ("  in dollars", lambda f: output.dollars(f["cost"])),
+    ("  append-only", lambda f: output.dollars(f["cost_plain"])),
     ("  worst run", lambda f: _times(f["worst_run_ratio"])),
     ("  reading again what is missing", lambda f: _times(f["reread_cost_ratio"])),
     ("identifiers in view", lambda f: _share(f["recall"]["union"])),

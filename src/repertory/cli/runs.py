@@ -253,11 +253,26 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def _model_in_use() -> str:
+    """Who answers where nothing else is said, and whether that costs anything."""
+    from repertory.llm import OfflineModel, open_model
+
+    try:
+        model = open_model()
+    except RepertoryError as error:
+        return output.one_line(f"No model: {error}")
+    if isinstance(model, OfflineModel):
+        return "Model: offline, rules that search and quote; nothing is sent. ANTHROPIC_API_KEY brings Claude."
+    return output.one_line(f"Model: {model.name}, whose calls may cost money; --model offline costs nothing.")
+
+
 def _print_next(facts: str, *groups: Sequence[tuple[str, str]]) -> None:
     from rich.text import Text
 
     screen = output.console()
-    output.show(screen, Text(f"repertory {__version__}", style="bold"), Text(output.one_line(facts)))
+    output.show(
+        screen, Text(f"repertory {__version__}", style="bold"), Text(_model_in_use()), Text(output.one_line(facts))
+    )
     widest = max(len(command) for group in groups for command, _ in group)
     for group in groups:
         rows = [(f"  {command.ljust(widest)}", what) for command, what in group]

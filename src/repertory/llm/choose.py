@@ -49,4 +49,4 @@ def open_model(name: str | None = None, *, environment: Mapping[str, str] | None
 
     key = variables.get("ANTHROPIC_API_KEY") or None  # wins over the token, as it does in the SDK
     token = None if key else variables.get("ANTHROPIC_AUTH_TOKEN")
-    return AnthropicModel(bare, api_key=key, auth_token=token, base_url=variables.get("ANTHROPIC_BASE_URL"))
+    return AnthropicModel(bare, api_key=key, auth_token=token, base_url=variables.get("ANTHROPIC_BASE_URL") or None)
