@@ -207,6 +207,7 @@ def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, ho
         (("ls", LEAD, "--all"), 2, "leave RUN or --all out"),
         (("show", "nothing"), 4, f"has no item 'nothing'; repertory memory ls {ROOT} lists what it sees"),
         (("show", "plan", "--raw", "--json"), 2, "leave one of them out"),
+        (("search", " "), 2, "expected WORDS with some text, got an empty one"),
         (("diff", LEAD), 4, f"scope '{ROOT}' is root, so it has no parent to merge into"),
         (("merge", LEAD), 4, f"scope '{ROOT}' is root, so it has no parent to merge into"),
         (("merge", LEAD, "--prefer", "mine"), 2, "invalid value for '--prefer'"),

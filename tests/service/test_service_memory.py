@@ -66,7 +66,9 @@ async def test_a_list_of_memory_is_read_in_parts_and_by_words(short: Path) -> No
         found = await client.get(f"/runs/{run_id}/memory?text={quote('Line 150')}")
         assert [item["item_id"] for item in found["items"]] == ["tables"]
         assert "Line 150 of" in found["items"][0]["preview"]
-        assert (await client.get(f"/runs/{run_id}/memory?text=%22"))["items"] == []
+        for odd in ('"', "*", "NEAR(", "a AND", "\0", "^", "\udcff", "{}:", "x" * 2000):
+            text = quote(odd, errors="surrogatepass")
+            assert (await client.get(f"/runs/{run_id}/memory?text={text}"))["items"] == [], odd
 
 
 async def test_one_item_is_read_whole_whatever_its_id_and_content(short: Path) -> None:

@@ -235,7 +235,10 @@ def search(
     """Find items that a run sees by their words, the best first, with an excerpt of each."""
     from rich.text import Text
 
+    from repertory._choices import check_text
     from repertory.service.memories import read_memory
+
+    check_text("WORDS", words)
 
     async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, MemoryView]:
         return path, await read_memory(journal, scope_id, text=words, limit=limit)
