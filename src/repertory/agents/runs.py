@@ -231,14 +231,20 @@ class Run(Generic[ResultT]):
 
         return live.shared.hub.reader(is_ours, since=live.first_event, until=lambda: live.last_event)
 
-    def stream(self) -> StreamReader:
+    def stream(self, *, from_start: bool = False) -> StreamReader:
         """Read along what the model says, as it comes, from the answer that is on its way now to the run's end.
+
+        A run that is asked again has a stream for each turn; this is that of the newest.
 
         ``async for piece in run.stream()`` gives ``TextStreamed``, ``ThinkingStreamed``, ``ToolCallStreamed``, and
         ``StreamRestarted`` where a call broke off: what came of that answer is void then. Nothing of it is kept, and a
         slow reader slows nobody: it gets more at once. The record has each answer once it is complete.
+
+        Args:
+            from_start: Begin with the first answer of the turn, or the oldest of the last four, so that nothing is
+                missed between ``send`` and this.
         """
-        return self._live.stream.reader()
+        return self._live.stream.reader(from_start=from_start)
 
     async def wait_result(self) -> ResultT:
         """Wait until the run has its result, and return it: a value of the agent's ``output``, by default its text.

@@ -147,9 +147,13 @@ class Stream:
         self.closed = True
         self._wake()
 
-    def reader(self) -> StreamReader:
-        """Read along, from the beginning of the answer that is on its way now, if there is one."""
-        return StreamReader(self)
+    def reader(self, *, from_start: bool = False) -> StreamReader:
+        """Read along, from the beginning of the answer that is on its way now, if there is one.
+
+        Args:
+            from_start: From the oldest answer that there still is.
+        """
+        return StreamReader(self, from_start=from_start)
 
     async def wait(self) -> None:
         """Wait for something new."""
@@ -187,9 +191,9 @@ class Stream:
 class StreamReader:
     """An asynchronous iterator over the pieces of a run's answers, until the run ends. Any number may read."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, *, from_start: bool = False) -> None:
         self._stream = stream
-        last = stream.answers[-1] if stream.answers else None
+        last = stream.answers[-1] if stream.answers and not from_start else None
         self._number = 0 if last is None else last.number + last.done  # of the answer that is read
         self._attempt = 0 if last is None or last.done else last.attempt
         self._read = 0  # its pieces

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
+from repertory.cli.chat import chat
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
@@ -132,7 +133,23 @@ def _repertory(
         welcome()
 
 
-for _command in (demo, run, resume, serve, mcp, ps, tree, stats, inspect, ledger, replay, doctor, stress, torture):
+for _command in (
+    demo,
+    run,
+    resume,
+    chat,
+    serve,
+    mcp,
+    ps,
+    tree,
+    stats,
+    inspect,
+    ledger,
+    replay,
+    doctor,
+    stress,
+    torture,
+):
     app.command()(_command)
 for _name, _group in (("memory", memory), ("payload", payload), ("content", content)):
     app.add_typer(_group, name=_name)

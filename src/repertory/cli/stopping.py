@@ -60,11 +60,12 @@ async def stopped_by_signals(*, orderly: bool = False) -> AsyncGenerator[Stop]:
     async with anyio.create_task_group() as everything:
         stop = Stop(everything.cancel_scope, orderly=orderly)
         with told_to(stop.hear):
-            everything.start_soon(_beat)
+            everything.start_soon(beat)
             yield stop
             everything.cancel_scope.cancel()
 
 
-async def _beat() -> None:
+async def beat() -> None:
+    """Wake the loop now and then, for signals that come just as it goes to sleep."""
     while True:  # noqa: ASYNC110 - nothing is waited for but the time
         await anyio.sleep(_BEAT)

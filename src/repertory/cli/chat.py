@@ -1,0 +1,455 @@
+"""``repertory chat``: one run, asked again and again at the keyboard or through a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repertory.cli import options as shared
+from repertory.cli import output
+from repertory.cli.databases import read_run, runs_database
+from repertory.cli.options import Backend, argument, option
+from repertory.cli.running import (
+    RESEARCH,
+    existing_folder,
+    find_agent,
+    find_context,
+    limits_by,
+    print_answer,
+    summaries_by,
+)
+from repertory.errors import RepertoryError, RunError
+
+if TYPE_CHECKING:
+    from repertory.agents import Agent, Run, Supervisor
+    from repertory.llm.messages import Json
+    from repertory.record import Journal, RunRow
+
+_PROMPT = "> "
+_MOST_SIGNALS = 4  # which end the process, whatever it is doing
+
+
+def chat(
+    run_id: str | None = argument("RUN", "A run's id, or any part of it that fits one run only. Default: a new one."),
+    *,
+    agent: str | None = shared.AGENT,
+    context: str | None = shared.CONTEXT,
+    root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
+    db: Path | None = shared.OWN_DATABASE,
+    model: str | None = shared.MODEL,
+    limit: list[str] = shared.LIMIT,
+    summary_model: str | None = shared.SUMMARY_MODEL,
+    backend: Backend = shared.BACKEND,
+    as_json: bool = option("--json", "Write one JSON object to standard output for each answer.", False),
+) -> None:
+    """Talk with an agent: a run that is asked again after each answer.
+
+    That is the research team on a folder, or an agent of your own. Ctrl-C stops the answer under way; a second one, or
+    Ctrl-D, ends the talk, and `repertory chat RUN` goes on with it. Through a pipe, each line is a question.
+    """
+    import anyio
+
+    from repertory.agents.loading import lasting_reference
+
+    row: RunRow | None = None
+    path, reference, saved = None, agent, dict[str, Any]()
+    if run_id is not None:
+
+        async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, RunRow]:
+            return path, row
+
+        path, row = read_run(run_id, db, read)
+        reference, saved = agent or row.started.agent_ref, dict(row.started.options)
+    if root is not None or "root" not in saved:
+        saved["root"] = str(existing_folder(root or Path()))
+    saved |= {"model": model} if model is not None else {}
+    saved |= {"limits": saved.get("limits", {}) | limits_by(limit)["limits"]} if limit else {}
+    reference = lasting_reference(reference or RESEARCH)
+    talk = _Talk(
+        find_agent(reference, saved),
+        reference=reference,
+        options=saved,
+        context=find_context(context),
+        row=row,
+        path=path or runs_database(db),
+        as_json=as_json,
+    )
+    with _terminal_kept() as restore:
+        anyio.run(talk.main, partial(_Signals, restore), saved.get("model"), summary_model, backend=backend)
+    talk.close()
+
+
+class _Talk:
+    """The questions and answers of one run."""
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        *,
+        reference: str,
+        options: Json,
+        context: Any,
+        row: RunRow | None,
+        path: Path,
+        as_json: bool,
+    ) -> None:
+        self._agent = agent
+        self._reference = reference
+        self._options = options
+        self._context = context
+        self._row = row
+        self._path = path
+        self._as_json = as_json
+        self._run: Run[Any] | None = None
+        self._failed = False
+        self._typed_at = sys.stdin.isatty()
+        self._shown_on = sys.stdout.isatty() and not as_json
+        self._lines = _Lines(_PROMPT if self._typed_at and self._shown_on else "")
+        self._signals: _Signals | None = None
+
+    async def main(
+        self, make_signals: Callable[[bool], _Signals], model: str | None, summary_model: str | None
+    ) -> None:
+        """Talk until there is no more question, or a signal ends it."""
+        import anyio
+
+        from repertory.agents import open_supervisor
+        from repertory.cli.signals import told_to
+        from repertory.cli.stopping import beat
+
+        signals = self._signals = make_signals(self._typed_at)
+        async with anyio.create_task_group() as beating:
+            beating.start_soon(beat)
+            with told_to(signals.hear):
+                async with open_supervisor(
+                    self._path, model=model, summaries=summaries_by(summary_model)
+                ) as supervisor:
+                    with signals.everything:
+                        await self._talk(supervisor)
+            beating.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """Say how to go on with it, and raise what it ended with."""
+        assert self._signals is not None
+        go_on = "" if self._run is None else f"go on with: repertory chat {self._run.id} --db {self._path}"
+        if self._signals.ended_by:
+            raise output.Interrupted(f"ended; {go_on}" if go_on else "ended", 128 + self._signals.ended_by)
+        if self._typed_at and go_on:
+            output.remark(go_on)
+        if self._failed and not self._typed_at:
+            raise RunError("not every question was answered")
+
+    async def _talk(self, supervisor: Supervisor) -> None:
+        from repertory.record import FINAL_STATES
+
+        if self._row is not None:
+            started = self._row.started
+            # As spawn takes one up: what was interrupted goes on, and what has ended stays so until it is asked.
+            run = self._run = await supervisor.spawn(
+                self._agent, started.task, context=self._context, run_id=started.run_id
+            )
+            question, result = await _last_exchange(supervisor.journal, self._row)
+            if self._shown_on:
+                self._dim(f"{_PROMPT}{output.clean(question)}")
+                if result is not None:
+                    print_answer(result)
+            if run.state not in FINAL_STATES:
+                await self._answer(run, question)
+        while (line := await self._lines.read()) is not None:
+            assert self._signals is not None
+            self._signals.begun()
+            question = line.strip()
+            if not question:
+                continue
+            try:
+                run = self._run = await self._ask(supervisor, question)
+            except RepertoryError as error:
+                if self._run is None:
+                    raise
+                self._say_failed(question, str(error))
+                continue
+            await self._answer(run, question)
+        if self._typed_at and self._shown_on:
+            _put("\n")
+
+    async def _ask(self, supervisor: Supervisor, question: str) -> Run[Any]:
+        if self._run is not None:
+            await self._run.send(question)
+            return self._run
+        return await supervisor.spawn(
+            self._agent, question, agent_ref=self._reference, options=self._options, context=self._context
+        )
+
+    async def _answer(self, run: Run[Any], question: str) -> None:
+        """Show an answer as it comes, to its end."""
+        import anyio
+        import msgspec
+
+        assert self._signals is not None
+        shown = ""
+        with self._signals.stopping(run):
+            if self._shown_on:
+                screen = _Screen()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(screen.show_calls, run)
+                    shown = await screen.show_text(run)
+                    tasks.cancel_scope.cancel()
+                await screen.end_line()
+            try:
+                value = await run.wait_result()
+            except RunError as error:
+                stopped = self._signals.stopped
+                self._say_failed(question, "stopped" if stopped else str(error))
+                return
+        kind = run.agent.output_type
+        text, result = str(value), None
+        if kind is not None:
+            written = kind.write(value)
+            text, result = msgspec.json.format(written, indent=2), msgspec.json.decode(written)
+        if self._as_json:
+            self._print_json(question, answer=text, result=result)
+        elif not self._shown_on:
+            _put(output.clean(text).rstrip("\n") + "\n")
+        elif not shown.strip().endswith(text.strip()):
+            print_answer(text)
+
+    def _say_failed(self, question: str, words: str) -> None:
+        self._failed = True
+        if self._as_json:
+            self._print_json(question, error=words)
+        if self._shown_on and words == "stopped":
+            self._dim("[stopped]")
+        else:
+            output.say(words)
+
+    def _print_json(self, question: str, **fields: Any) -> None:
+        import msgspec
+
+        run = self._run
+        assert run is not None
+        whole = {"run_id": run.id, "question": question, "answer": None, "result": None, "error": None, **fields}
+        sys.stdout.write(f"{msgspec.json.encode(whole).decode()}\n")
+        sys.stdout.flush()
+
+    def _dim(self, text: str) -> None:
+        from rich.text import Text
+
+        output.console().print(Text(text, style="dim"))
+
+
+async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None]:
+    """What was asked last, and the answer to it."""
+    from repertory.llm.messages import text_of
+
+    entries = await journal.read_entries(row.started.run_id)
+    asked = [text_of(entry.content) for entry in entries if entry.kind in ("task", "user-input")]
+    return (asked or [row.started.task])[-1], row.result if row.state == "done" else None
+
+
+# --- the screen -------------------------------------------------------------------------------------------
+
+
+class _Screen:
+    """Where an answer is shown as it comes. A thread writes, so that a terminal which takes nothing holds no run up."""
+
+    def __init__(self) -> None:
+        import anyio
+
+        self._writing = anyio.Lock()
+        self._column = 0
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
+
+    async def show_text(self, run: Run[Any]) -> str:
+        """Show what the model says until its turn ends; returns the text of its last answer."""
+        from repertory.agents import streaming
+
+        iteration, text = 0, ""
+        async for piece in run.stream(from_start=True):
+            if piece.iteration != iteration:
+                iteration, text = piece.iteration, ""
+                await self.end_line()
+            if isinstance(piece, streaming.TextStreamed):
+                text += piece.text
+                await self._write(output.clean(piece.text))
+            elif isinstance(piece, streaming.StreamRestarted):
+                text = ""
+                await self._remark(f"[what stands above is void: {output.one_line(piece.reason, 120)}]")
+        return text
+
+    async def show_calls(self, run: Run[Any]) -> None:
+        """Show a line for each tool call, those of sub-agents too."""
+        from repertory.agents import events
+        from repertory.cli.reading import call_line
+
+        width = max(20, output.console().width - 4)
+        async for event in run.events(tree=True):
+            if isinstance(event, events.ToolStarted):
+                name = "" if event.run_id == run.id else f"{event.agent}: "
+                line = call_line(event.tool, event.arguments)
+                await self._remark(output.one_line(f"· {name}{line}", width))
+
+    async def end_line(self) -> None:
+        """Begin a new line, unless one has just begun."""
+        if self._column:
+            await self._write("\n")
+
+    async def _remark(self, line: str) -> None:
+        await self.end_line()
+        await self._write(f"{self._dim}{line}{self._plain}\n")
+
+    async def _write(self, text: str) -> None:
+        import anyio
+
+        async with self._writing:
+            self._column = 0 if text.endswith("\n") else 1
+            await anyio.to_thread.run_sync(_put, text, abandon_on_cancel=True)
+
+
+def _put(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+# --- the keyboard -----------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Reads lines in a thread of its own, which nobody has to wait for.
+
+    Args:
+        prompt: What stands before a line that is typed, which can be edited then; "" for lines of a pipe.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self._rest = b""
+        if prompt:
+            with suppress(ImportError):  # not built in everywhere; then the terminal's own editing has to do
+                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - input() edits lines with it
+
+    async def read(self) -> str | None:
+        """The next line; None where there is none."""
+        from repertory.record.waiting import Waiter
+
+        waiter, lines = Waiter(), list[str | None]()
+
+        def read() -> None:
+            lines.append(self._read_line())
+            waiter.post(_wake, waiter)
+
+        # A daemon: the process ends also while it waits for a line that never comes.
+        threading.Thread(target=read, name="repertory-chat", daemon=True).start()
+        await waiter.wait()
+        return lines[0]
+
+    def _read_line(self) -> str | None:
+        if self._prompt:
+            try:
+                return input(self._prompt)
+            except (EOFError, OSError, UnicodeDecodeError):
+                return None
+        # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
+        while b"\n" not in self._rest:
+            try:
+                piece = os.read(sys.stdin.fileno(), 65_536)
+            except OSError:
+                piece = b""
+            if not piece:
+                line, self._rest = self._rest, b""
+                return line.decode(errors="replace") if line else None
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="replace")
+
+
+def _wake(waiter: Any) -> None:
+    waiter.wake()
+
+
+@contextmanager
+def _terminal_kept() -> Generator[Callable[[], None]]:
+    """Leave the terminal as it was, also where a thread is still reading a line from it."""
+    try:
+        import termios
+
+        before = termios.tcgetattr(sys.stdin.fileno())
+    except (ImportError, OSError, ValueError, termios.error):  # no terminal
+        yield lambda: None
+        return
+
+    def restore() -> None:
+        with suppress(termios.error):
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+class _Signals:
+    """What signals do: Ctrl-C stops the answer under way, a second one or SIGTERM ends the talk.
+
+    Attributes:
+        everything: What is cancelled to end it.
+        ended_by: The signal that did; 0 for none.
+        stopped: Whether the answer under way was stopped.
+    """
+
+    def __init__(self, restore: Callable[[], None], typed_at: bool) -> None:
+        import anyio
+
+        from repertory.record.waiting import Waiter
+
+        self.everything = anyio.CancelScope()
+        self.ended_by = 0
+        self.stopped = False
+        self._restore = restore
+        self._typed_at = typed_at
+        self._asked = False
+        self._heard = 0
+        self._run: Run[Any] | None = None
+        self._loop = Waiter()
+
+    def begun(self) -> None:
+        """A line was typed: the next Ctrl-C is a first one again."""
+        self._asked, self._heard = False, 0
+
+    @contextmanager
+    def stopping(self, run: Run[Any]) -> Generator[None]:
+        """What the first Ctrl-C stops."""
+        self._run, self.stopped = run, False
+        try:
+            yield
+        finally:
+            self._run = None
+
+    def hear(self, number: int) -> None:
+        """Take in a signal, in the handler itself."""
+        from repertory.cli.signals import leave
+
+        self._heard += 1
+        if self._heard >= _MOST_SIGNALS:
+            self._restore()
+            leave(number)
+        self._loop.post(self._act, number)
+
+    def _act(self, number: object) -> None:
+        import signal
+
+        if number != signal.SIGINT or self._asked or not self._typed_at:
+            self.ended_by = int(signal.Signals(number))  # type: ignore[arg-type]
+            self.everything.cancel()
+            return
+        self._asked = True
+        if self._run is not None:
+            self.stopped = True
+            self._run.kill()
+        else:
+            output.remark("\n(once more, or Ctrl-D, ends)")

@@ -1,0 +1,183 @@
+"""``repertory chat``, at a real terminal and through pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from cli_support import in_a_process, settings
+
+AGENT = '''\
+import anyio
+import repertory as rp
+from repertory.llm.messages import text_of
+from repertory.testing import FunctionModel, call
+
+@rp.tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return f"about {word}"
+
+async def answer(request):
+    last = text_of(request.messages[-1].content).splitlines()[-1]
+    if last.endswith("look"):
+        return call("look_up", word="tides")
+    if last.endswith("hang"):
+        return call("look_up", word="hanging")
+    if last == "about hanging":
+        await anyio.sleep_forever()
+    if last.endswith("fail"):
+        raise rp.errors.ModelUnavailable("gone")
+    return "I heard: " + last
+
+clerk = rp.Agent("clerk", "Answer.", tools=[look_up], model=FunctionModel(answer))
+typed = rp.Agent("typed", output=list[int], model=FunctionModel(lambda _: call("final_result", result=[1, 2])))
+'''
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with agents to talk with."""
+    (tmp_path / "ag.py").write_text(AGENT)
+    return tmp_path
+
+
+class Terminal:
+    """A talk at a terminal of its own."""
+
+    def __init__(self, home: Path, *words: str, **env: str) -> None:
+        self.fd, theirs = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "repertory", "chat", *words],
+            preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
+            env={**settings(home), "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": str(home), **env},
+            cwd=home,
+        )
+        self.theirs = theirs
+
+    def expect(self, text: str) -> str:
+        """What is shown up to a text, which has to come."""
+        end = time.monotonic() + 30
+        while text not in self.seen:
+            assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
+            if select.select([self.fd], [], [], 0.05)[0]:
+                self.seen += os.read(self.fd, 65_536).decode()
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.fd, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end; its exit code."""
+        code = self.process.wait(timeout=30)
+        while select.select([self.fd], [], [], 0)[0]:
+            self.seen += os.read(self.fd, 65_536).decode()
+        return code
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self.theirs)
+        os.close(self.fd)
+
+
+def test_a_talk_at_a_terminal(home: Path) -> None:
+    """Answers and calls are shown; Ctrl-C stops an answer and not the talk; after Ctrl-D it can be taken up again."""
+    terminal = Terminal(home, "--agent", "ag:clerk", "--db", "a.db")
+    try:
+        terminal.expect("> ")
+        terminal.type("hello\r")
+        terminal.expect("I heard: hello")
+        terminal.expect("> ")
+        terminal.type("look\r")
+        terminal.expect('· look_up word="tides"')
+        terminal.expect("I heard: about tides")
+        terminal.expect("> ")
+        terminal.type("hang\r")
+        terminal.expect('· look_up word="hanging"')
+        terminal.type("\x03")
+        terminal.expect("[stopped]")
+        terminal.expect("> ")
+        terminal.type("hexlo\x02\x02\x7fl\r")  # two to the left, one away, another in its place
+        terminal.expect("I heard: hello")
+        terminal.expect("> ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
+        run = terminal.seen.partition("go on with: repertory chat ")[2].split()[0]
+    finally:
+        terminal.close()
+    terminal = Terminal(home, run, "--agent", "ag:clerk", "--db", "a.db")
+    try:
+        assert "hello" in terminal.expect("I heard: hello")
+        terminal.expect("> ")
+        terminal.type("\x03")
+        terminal.expect("once more")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+        assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
+    finally:
+        terminal.close()
+
+
+def test_no_colours_where_none_are_wanted(home: Path) -> None:
+    """``NO_COLOR`` is heeded, and what a model says cannot steer the terminal."""
+    terminal = Terminal(home, "--agent", "ag:clerk", "--db", "a.db", NO_COLOR="1", TERM="dumb")
+    try:
+        terminal.expect("> ")
+        terminal.type("look\r")
+        assert "\x1b[2m" not in terminal.expect("I heard")
+    finally:
+        terminal.close()
+
+
+def talk(home: Path, questions: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Talk through pipes."""
+    return subprocess.run(
+        [sys.executable, "-m", "repertory", "chat", "--db", "a.db", *words],
+        input=questions,
+        capture_output=True,
+        text=True,
+        env={**settings(home), "PYTHONPATH": str(home)},
+        cwd=home,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_through_a_pipe_each_line_is_a_question(backend: str, home: Path) -> None:
+    """Nothing but the answers comes out; a line without an end counts, an empty one does not."""
+    done = talk(home, "one\n\ntwo", "--agent", "ag:clerk", "--backend", backend)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "I heard: one\nI heard: two\n", "")
+
+
+def test_a_talk_can_be_had_as_json_and_taken_up_by_part_of_its_id(home: Path) -> None:
+    """One object a line; what fails has an error and goes on, and the exit code says so."""
+    done = talk(home, "one\nfail\ntwo\n", "--agent", "ag:clerk", "--json")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["answer"] for answer in answers] == ["I heard: one", None, "I heard: two"]
+    assert "gone" in answers[1]["error"]
+    assert done.returncode == 1
+    done = talk(home, "three\n", answers[0]["run_id"][-6:])
+    assert (done.returncode, done.stdout) == (0, "I heard: three\n")
+    shown = in_a_process("ps", "-a", "--json", "--db", "a.db", home=home).json
+    assert len(shown) == 1 or len(shown["runs"]) == 1
+
+
+def test_a_typed_agent_answers_with_its_results(home: Path) -> None:
+    """As JSON, each time."""
+    done = talk(home, "one\ntwo\n", "--agent", "ag:typed", "--json")
+    assert [json.loads(line)["result"] for line in done.stdout.splitlines()] == [[1, 2], [1, 2]]
