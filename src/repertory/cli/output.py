@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -87,7 +87,7 @@ def words_of(error: errors.RepertoryError) -> str:
 
 
 @contextmanager
-def read_beside(reading: str) -> Iterator[None]:
+def read_beside(reading: str) -> Generator[None]:
     """Have what is refused because another process owns the database say which command reads beside it."""
     try:
         yield
