@@ -42,6 +42,7 @@ ANYWHERE = {
     "_choices",
     "_constraints",
     "_excerpts",
+    "_error_texts",
     "_frozen",
     "_ids",
     "_json_types",

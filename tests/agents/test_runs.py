@@ -295,3 +295,24 @@ def test_run_sync_answers_from_plain_code() -> None:
     """A script needs no event loop of its own."""
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."])) == "Gone."
     assert rp.run_sync(agent(), "Go.", model=ScriptedModel(["Gone."]), backend="asyncio") == "Gone."
+
+
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_error_whose_text_cannot_be_made_fails_its_run_alone(autojump_clock: object) -> None:
+    """The runs beside it go on."""
+
+    def broken(_: object) -> str:
+        raise Mute
+
+    async with rp.open_supervisor(model=FunctionModel(broken)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("mute"), "Go.")
+        with pytest.raises(RunFailed, match="failed: Mute: <Mute without a readable text>"):
+            await run.wait_result()
+        beside = await supervisor.spawn(rp.Agent("clerk", model=ScriptedModel(["Done."])), "Go.")
+        assert await beside.wait_result() == "Done."

@@ -15,7 +15,7 @@ from backends import RunAsync
 from repertory.errors import ConfigurationError, RunFailed, ToolSetUnavailable
 from repertory.llm import text_of
 from repertory.mcp import McpServer
-from repertory.testing import ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.tools.tool_sets import Lifetime, ToolSet
 
 SERVER = [sys.executable, str(Path(__file__).parents[1] / "mcp" / "mcp_test_server.py")]
@@ -168,3 +168,42 @@ def test_a_server_of_the_protocol_serves_a_run(run_async: RunAsync) -> None:
         assert [tool.name for tool in model.requests[0].tools] == ["add"]
 
     run_async(main)
+
+
+class Breaking(Counter):
+    """A set that breaks in closing, or behind the back of the run that uses it."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+        """Break where the name says."""
+        async with super().open() as tools, anyio.create_task_group() as tasks:
+            if self.name == "behind":
+                tasks.start_soon(self._lose)
+            yield tools
+            raise OSError("the connection broke in closing")
+
+    async def _lose(self) -> None:
+        await anyio.sleep(0)
+        raise ConnectionError("the connection was lost")
+
+
+async def test_a_run_that_is_done_stays_so_when_its_tools_cannot_be_closed() -> None:
+    """It is not begun again, and its answer is kept."""
+    closing = Breaking("closing")
+    model = ScriptedModel([call("count"), last_result])
+    async with rp.open_supervisor(model=model) as supervisor:
+        assert await results(supervisor, rp.Agent("clerk", tools=[closing]), 1) == ["1"]
+    assert closing.seen == ["opened", "closed"]
+
+
+async def test_a_run_names_what_broke_in_its_tools_and_not_the_group_around_it(autojump_clock: object) -> None:
+    """It is begun again a few times before."""
+
+    async def wait(_: object) -> str:
+        await anyio.sleep(3_600)
+        return "never"
+
+    async with rp.open_supervisor(model=FunctionModel(wait)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk", tools=[Breaking("behind")]), "Go.")
+        with pytest.raises(RunFailed, match=r"failed: ConnectionError: the connection was lost$"):
+            await run.wait_result()

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import anyio
 import msgspec
 
+from repertory._error_texts import name_error
 from repertory.actors import ActorContext, ActorRef
 from repertory.agents.accounting import Spending, Tallies, Tally
 from repertory.agents.agent import Agent
@@ -91,7 +92,7 @@ class RunEnd(msgspec.Struct, frozen=True):
     @classmethod
     def failed(cls, cause: BaseException | None) -> RunEnd:
         """The end of a run that failed with an error."""
-        return cls("failed", error=None if cause is None else f"{type(cause).__name__}: {cause}", cause=cause)
+        return cls("failed", error=None if cause is None else name_error(cause), cause=cause)
 
 
 class _EditsView(Protocol):

@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import anyio
 import msgspec
 
 from repertory._choices import check_choice, check_fields, check_number, check_pattern, check_text, check_type
+from repertory._error_texts import leaves_of
 from repertory._ids import new_id
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
@@ -374,28 +375,20 @@ async def open_supervisor(
                 shared.tallies.close()
     except BaseExceptionGroup as group:
         # The groups are those of our own task groups: an error of the caller's own comes out as itself.
-        leaves = _leaves(group)
+        leaves = leaves_of(group)
         if errors and leaves == errors:
             raise errors[0] from errors[0].__cause__
         # All runs of one journal fail with it, one after the other, and cancel the caller: one failure, once.
         if not all(isinstance(leaf, JournalError) for leaf in leaves):
             raise
         of_it = (JournalError, anyio.get_cancelled_exc_class())
-        if all(isinstance(leaf, of_it) for error in errors for leaf in _leaves(error)):
+        if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
             raise leaves[0] from leaves[0].__cause__
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
 
 
 def _log_dead_letter(letter: object) -> None:
     log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors in a tree of groups that are no groups themselves."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    parts = cast("BaseExceptionGroup[BaseException]", error).exceptions
-    return [leaf for part in parts for leaf in _leaves(part)]
 
 
 def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None = None, uvloop: bool = False) -> T:

@@ -37,13 +37,21 @@ class ToolSets:
         Raises:
             ToolSetUnavailable: One of them cannot be opened.
         """
-        async with AsyncExitStack() as stack:
-            offered: list[tuple[ToolSet, Sequence[Tool]]] = []
-            for each in agent.tool_sets:
-                shared = each.lifetime == "supervisor"
-                opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
-                offered.append((each, opened))
-            yield _without_clashes([tool.name for tool in agent.own_tools], offered)
+        finished = False
+        try:
+            async with AsyncExitStack() as stack:
+                offered: list[tuple[ToolSet, Sequence[Tool]]] = []
+                for each in agent.tool_sets:
+                    shared = each.lifetime == "supervisor"
+                    opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
+                    offered.append((each, opened))
+                yield _without_clashes([tool.name for tool in agent.own_tools], offered)
+                finished = True
+        except Exception as error:
+            if not finished:
+                raise
+            # The run has its end: one that is done and paid is not begun again because a connection broke in closing.
+            log(logging.WARNING, "tool.set.lost", agent=agent.name, exc_info=error)
 
     async def _share(self, tool_set: ToolSet) -> Sequence[Tool]:
         held = self._held.get(id(tool_set))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from repertory._error_texts import name_error
 from repertory.actors import ActorRef
 from repertory.agents.accounting import with_plain
 from repertory.agents.answers import Answer
@@ -379,7 +380,7 @@ class ContextView:
             run_id=self._live.run_id,
             call=shown.call,
             at=self._live.shared.clock(),
-            error=f"{type(error).__name__}: {error}",
+            error=name_error(error),
             cost_lost=shown.room.lost.cost,
             tokens_lost=shown.room.lost.tokens,
             duration=duration,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
+from repertory._error_texts import name_error
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.context.tokens import text_tokens
@@ -220,7 +221,7 @@ class SummarizerActor:
                     return msgspec.structs.replace(summary.read(request, response), key=key), ""
                 except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
                     _pass_on(error)
-                    failure = f"{type(error).__name__}: {error}"
+                    failure = name_error(error)
                     if isinstance(error, ModelError | LimitExceeded):
                         break  # models try again by themselves what may pass
         return None, failure

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from repertory._error_texts import name_error
 from repertory.context.projector import BREAKPOINTS
 from repertory.errors import ModelError
 from repertory.llm.budgets import Reservation
@@ -88,7 +89,7 @@ class RecordedCalls:
         except BaseException as error:
             if not isinstance(error, ModelError):
                 room.broke_off()  # it took too long, or the model itself broke: nobody knows what was billed
-            ticket = self._journal.submit([replied(error=f"{type(error).__name__}: {error}")])
+            ticket = self._journal.submit([replied(error=name_error(error))])
             if isinstance(error, Exception):
                 await ticket.wait()  # its reservation ends with this
             raise

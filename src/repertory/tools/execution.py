@@ -10,18 +10,19 @@ import traceback
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._error_texts import leaves_of, safe_str
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
-from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, safe_str, to_output
+from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import compute, run_in_thread, turn_to_compute
 
@@ -145,7 +146,7 @@ def _rank(error: BaseException) -> int:
 
 def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput:
     """Turn an error into what the model is told. Of errors that came together the most telling one speaks."""
-    spoken = min(_leaves(error), key=_rank)
+    spoken = min(leaves_of(error), key=_rank)
     if isinstance(spoken, ToolAbort):
         raise spoken
     if timed_out:
@@ -160,14 +161,6 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
     # The model is told in one line; whoever mends the tool needs the rest.
     logger.warning("tool.crashed", exc_info=error, extra={"tool": tool.name})
     return _failure(tool, one_line(spoken), "crash", error)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The single errors in a tree of groups."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return [leaf for part in group.exceptions for leaf in _leaves(part)]
 
 
 def _out_of_time(tool: Tool, error: BaseException | None) -> ToolOutput:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from repertory._error_texts import safe_str
 from repertory._json_types import encode_other
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
 from repertory.record.entries import Retrieved
@@ -286,11 +287,3 @@ def one_line(error: BaseException, *, limit: int = 500) -> str:
     """``TypeName: message`` in one line, without a traceback, bounded and with credentials blanked out."""
     message = redact(" ".join(clean_text(safe_str(error))[0].split()))
     return f"{type(error).__name__}: {message}"[:limit] if message else type(error).__name__
-
-
-def safe_str(error: Any) -> str:
-    """An error's text, even where its ``__str__`` is broken."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - foreign code: an error whose text fails must not hide the error itself
-        return f"<{type(error).__name__} without a readable text>"
