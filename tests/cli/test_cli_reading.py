@@ -9,7 +9,9 @@ import anyio
 import pytest
 from cli_support import CHILD, EVIL, EVIL_SHOWN, OTHER, RUN, WHOLE, Result, in_a_process, invoke
 
+import repertory as rp
 from repertory.record import open_journal
+from repertory.testing import ScriptedModel, call
 
 
 def test_ps_shows_what_is_not_finished(made: Path, home: Path) -> None:
@@ -194,3 +196,22 @@ def test_follow_ends_with_the_run(made: Path, home: Path) -> None:
     assert result.code == 0
     assert "#6" in result.out
     assert "the run failed: ModelUnavailable: gone" in result.err
+
+
+def test_ledger_shows_where_a_tool_went_wrong(tmp_path: Path, home: Path) -> None:
+    """The model was told one line; whoever reads the whole record sees the traceback, in the text and as data."""
+
+    def divide(number: int) -> int:
+        """Divide by nothing."""
+        return number // 0
+
+    path = tmp_path / "runs.db"
+    agent = rp.Agent("a", tools=[divide])
+    rp.run_sync(agent, "task", path=path, model=ScriptedModel([call("divide", number=1), "told"]))
+    short, whole = (invoke("ledger", *more, "--db", path, home=home).out for more in ((), ("--full",)))
+    assert "ZeroDivisionError: integer division" in short
+    assert "Traceback" not in short
+    assert "what the tool raised:\nTraceback (most recent call last):" in whole
+    assert "in divide\n    return number // 0" in whole
+    entries = invoke("ledger", "--json", "--db", path, home=home).json["entries"]
+    assert [bool(entry["traceback"]) for entry in entries] == [False, False, True, False]

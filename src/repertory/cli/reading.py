@@ -165,6 +165,7 @@ async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: boo
     from rich.text import Text
 
     from repertory.record import FINAL_STATES
+    from repertory.service.reports import read_crashes
 
     started, shown = row.started, 0
     screen = output.console()
@@ -172,8 +173,10 @@ async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: boo
     screen.print(Text.assemble((one_line(started.agent), "bold"), facts))
     while True:
         row = await journal.read_run(started.run_id)  # before its entries: those of a run that has ended are all
-        for entry in await journal.read_entries(started.run_id, start=shown):
-            _print_entry(screen, entry, full=full)
+        entries = await journal.read_entries(started.run_id, start=shown)
+        crashes = await read_crashes(journal, started.run_id) if full and entries else {}
+        for entry in entries:
+            _print_entry(screen, entry, full=full, trace=crashes.get(entry.tool_call_id, ""))
             shown += 1
         if not follow or row.state in FINAL_STATES:
             break
@@ -182,7 +185,7 @@ async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: boo
         output.say(f"the run failed: {row.error}")
 
 
-def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
+def _print_entry(screen: Console, entry: Entry, *, full: bool, trace: str) -> None:
     from rich.text import Text
 
     who = entry.kind if entry.tool is None else f"{entry.tool} → result"
@@ -197,7 +200,10 @@ def _print_entry(screen: Console, entry: Entry, *, full: bool) -> None:
         (facts, "dim"),
     )
     text = whole_entry(entry)
-    screen.print(line, Text(_preview(text, full=full)), "", sep="\n", soft_wrap=True)
+    parts = [line, Text(_preview(text, full=full))]
+    if trace:
+        parts.append(Text(_preview(f"what the tool raised:\n{trace.rstrip()}", full=True), style="dim"))
+    screen.print(*parts, "", sep="\n", soft_wrap=True)
 
 
 # --- entries and blocks -----------------------------------------------------------------------------------

@@ -72,10 +72,17 @@ async def read_tree(journal: Journal, run_id: str, *, live: bool) -> list[Json]:
 async def read_record(journal: Journal, row: RunRow) -> Json:
     """Read every entry of a run; contents are as the Messages API writes them."""
     entries = []
+    crashes = await read_crashes(journal, row.started.run_id)
     for entry in await journal.read_entries(row.started.run_id):
         fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))
+        fields["traceback"] = crashes.get(entry.tool_call_id, "")
         entries.append({**fields, "content": [encode_block(block) for block in entry.content]})
     return {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state, "entries": entries}
+
+
+async def read_crashes(journal: Journal, run_id: str) -> dict[str | None, str]:
+    """The tracebacks of the run's tools that raised what nobody expected, by the call."""
+    return {ended.call_id: ended.error for ended in await journal.read_outcomes(run_id) if ended.error}
 
 
 async def read_payload(journal: Journal, row: RunRow, version: int | None = None) -> Json:

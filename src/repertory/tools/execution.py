@@ -22,6 +22,7 @@ from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool
+from repertory.tools.event_loops import wrong_event_loop
 from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_output
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import compute, run_in_thread, turn_to_compute
@@ -159,8 +160,11 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
             tool, f"{text or tool.name + ' failed'}\nDo not call it again for this; go on without.", "failed", error
         )
     # The model is told in one line; whoever mends the tool needs the rest.
+    told, advice = wrong_event_loop(tool.name, spoken)
+    if told:
+        spoken.add_note(f"{told}: {advice}")  # stands in the log and in the journal, below the traceback
     logger.warning("tool.crashed", exc_info=error, extra={"tool": tool.name})
-    return _failure(tool, one_line(spoken), "crash", error)
+    return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 
 
 def _out_of_time(tool: Tool, error: BaseException | None) -> ToolOutput:
