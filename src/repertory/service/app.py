@@ -29,7 +29,7 @@ from repertory.errors import (
 from repertory.record.records import RunRow
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
-from repertory.service.feed import PING, Follower, event_view
+from repertory.service.feed import PING, Along, Follower, event_view
 from repertory.service.memories import read_item, read_memory
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
 from repertory.service.reports import read_content_page, read_contents, read_payload, read_payload_history
@@ -113,6 +113,7 @@ class _Service:
                 Route("/runs/{run_id}/payload/history", self.payload_history, methods=get),
                 Route("/runs/{run_id}/contents", self.contents, methods=get),
                 Route("/runs/{run_id}/contents/{content_id:path}", self.content, methods=get),
+                Route("/runs/{run_id}/stream", self.stream, methods=get),
                 Route("/runs/{run_id}/messages", self.send, methods=post),
                 Route("/runs/{run_id}/stop", self._steer(control.stop), methods=post),
                 Route("/runs/{run_id}/pause", self._steer(control.pause), methods=post),
@@ -160,8 +161,7 @@ class _Service:
         if request.query_params.get("follow") == "no":
             events = await self._control.journal.read_events(run_id, after=after, limit=EVENTS)
             return _json([event_view(sequence, event) for sequence, event in events])
-        if self._followers >= MAX_FOLLOWERS:
-            raise HTTPException(503, f"{MAX_FOLLOWERS} event streams are open already", {"retry-after": "5"})
+        self._check_followers()
         follower = Follower(self._control.feed, self._control.journal, run_id, after=after, ping=self._ping)
         return _EventStream(follower, self._count_followers)
 
@@ -213,6 +213,16 @@ class _Service:
 
     # --- counting -----------------------------------------------------------------------------------------
 
+    async def stream(self, request: Request) -> Response:
+        """What a run says, as it says it, to the end of its turn."""
+        reader = await self._control.stream(request.path_params["run_id"])
+        self._check_followers()
+        return _EventStream(Along(self._control.feed, reader, ping=self._ping), self._count_followers)
+
+    def _check_followers(self) -> None:
+        if self._followers >= MAX_FOLLOWERS:
+            raise HTTPException(503, f"{MAX_FOLLOWERS} event streams are open already", {"retry-after": "5"})
+
     def _count_followers(self, more: int) -> None:
         self._followers += more
 
@@ -251,7 +261,7 @@ class _Service:
 class _EventStream(StreamingResponse):
     """A stream that is counted while it is open."""
 
-    def __init__(self, follower: Follower, count: Callable[[int], None]) -> None:
+    def __init__(self, follower: Follower | Along, count: Callable[[int], None]) -> None:
         super().__init__(follower, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._count = count
 

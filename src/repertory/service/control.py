@@ -13,6 +13,7 @@ import anyio
 from repertory._ids import new_id
 from repertory.agents import Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits, lasting_reference
+from repertory.agents.streaming import StreamReader
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -152,9 +153,21 @@ class Control:
         return run_id
 
     async def send(self, run_id: str, text: str) -> None:
-        """Say something to a run that is under way; it is durable afterwards. Raises ``RunError``."""
-        await (await self._live(run_id)).send(text)
+        """Say something to a run; it is durable afterwards. One that is done, failed or stopped goes on with it.
+
+        Raises:
+            RunError: It was interrupted, or it has ended and belongs to another run.
+            ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
+        """
+        run_id = await self.find_id(run_id)
+        run = self._find(run_id) or await self._ended(run_id)
+        await run.send(text)
         self.feed.ring()
+
+    async def stream(self, run_id: str) -> StreamReader | None:
+        """What a run is saying, from the beginning of its turn; None where it is not under way in this process."""
+        run = self._find(await self.find_id(run_id))
+        return None if run is None else run.stream(from_start=True)
 
     async def stop(self, run_id: str) -> None:
         """End a run at its next boundary. Raises ``RunError``."""
@@ -195,6 +208,22 @@ class Control:
         if run is None:
             raise RunError(f"run {run_id} is not under way in this process; resume it first")
         return run
+
+    async def _ended(self, run_id: str) -> Run[Any]:
+        """A run that has ended, as it is."""
+        async with self._resuming:
+            row = await self.journal.read_run(run_id)
+            kept = self._find(run_id) or self._roots.get(run_id)
+            if kept is not None:
+                return kept
+            started = row.started
+            if row.state not in FINAL_STATES or started.parent_id is not None or not started.agent_ref:
+                return await self._live(run_id)
+            agent = load_agent(started.agent_ref, **started.options)
+            run = await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
+            self._forget_ended()
+            self._roots[run_id] = run
+            return run
 
     def _find(self, run_id: str) -> Run[Any] | None:
         return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)

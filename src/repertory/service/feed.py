@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from repertory.agents import Supervisor
+from repertory.agents.streaming import Piece, StreamReader
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
@@ -116,3 +117,47 @@ def event_view(sequence: int, event: EventLogged) -> Json:
 def frame(sequence: int, event: EventLogged) -> bytes:
     """One event of a stream. JSON has no line breaks, so it is one ``data`` line."""
     return b"id: %d\ndata: %b\n\n" % (sequence, msgspec.json.encode(event_view(sequence, event)))
+
+
+class Along:
+    """The body of a stream of what a run says, piece by piece.
+
+    Args:
+        feed: Says when the service ends.
+        reader: Reads along; None where the run is not under way.
+        ping: Seconds of silence until a comment is sent.
+    """
+
+    def __init__(self, feed: Feed, reader: StreamReader | None, *, ping: float = PING) -> None:
+        self._feed = feed
+        self._reader = reader
+        self._ping = ping
+        self._greeted = False
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ended:
+            raise StopAsyncIteration
+        if not self._greeted:
+            self._greeted = True
+            return b"retry: 2000\n\n"
+        pieces: list[Piece | None] = []
+        with anyio.move_on_after(self._ping):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._wait_closed, tasks.cancel_scope)
+                pieces.append(await anext(self._reader, None) if self._reader is not None else None)
+                tasks.cancel_scope.cancel()
+        if pieces and pieces[0] is not None:
+            return b"data: %b\n\n" % msgspec.json.encode(pieces[0])
+        if pieces or self._feed.closed:
+            self._ended = True
+            return b"event: end\ndata: {}\n\n"
+        return b": ping\n\n"
+
+    async def _wait_closed(self, scope: anyio.CancelScope) -> None:
+        while not self._feed.closed:
+            await self._feed.bell.wait()
+        scope.cancel()
