@@ -1,0 +1,94 @@
+"""The recipes work: the web applications answer over ASGI, the unit is one that systemd takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import MutableMapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+
+from pages import blocks_of
+
+PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
+
+
+def source(title: str) -> str:
+    """The file of that name that the page shows."""
+    return next(block.source for block in blocks_of(PAGE.read_text(encoding="utf-8")) if block.title == title)
+
+
+def load(title: str, folder: Path) -> ModuleType:
+    """The page's module."""
+    path = folder / title
+    path.write_text(source(title), encoding="utf-8")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def post(app: Any, path: str, value: object, state: dict[str, Any]) -> tuple[int, bytes]:
+    """One request, as a server makes it."""
+    sent: list[MutableMapping[str, Any]] = []
+    body = json.dumps(value).encode()
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if asked:
+            return asked.pop()
+        await anyio.sleep_forever()
+        return {}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+    where = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers}
+    await app(scope | where | {"state": dict(state), "server": ("x", 80), "client": ("x", 1)}, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+@pytest.mark.parametrize("title", ["web_app.py", "fast_app.py"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_web_application_answers(title: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that is asked twice under one id has one run and one answer; Starlette's can be read along."""
+    if title == "fast_app.py":
+        pytest.importorskip("fastapi")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REPERTORY_MODEL", "offline")
+    module = load(title, tmp_path)
+    question = {"id": "q-1", "question": "When is the canteen open?"}
+
+    async def main() -> None:
+        with anyio.fail_after(20):
+            async with module.lifespan(module.app) as state:
+                answers = [await post(module.app, "/ask", question, state) for _ in range(2)]
+                assert answers[0] == answers[1]
+                assert answers[0][0] == 200
+                assert json.loads(answers[0][1]) == {"id": "q-1", "answer": "The canteen is open from 11:30 to 14:00."}
+                assert len(await state["supervisor"].runs()) == 1
+                if title == "web_app.py":
+                    status, words = await post(module.app, "/stream", question | {"id": "q-2"}, state)
+                    assert (status, words) == (200, b"The canteen is open from 11:30 to 14:00.")
+
+    anyio.run(main, backend=backend)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """Every line of it, once the command it starts is one that is there."""
+    if (verifier := shutil.which("systemd-analyze")) is None:
+        pytest.skip("there is no systemd here")
+    unit = tmp_path / "repertory.service"
+    unit.write_text(source("repertory.service").replace("/srv/repertory/.venv/bin/repertory", "/bin/true"))
+    checked = subprocess.run([verifier, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    assert [line for line in checked.stderr.splitlines() if "repertory" in line] == []
