@@ -99,6 +99,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         instructions: The system text that the model reads first.
         tools: What it may call: tools, and tool sets that are opened with the run, such as an ``McpServer``. Of a plain
             function, a method or a ``functools.partial`` among them a tool is made, as by ``tool`` without options.
+        disabled_tools: Names of tools that it is not to have, whoever would give them: ``tools``, a tool set, its team
+            or its context policy.
         team: Agents that it may delegate to. The model gets a ``delegate`` tool that names them.
         model: A model, or the name of one; None means its parent's, and for a root the supervisor's.
         memory: Whose memory it uses as a sub-agent: its parent's (``shared``), its parent's as it stands at the
@@ -143,6 +145,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
     input: TypeForm[Any] | None = None
     payload: Any = None
     payload_scope: PayloadScope | None = None
+    disabled_tools: Sequence[str] = ()
     approvals: Approvals | None = None
 
     def __post_init__(self) -> None:
@@ -151,7 +154,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         # msgspec does not look at what is passed in code.
         for field, kinds, words in _FIELDS:
             check_type(f"{where}: {field}", getattr(self, field), kinds, words)
-        freeze_fields(self, "options", sequences=("tools", "team"))
+        freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools"))
         self._make_tools()
         check_listener(self.on_lifecycle)
         check_choice(f"{where}: memory", self.memory, MemoryMode)
@@ -160,6 +163,9 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             ValueType(self.payload, f"{where}: payload")
         _check_members(f"{where}: tools", self.tools, Tool | ToolSet, "name a function or a Tool")
         _check_members(f"{where}: team", self.team, Agent, "name an Agent")
+        names: Any = self.disabled_tools
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError(f"{where}: disabled_tools must be a list of names, got {names!r:.200}")
         check_number(f"{where}: output_retries", self.output_retries, int, least=0)
         if self.output_type is not None:
             self._check_output(where)
@@ -223,6 +229,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
             "instructions": self.instructions,
             "tools": [[tool.name, tool.description, tool.input_schema, tool.effect] for tool in self.own_tools],
             "tool_sets": [each.name for each in self.tool_sets],
+            "disabled_tools": sorted(self.disabled_tools),
             "team": [member._definition() for member in self.team],
             "model": model,
             "memory": self.memory,

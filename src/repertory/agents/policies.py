@@ -35,13 +35,19 @@ _TOLD_STRICTLY = (  # in the words of the users' documents
 
 
 def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-    """What an agent may call beside its team, with what its tool sets opened.
+    """What an agent may call beside its team, with what its tool sets opened, without what is disabled.
 
     Strict rhythm adds the tools that retrieve, as the documents have it.
     """
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
     has = {tool.name for tool in (*agent.own_tools, *opened)}
-    return (*agent.own_tools, *opened, *(tool for tool in context_tools() if strict and tool.name not in has))
+    added = (tool for tool in context_tools() if strict and tool.name not in has)
+    return enabled(agent, (*agent.own_tools, *opened, *added))
+
+
+def enabled(agent: Agent[Any], tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """Those of some tools that the agent does not turn off."""
+    return tuple(tool for tool in tools if tool.name not in agent.disabled_tools)
 
 
 def layered_policy(live: LiveRun) -> ContextPolicy | None:
@@ -91,6 +97,7 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
     known = {tool.name for member in agent.walk() for tool in member.own_tools} | TEAM_TOOLS
     all_known = not any(member.tool_sets for member in agent.walk())
     for member in agent.walk():
+        _check_disabled(member)
         if member.context is None:
             continue
         unknown = sorted(member.context.tools.keys() - known)
@@ -117,6 +124,18 @@ def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
                     f"agent {member.name}: expiration_turns {of} is {said.expiration_turns}, and expiration_mode is "
                     "'none', as no layer says otherwise, so nothing would expire; expected 'compact' or 'remove'"
                 )
+
+
+def _check_disabled(agent: Agent[Any]) -> None:
+    if agent.tool_sets:
+        return  # what they offer is known once they are open
+    known = {tool.name for tool in agent.own_tools} | RETRIEVALS | (TEAM_TOOLS if agent.team else set())
+    unknown = [name for name in agent.disabled_tools if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"agent {agent.name}: disabled_tools names {unknown[0]!r}, a tool that it does not have; there are "
+            f"{', '.join(sorted(known))}"
+        )
 
 
 def _check_results(agent: Agent[Any], results: object) -> None:

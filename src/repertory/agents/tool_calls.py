@@ -32,7 +32,7 @@ from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.agents.outside import EndedWaiting, wait_for_result
 from repertory.agents.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
-from repertory.agents.policies import layered_policy, tools_of
+from repertory.agents.policies import enabled, layered_policy, tools_of
 from repertory.agents.sharing import shared_with
 from repertory.agents.teams import REPORTING, Unfinished
 from repertory.agents.turns import result_form
@@ -189,7 +189,7 @@ class Caller:
         self._live = live
         self._journal = live.shared.journal
         self.tools: dict[str, Tool] = {
-            tool.name: tool for tool in (*tools_of(live.agent, live.opened_tools), *team_tools)
+            tool.name: tool for tool in (*tools_of(live.agent, live.opened_tools), *enabled(live.agent, team_tools))
         }
         self._policy = layered_policy(live)
         self.form = result_form(live)
