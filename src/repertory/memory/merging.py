@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -52,7 +53,8 @@ class MergeReport(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[Conflict, ...] = ()
 
 
-class MergePlan(msgspec.Struct):
+@dataclass
+class MergePlan:
     """What a merge comes to, by item ids.
 
     Attributes:
@@ -61,9 +63,9 @@ class MergePlan(msgspec.Struct):
         taken: Those in conflict, and what is taken.
     """
 
-    take: list[str] = msgspec.field(default_factory=list[str])
-    copy: list[str] = msgspec.field(default_factory=list[str])
-    taken: dict[str, Prefer] = msgspec.field(default_factory=dict[str, Prefer])
+    take: list[str] = field(default_factory=list[str])
+    copy: list[str] = field(default_factory=list[str])
+    taken: dict[str, Prefer] = field(default_factory=dict[str, Prefer])
 
 
 def plan_merge(
@@ -105,13 +107,14 @@ def _said(version: ItemWritten | None) -> tuple[object, ...] | None:
     if version is None or version.deleted:
         return None
     fields = ("type", "format", "media_type", "size", "digest", "source", "tags", "related_to", "metadata")
-    return tuple(getattr(version, field) for field in fields)
+    return tuple(getattr(version, name) for name in fields)
 
 
 # --- read from a journal ----------------------------------------------------------------------------------
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
     """What a merge of a snapshot scope into its parent comes to.
 
     Attributes:
