@@ -9,10 +9,19 @@ import pytest
 
 from repertory.llm.messages import ToolResult, ToolUse
 from repertory.torture import Case
+from repertory.torture.approvals import approval_problems
 from repertory.torture.judging import append_problems, effect_problems, file_problems, transcript_problems
-from repertory.torture.kills import early_words, kill_appends, kill_effects, kill_research
+from repertory.torture.kills import (
+    early_decisions,
+    early_words,
+    kill_appends,
+    kill_approvals,
+    kill_effects,
+    kill_research,
+    made_unasked,
+)
 from repertory.torture.team import expected_answer
-from repertory.torture.workloads import run_effects
+from repertory.torture.workloads import run_approvals, run_effects
 
 
 @pytest.mark.parametrize("seed", [2, 3], ids=["ids that a server uses again", "ids of their own"])
@@ -22,6 +31,55 @@ def test_no_unsafe_tool_runs_twice_and_no_transcript_is_poisoned(seed: int, tmp_
     assert outcome.failures == []
     assert outcome.counts["SIGKILLs"] > 0
     assert outcome.counts["effects"] >= 50
+
+
+def test_no_call_is_made_unasked_none_twice_and_no_decision_is_lost(tmp_path: Path) -> None:
+    """Though the process dies while calls wait, are decided, or are made, and another mind decides in the next one."""
+    outcome = kill_approvals(Case(1, tmp_path))
+    assert outcome.failures == []
+    assert outcome.counts["SIGKILLs"] >= 10
+    assert outcome.counts["decisions"] > 10
+
+
+def test_calls_that_nobody_allowed_and_decisions_that_are_lost_are_caught(tmp_path: Path) -> None:
+    """Negative controls, over real processes."""
+    unasked, early = tmp_path / "unasked", tmp_path / "early"
+    unasked.mkdir()
+    early.mkdir()
+    assert any("was asked 0 times" in problem for problem in made_unasked(Case(1, unasked)).failures)
+    assert early_decisions(Case(1, early)).failures != []
+
+
+def test_the_checker_of_approvals_compares_both_sides(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Negative control: an effect more, one less, other decisions, and one that is lost."""
+    database, account = tmp_path / "journal.db", tmp_path / "account.txt"
+    run_approvals(
+        database=str(database),
+        account=str(account),
+        durability="process",
+        backend="trio",
+        steps=4,
+        pause=0.0,
+        lie="",
+    )
+    assert "DONE 12 calls\n" in capfd.readouterr().out
+    lines = account.read_text().splitlines()
+    assert approval_problems(database, lines) == []
+    done = next(line for line in lines if line.startswith("order"))
+    told = next(line for line in lines if line.startswith("told"))
+    call_id = told.split(" ")[1]
+    for changed, words in [
+        ([*lines, done], "was done 2 times"),
+        ([line for line in lines if line != done], "was done 0 times"),
+        ([*lines, f"{done} ".replace("order0", "order9").strip()], "has no result"),
+        ([*lines, f"told {call_id} denied 7"], "it was said 'denied 7'"),
+        ([*lines, told], "was decided 2 times"),
+    ]:
+        assert any(words in problem for problem in approval_problems(database, changed))
+    with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM events WHERE type = 'ApprovalDecided' AND body LIKE '%book%'")
+    connection.close()
+    assert any("decided 0 times" in problem for problem in approval_problems(database, lines))
 
 
 def test_a_killed_team_comes_to_the_same_answer(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repertory.record.records import Effect
+from repertory.torture.approvals import TOOLS, Lie, approval_problems
 from repertory.torture.children import Child, server
 from repertory.torture.frame import Case, Outcome
 from repertory.torture.judging import (
@@ -28,6 +29,7 @@ from repertory.torture.team import expected_answer
 _TIMEOUT: Final = 60.0  # seconds; a life takes a third of one
 _OPENING: Final = 0.05  # seconds that opening takes, about
 _STEPS: Final = 12
+_ASKING_STEPS: Final = 16
 
 _CORPUS: Final = {
     "pantry.py": '"""The pantry counts its jars."""\n\n'
@@ -145,6 +147,33 @@ def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect 
     for problem in effect_problems(victim.database, lines):
         outcome.fail(problem)
     return outcome
+
+
+def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "") -> Outcome:
+    """Kill an agent whose calls wait for a decision or for their result: while they wait, are decided, or are made."""
+    outcome = Outcome()
+    account = case.folder / "account.txt"
+    victim = _Victim(case, outcome, "run_approvals", account=str(account), steps=_ASKING_STEPS, pause=pause, lie=lie)
+    _kill_until_done(victim, most=most, within=0.09)
+    expected = f"DONE {_ASKING_STEPS * len(TOOLS)} calls\n"
+    if expected not in (written := victim.finish()):
+        outcome.fail(f"the answer is not {expected!r}, but: {written.strip()[-300:]}")
+    lines = account.read_text(encoding="utf-8").splitlines()
+    outcome.count("decisions", sum(line.startswith("told") for line in lines))
+    _check_runs(victim.database, outcome)
+    for problem in approval_problems(victim.database, lines):
+        outcome.fail(problem)
+    return outcome
+
+
+def made_unasked(case: Case) -> Outcome:
+    """Negative control: a tool that is to ask asks nobody."""
+    return kill_approvals(case, most=2, lie="unasked")
+
+
+def early_decisions(case: Case) -> Outcome:
+    """Negative control: what was decided is written down before it is durable."""
+    return kill_approvals(case, most=14, lie="early")
 
 
 def kill_research(case: Case, *, most: int) -> Outcome:

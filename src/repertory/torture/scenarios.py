@@ -27,6 +27,12 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         control_cases=4,  # a kill must meet a tool at work, as it does in four of five cases
     ),
     Scenario(
+        name="approvals",
+        play=kills.kill_approvals,
+        cases={"short": 2, "full": 40},
+        controls={"made unasked": kills.made_unasked, "early decisions": kills.early_decisions},
+    ),
+    Scenario(
         name="answers",
         play=storms.answers,
         cases={"short": 6, "full": 400},

@@ -21,6 +21,7 @@ from repertory.llm.messages import Text
 from repertory.record import Draft, Durability, Ledger, open_journal
 from repertory.record.records import Effect
 from repertory.torture import shim
+from repertory.torture.approvals import Lie, asking_agent, decide_for_ever
 from repertory.torture.team import RUN_ID, TASK, effects_team
 
 RUNS = ("run-a", "run-b")
@@ -181,6 +182,27 @@ def run_effects(
                 supervisor, effects_team(tell, steps=steps, pause=pause, reuse=reuse, unsafe=unsafe), TASK
             )
             say(f"DONE {await run.wait_result()}")
+
+    anyio.run(main, backend=backend)
+
+
+def run_approvals(
+    *, database: str, account: str, durability: Durability, backend: str, steps: int, pause: float, lie: Lie
+) -> None:
+    """Run an agent whose calls wait, or go on with it, beside somebody who decides; both write lines to a file."""
+    descriptor = os.open(account, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def tell(what: str) -> None:
+        os.write(descriptor, f"{what}\n".encode())
+
+    async def main() -> None:
+        async with open_supervisor(database, durability=durability) as supervisor:
+            say("OPEN")
+            run = await _begin(supervisor, asking_agent(tell, steps=steps, pause=pause, lie=lie), TASK)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(decide_for_ever, run, tell, pause, lie)
+                say(f"DONE {await run.wait_result()}")
+                tasks.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)
 
