@@ -50,3 +50,19 @@ _days = FunctionModel(_next_day)
 policy = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3)
 reader = rp.Agent("reader", tools=[read_day], model=_days, context=policy)
 walker = rp.Agent("walker", tools=[step], model=FunctionModel(_answer), context=None)
+
+
+@rp.tool(approval="always")
+async def pay(to: str, amount: int) -> str:
+    """Pay somebody."""
+    return f"paid {to} {amount}"
+
+
+async def _pay_all(request: ModelRequest) -> object:
+    results = [block for message in request.messages for block in message.content if isinstance(block, ToolResult)]
+    if results:
+        return " | ".join(str(block.content) for block in results)
+    return [call("pay", call_id=f"c{n}", to=to, amount=n) for n, to in enumerate(("ann", "<b>bob</b>", "cyn"))]
+
+
+payer = rp.Agent("payer", tools=[pay], model=FunctionModel(_pay_all), context=None)

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
+from repertory.cli.approvals import approvals
 from repertory.cli.chat import chat
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
@@ -31,7 +32,7 @@ from repertory.errors import RepertoryError
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
-    *("memory", "payload", "content", "replay", "serve", "mcp", "doctor", "stress", "torture"),
+    *("memory", "payload", "content", "replay", "serve", "approvals", "mcp", "doctor", "stress", "torture"),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -151,5 +152,5 @@ for _command in (
     torture,
 ):
     app.command()(_command)
-for _name, _group in (("memory", memory), ("payload", payload), ("content", content)):
+for _name, _group in (("memory", memory), ("payload", payload), ("content", content), ("approvals", approvals)):
     app.add_typer(_group, name=_name)

@@ -183,7 +183,7 @@ def read_or_make_token(path: Path) -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        return _read_token(path)
+        return read_token(path)
     except OSError as error:
         raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
     token = secrets.token_urlsafe(32)
@@ -192,7 +192,12 @@ def read_or_make_token(path: Path) -> str:
     return token
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        ConfigurationError: There is none, the file is not ours, or others may read it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

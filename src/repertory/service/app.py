@@ -72,6 +72,27 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
+class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/approve``; without ``arguments`` the call is made as it is."""
+
+    arguments: dict[str, Any] | None = None
+    by: str = ""
+
+
+class Denial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/deny``."""
+
+    reason: str
+    by: str = ""
+
+
+class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/result``."""
+
+    result: Any
+    is_error: bool = False
+
+
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that says everything by its path: empty, or an empty object."""
 
@@ -115,6 +136,10 @@ class _Service:
                 Route("/runs/{run_id}/contents/{content_id:path}", self.content, methods=get),
                 Route("/runs/{run_id}/stream", self.stream, methods=get),
                 Route("/runs/{run_id}/messages", self.send, methods=post),
+                Route("/approvals", self.approvals, methods=get),
+                Route("/runs/{run_id}/calls/{call_id}/approve", self.approve, methods=post),
+                Route("/runs/{run_id}/calls/{call_id}/deny", self.deny, methods=post),
+                Route("/runs/{run_id}/calls/{call_id}/result", self.give_result, methods=post),
                 Route("/runs/{run_id}/stop", self._steer(control.stop), methods=post),
                 Route("/runs/{run_id}/pause", self._steer(control.pause), methods=post),
                 Route("/runs/{run_id}/resume", self._steer(control.resume), methods=post),
@@ -247,6 +272,28 @@ class _Service:
         """Say something to a run; it is durable when the answer comes."""
         message = await _read(request, NewMessage)
         await self._control.send(request.path_params["run_id"], message.text)
+        return _json({}, 202)
+
+    async def approvals(self, request: Request) -> Response:
+        """The tool calls of all runs under way that wait for an approval or for their result."""
+        return _json({"waiting": self._control.waiting()})
+
+    async def approve(self, request: Request) -> Response:
+        """Allow a call that waits; it is durable when the answer comes. Safe to repeat, as the two below."""
+        asked = await _read(request, Approval)
+        await self._control.approve(**request.path_params, arguments=asked.arguments, by=asked.by)
+        return _json({}, 202)
+
+    async def deny(self, request: Request) -> Response:
+        """Deny a call that waits; it is durable when the answer comes."""
+        asked = await _read(request, Denial)
+        await self._control.deny(**request.path_params, reason=asked.reason, by=asked.by)
+        return _json({}, 202)
+
+    async def give_result(self, request: Request) -> Response:
+        """Bring the result of a call that waits for it; it is durable when the answer comes."""
+        given = await _read(request, GivenResult)
+        await self._control.give_result(**request.path_params, result=given.result, is_error=given.is_error)
         return _json({}, 202)
 
     def _steer(self, action: Callable[[str], Awaitable[None]]) -> Callable[[Request], Awaitable[Response]]:

@@ -14,6 +14,7 @@ from repertory._ids import new_id
 from repertory.agents import Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits, lasting_reference
 from repertory.agents.streaming import StreamReader
+from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
@@ -199,6 +200,24 @@ class Control:
                 self._roots[run_id] = await self.supervisor.resume(run_id, context=self._context)
             finally:
                 self._beginning.discard(run_id)
+
+    # --- calls that wait ----------------------------------------------------------------------------------
+
+    def waiting(self) -> list[WaitingCall]:
+        """The tool calls that wait for an approval or for their result, oldest first."""
+        return self.supervisor.waiting()
+
+    async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
+        """Allow a call that waits. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve``."""
+        await (await self._live(run_id)).approve(call_id, arguments=arguments, by=by)
+
+    async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
+        """Deny a call that waits. Raises as ``Run.deny``."""
+        await (await self._live(run_id)).deny(call_id, reason, by=by)
+
+    async def give_result(self, run_id: str, call_id: str, result: Any, *, is_error: bool) -> None:
+        """Bring the result of a call that waits for it. Raises as ``Run.give_result``."""
+        await (await self._live(run_id)).give_result(call_id, result, is_error=is_error)
 
     # --- runs of this process -----------------------------------------------------------------------------
 

@@ -1,0 +1,160 @@
+"""Calls that wait, over HTTP, on the command line and on the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMIUM, Browser
+from service_parts import open_client
+from test_service_page import open_page
+from test_service_process import Served
+
+import repertory as rp
+from repertory.testing import ScriptedModel, call
+
+
+@rp.tool(approval="always")
+async def pay(to: str, amount: int) -> str:
+    """Pay somebody."""
+    return f"paid {to} {amount}"
+
+
+@rp.tool
+async def order(what: str) -> rp.ResultLater:
+    """Order something."""
+    return rp.ResultLater("the shop")
+
+
+buyer = rp.Agent("buyer", tools=[pay, order], context=None)
+
+
+def test_calls_are_listed_decided_and_given_their_result(short: Path, run_async: Any) -> None:
+    """Each is durable when its answer comes and safe to repeat; what is wrong has its own status."""
+
+    async def main() -> None:
+        calls = [call("pay", call_id="c1", to="ann", amount=1), call("pay", call_id="c2", to="bob", amount=2)]
+        model = ScriptedModel([[*calls, call("order", call_id="c3", what="ink")], "Done."])
+        async with open_client(short, model, agents=["test_service_approvals:buyer"]) as client:
+            run_id = await client.start("Buy.", agent="buyer")
+            async with client.follow(f"/runs/{run_id}/events", token=None) as stream:
+                seen = set[str]()
+                while len(seen) < 3:
+                    event = await stream.event()
+                    if event["type"] in ("ApprovalRequested", "ResultAwaited"):
+                        seen.add(event["body"]["call_id"])
+            waiting = (await client.get("/approvals"))["waiting"]
+            assert sorted((each["call_id"], each["kind"], each["run_id"]) for each in waiting) == [
+                ("c1", "approval", run_id),
+                ("c2", "approval", run_id),
+                ("c3", "result", run_id),
+            ]
+            assert (await client.get(f"/runs/{run_id}"))["run"]["state"] == "waiting"
+            path = f"/runs/{run_id}/calls"
+            assert "no call 'c9'" in (await client.post(f"{path}/c9/approve", {}, 409))["error"]
+            assert "invalid arguments" in (await client.post(f"{path}/c2/approve", {"arguments": {}}, 400))["error"]
+            await client.post(f"{path}/c2/deny", {}, 400)
+            for _ in range(2):
+                await client.post(f"{path}/c1/approve", {"by": "eve"})
+                await client.post(f"{path}/c2/deny", {"reason": "no", "by": "eve"})
+            assert "denied: no" in (await client.post(f"{path}/c2/approve", {}, 409))["error"]
+            await client.post(f"{path}/c3/result", {"result": {"bottles": 3}})
+            detail = await client.wait_for(run_id, "done")
+            assert detail["result"] == "Done."
+            assert await client.get("/approvals") == {"waiting": []}
+            assert "not under way" in (await client.post(f"{path}/c2/approve", {}, 409))["error"]
+
+    run_async(main)
+
+
+def repertory(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command."""
+    command = [sys.executable, "-m", "repertory", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def wait_for_calls(served: Served, count: int) -> None:
+    """Wait until so many calls wait."""
+    while len(served.ask("GET", "/approvals")["waiting"]) < count:
+        pass
+
+
+def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
+    """Lists, approves with other arguments, denies; and says where there is nothing, or nobody."""
+    served = Served(short, "--agent", "serve_agents:payer")
+    at = ("--socket", str(served.socket))
+    try:
+        served.hear("serving")
+        nothing = repertory("approvals", "ls", *at)
+        assert (nothing.returncode, nothing.stdout) == (0, "")
+        assert "nothing waits" in nothing.stderr
+        run_id = served.ask("POST", "/runs", {"agent": "payer", "task": "Pay."})["id"]
+        wait_for_calls(served, 3)
+        listed = repertory("approvals", "ls", "--json", *at)
+        assert len(json.loads(listed.stdout)["waiting"]) == 3
+        assert "c0" in repertory("approvals", "ls", *at).stdout
+        wrong = repertory("approvals", "approve", "c0", "--arguments", "{", *at)
+        assert "--arguments must be one JSON object" in wrong.stderr
+        assert "no call 'c7' waits" in repertory("approvals", "approve", "c7", *at).stderr
+        changed = json.dumps({"to": "ann", "amount": 50})
+        done = [
+            repertory("approvals", "approve", "c0", "--arguments", changed, "--by", "eve", *at),
+            repertory("approvals", "deny", "c1", "not him", *at),
+            repertory("approvals", "approve", "c2", "--run", run_id, *at),
+        ]
+        assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 3
+        while (detail := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] != "done":
+            pass
+        assert "paid ann 50\n[eve changed the arguments" in detail["result"]
+        assert "not him | paid cyn 2" in detail["result"]
+    finally:
+        served.process.terminate()
+        served.end()
+    nobody = repertory("approvals", "ls", *at)
+    assert nobody.returncode == 2
+    assert "no service answers at unix:" in nobody.stderr
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless browser."""
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_page_shows_what_waits_and_decides(short: Path, browser: Browser) -> None:
+    """Arguments can be changed in their box; they are text and nothing else."""
+    served = Served(short, "--port", "0", "--agent", "serve_agents:payer")
+    try:
+        open_page(served, browser)
+        start = "const f = document.querySelector('#start'); f.elements.task.value = 'Pay.'; f.requestSubmit()"
+        browser.run(f"(() => {{ {start} }})()")
+        items = "document.querySelectorAll('#waiting-calls li')"
+        browser.wait_for(f"{items}.length === 3")
+        assert browser.run("document.querySelectorAll('#waiting-calls b').length") == 0
+        find = "const item = [...%s].find((li) => li.querySelector('textarea').value.includes('%s'));"
+        press = "[...item.querySelectorAll('button')].find((b) => b.textContent === '%s').click()"
+        steps = [
+            ("ann", "item.querySelector('textarea').value = JSON.stringify({ to: 'ann', amount: 50 });", "Allow"),
+            ("bob", "item.querySelector('input').value = 'not him';", "Deny"),
+            ("cyn", "", "Allow"),
+        ]
+        for left, (name, change, button) in enumerate(steps):
+            browser.wait_for(f"{items}.length === {3 - left}")
+            browser.run(f"(() => {{ {find % (items, name)} {change} {press % button} }})()")
+        browser.wait_for("document.querySelector('#waits').hidden")
+        browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
+        answer = browser.run("document.querySelector('#answer').textContent")
+        assert "paid ann 50" in answer
+        assert "not him | paid cyn 2" in answer
+        assert browser.problems == []
+    finally:
+        served.process.terminate()
+        served.end()
