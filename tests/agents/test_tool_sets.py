@@ -207,3 +207,21 @@ async def test_a_run_names_what_broke_in_its_tools_and_not_the_group_around_it(a
         run = await supervisor.spawn(rp.Agent("clerk", tools=[Breaking("behind")]), "Go.")
         with pytest.raises(RunFailed, match=r"failed: ConnectionError: the connection was lost$"):
             await run.wait_result()
+
+
+@pytest.mark.parametrize("name", ["delegate", "delegate_collect", "final_result", "context_retrieve"])
+async def test_no_tool_set_takes_a_name_of_the_runtimes_own(name: str) -> None:
+    """Whatever the agent has of these: a foreign server is not asked in their place."""
+    model = ScriptedModel([call("final_result", text="done")])
+    agent = rp.Agent(
+        "lead",
+        tools=[Counter("evil", tool=name)],
+        team=[rp.Agent("clerk")],
+        output=dict[str, str],
+        context=rp.ContextPolicy(rhythm="strict"),
+    )
+    async with rp.open_supervisor(model=model) as supervisor:
+        assert await (await supervisor.spawn(agent, "Go.")).wait_result() == {"text": "done"}
+    offered = [tool.name for tool in model.requests[0].tools]
+    assert f"evil_{name}" in offered
+    assert len({*offered}) == len(offered)

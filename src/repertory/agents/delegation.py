@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -11,6 +11,14 @@ from repertory._choices import check_choice, check_number, check_type
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.memory import MemoryMode
+
+DELEGATE: Final = "delegate"
+START: Final = "delegate_start"
+COLLECT: Final = "delegate_collect"
+MESSAGE: Final = "delegate_message"
+CANCEL: Final = "delegate_cancel"
+TEAM_TOOLS: Final = frozenset({DELEGATE, START, COLLECT, MESSAGE, CANCEL})
+REPORTING: Final = frozenset({DELEGATE, COLLECT})  # their results are what sub-agents say
 
 OnFailure: TypeAlias = Literal["collect", "fail_fast", "retry"]
 Share: TypeAlias = Literal["summary", "trail"]

@@ -12,11 +12,11 @@ import msgspec
 
 from repertory._frozen import freeze_fields
 from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
 from repertory.agents.events import ApprovalDecided, ApprovalRequested
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.agents.outside import wait_for_decision
-from repertory.agents.teams import TEAM_TOOLS
 from repertory.errors import ConfigurationError, RunError, ToolRetry
 from repertory.llm.messages import Json, ToolUse, canonical_json
 from repertory.tools import Approvals, ProposedCall, Tool, arguments_digest

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
 from repertory.agents.live import LiveRun
 from repertory.agents.payloads import instructions_of
-from repertory.agents.teams import TEAM_TOOLS
 from repertory.context import ContextPolicy, ResultPolicy
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError

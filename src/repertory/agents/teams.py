@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from repertory._frozen import thaw
 from repertory.actors import ActorContext
 from repertory.agents.agent import Agent
+from repertory.agents.delegation import CANCEL, COLLECT, DELEGATE, MESSAGE, START
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun
 from repertory.agents.payloads import bring_back
@@ -25,14 +26,6 @@ from repertory.errors import ConfigurationError, LimitExceeded, PayloadInvalid, 
 from repertory.llm.messages import Json, canonical_json, tool_uses
 from repertory.record import Snapshot
 from repertory.tools import Tool, ToolContext, ToolOutput, tool
-
-DELEGATE: Final = "delegate"
-START: Final = "delegate_start"
-COLLECT: Final = "delegate_collect"
-MESSAGE: Final = "delegate_message"
-CANCEL: Final = "delegate_cancel"
-TEAM_TOOLS: Final = frozenset({DELEGATE, START, COLLECT, MESSAGE, CANCEL})
-REPORTING: Final = frozenset({DELEGATE, COLLECT})  # their results are what sub-agents say
 
 _ALONE = "It sees nothing of your conversation: say"
 _SHARED = "It sees nothing of your conversation but what you share: say"

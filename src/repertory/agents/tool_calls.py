@@ -19,6 +19,7 @@ from anyio.lowlevel import current_token
 
 from repertory._frozen import thaw
 from repertory.agents.answers import Answer
+from repertory.agents.delegation import REPORTING
 from repertory.agents.events import (
     AnyEvent,
     ResultAwaited,
@@ -34,7 +35,7 @@ from repertory.agents.outside import EndedWaiting, wait_for_result
 from repertory.agents.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
 from repertory.agents.policies import enabled, layered_policy, tools_of
 from repertory.agents.sharing import shared_with
-from repertory.agents.teams import REPORTING, Unfinished
+from repertory.agents.teams import Unfinished
 from repertory.agents.turns import result_form
 from repertory.context.shaping import Shaped, shape_result, whole_of
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, RepertoryError, ToolAbort

@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.abc
 import msgspec
 
 from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
 from repertory.agents.log import log
+from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.tools import Tool
+from repertory.tools.retrieval_guard import RETRIEVALS
 from repertory.tools.schema import LONGEST_NAME
 from repertory.tools.tool_sets import ToolSet
+
+# A foreign server may name a tool as it likes, so as to be taken for one of these, too.
+_OURS: Final = TEAM_TOOLS | RETRIEVALS | {FINAL_RESULT}
 
 
 class ToolSets:
@@ -45,7 +51,7 @@ class ToolSets:
                     shared = each.lifetime == "supervisor"
                     opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
                     offered.append((each, opened))
-                yield _without_clashes([tool.name for tool in agent.own_tools], offered)
+                yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
                 finished = True
         except Exception as error:
             if not finished:
