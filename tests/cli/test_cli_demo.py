@@ -85,6 +85,7 @@ def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:
         "iteration 1: saw",
         "prompt tokens",
         "citations",
+        "answered by the offline model",
         f"recorded in {tmp_path}",
         "The offline model costs nothing",
         f"repertory ps -a --db {tmp_path / 'demo.db'}",

@@ -167,6 +167,7 @@ def test_limits_are_kept_with_the_run_until_it_is_resumed_with_others(place: Pat
     limited = in_a_process("run", "Read.", *words, home=place)
     assert limited.code == 1
     assert "limits.iterations" in limited.err
+    assert "r.db --limit NAME=VALUE, with one that is wider" in limited.err  # without it the same would come again
     again = in_a_process("resume", "--db", "r.db", home=place)
     assert "no answer after 2 iterations" in again.err
     wider = in_a_process("resume", "--db", "r.db", "--limit", "iterations=40", "--limit", "seconds=none", home=place)

@@ -96,7 +96,7 @@ def demo(
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
 
     if not as_json:
-        _print_opening(task, folder, path)
+        _print_opening(task, folder, chosen, path)
     fields, error = execute(
         start, path=path, root=folder, model=chosen, backend=backend, as_json=as_json, plain=plain, is_shown=True
     )
@@ -108,12 +108,18 @@ def demo(
         raise error
 
 
-def _print_opening(task: str, folder: Path, path: Path) -> None:
+def _print_opening(task: str, folder: Path, model: Model, path: Path) -> None:
     from rich.text import Text
 
+    from repertory.llm import OfflineModel
+
+    offline = isinstance(model, OfflineModel)
+    answering = "the offline model, by rules" if offline else f"{model.name}, whose calls may cost money"
     screen = output.console()
     screen.print(Text(output.clean(task), style="bold"))
-    screen.print(Text(output.clean(f"from {folder}\nrecorded in {path}\n"), style="dim"), soft_wrap=True)
+    screen.print(
+        Text(output.clean(f"from {folder}\nanswered by {answering}\nrecorded in {path}\n"), style="dim"), soft_wrap=True
+    )
 
 
 def _print_closing(fields: Json, *, named: bool) -> None:

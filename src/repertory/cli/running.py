@@ -14,7 +14,7 @@ from repertory.cli import options as shared
 from repertory.cli import output
 from repertory.cli.databases import read_run, runs_database
 from repertory.cli.options import Backend, argument, option
-from repertory.errors import ConfigurationError, RepertoryError, RunError
+from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
 
 if TYPE_CHECKING:
     from repertory.agents import Agent, Run, Supervisor
@@ -251,7 +251,8 @@ async def _outcome(
                 written = kind.write(answer)
                 answer, result = msgspec.json.format(written, indent=2), msgspec.json.decode(written)
         except RunError as raised:
-            words, error = str(raised), type(raised)(f"{raised}; {go_on}")
+            wider = " --limit NAME=VALUE, with one that is wider" if isinstance(raised.__cause__, LimitExceeded) else ""
+            words, error = str(raised), type(raised)(f"{raised}; {go_on}{wider}")
             error.__cause__ = raised.__cause__
     figures = msgspec.to_builtins(run.statistics(tree=True))
     fields = {
