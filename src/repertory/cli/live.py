@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -85,17 +85,25 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Prog
     progress = Progress()
     progress.announce = progress.notes.append
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
-    with (
-        drawn_on(screen.file.fileno()),
-        Live(
-            console=screen,
-            get_renderable=lambda: draw(progress, screen.width, screen.height),
-            refresh_per_second=_REFRESH,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="ellipsis",
-        ),
-    ):
+    picture = Live(
+        console=screen,
+        get_renderable=lambda: draw(progress, screen.width, screen.height),
+        refresh_per_second=_REFRESH,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        vertical_overflow="ellipsis",
+    )
+
+    @contextmanager
+    def aside() -> Generator[None]:
+        picture.stop()
+        try:
+            yield
+        finally:
+            picture.start(refresh=True)
+
+    progress.aside = aside
+    with drawn_on(screen.file.fileno()), picture:
         yield progress
         progress.end()
 
@@ -122,11 +130,13 @@ class AgentLine:
 class Progress:
     """Takes in events; read from any thread. ``on_line`` gets each event that is worth a line, as text.
 
-    ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way.
+    ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way; within
+    ``aside`` there is no picture, so that something can be asked.
     """
 
     def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
         self.announce: Callable[[str], None] = output.say
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self.started_at = time.monotonic()
         self.agents: dict[str, AgentLine] = {}
         self.notes: deque[str] = deque(maxlen=6)

@@ -199,6 +199,7 @@ def execute(
     import anyio
 
     from repertory.agents import open_supervisor
+    from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
     from repertory.cli.stopping import stopped_by_signals
     from repertory.tools.citations import check_citations
@@ -215,6 +216,7 @@ def execute(
             begun_runs.append((run, (await supervisor.journal.read_run(run.id)).started.model))
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
+                watching.start_soon(decide_at_terminal, run, progress.announce, progress.aside)
                 async for event in run.events(tree=True):
                     progress.add(event)
                 watching.cancel_scope.cancel()

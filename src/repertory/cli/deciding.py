@@ -1,0 +1,110 @@
+"""Asks the person at the terminal about tool calls that wait for an approval."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from repertory.agents.events import ApprovalRequested
+from repertory.cli import output
+from repertory.cli.output import one_line
+from repertory.cli.reading import call_line
+from repertory.errors import ConfigurationError, RunError
+from repertory.record.waiting import Waiter
+
+if TYPE_CHECKING:
+    from repertory.agents import Run
+
+_KEYS = "y: allow, n: deny, e: change the arguments"
+
+
+async def decide_at_terminal(
+    run: Run[Any], say: Callable[[str], None], aside: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Ask about each call of a run, and of those below it, that waits, until the run ends.
+
+    Where nobody is at a terminal the calls stay as they are, and it is said how to decide.
+
+    Args:
+        run: The run.
+        say: Tells the person something in a line.
+        aside: Keeps what is being drawn out of the way meanwhile.
+    """
+    there = sys.stdin.isatty() and sys.stderr.isatty()
+    async for event in run.events(tree=True):
+        if not isinstance(event, ApprovalRequested):
+            continue
+        if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):
+            continue  # it was decided before anybody could be asked
+        if there:
+            with aside():
+                there = await _ask(run, event)
+        if not there:
+            say(
+                f"{call_line(event.tool, event.arguments, 80)} waits until it is allowed: end this, then repertory "
+                f"resume {run.id} at a terminal, or repertory serve --resume and repertory approvals"
+            )
+
+
+async def _ask(run: Run[Any], event: ApprovalRequested) -> bool:
+    """Ask until a call is decided; whether anybody is there."""
+    import getpass
+
+    by = getpass.getuser()
+    output.remark(f"{one_line(event.agent)} wants to call {call_line(event.tool, event.arguments, 2000)}")
+    while True:
+        answer = await _typed(f"{_KEYS} ")
+        if answer is None:
+            return False
+        try:
+            match answer.strip().lower():
+                case "y" | "yes":
+                    await run.approve(event.call_id, by=by)
+                case "n" | "no":
+                    reason = await _typed("why not? ") or ""
+                    await run.deny(event.call_id, reason.strip() or "denied at the terminal", by=by)
+                case "e" | "edit":
+                    written = json.loads(await _typed("all arguments, as one JSON object: ") or "null")
+                    if not isinstance(written, dict):
+                        raise ConfigurationError("that is no JSON object")
+                    await run.approve(event.call_id, arguments=written, by=by)
+                case _:
+                    continue
+        except (ConfigurationError, ValueError) as error:
+            output.say(str(error))
+        except RunError as error:  # it was decided elsewhere, or its time is over, or a rule forbids that
+            output.say(str(error))
+            if any(each.call_id == event.call_id for each in run.waiting(tree=True)):
+                continue
+            return True
+        else:
+            return True
+
+
+async def _typed(prompt: str) -> str | None:
+    """What is typed in a line; None where nobody types any more."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    waiter, lines = Waiter(), list[str]()
+
+    def read() -> None:
+        try:
+            # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
+            lines.append(os.read(sys.stdin.fileno(), 65_536).decode(errors="replace"))
+        except OSError:
+            lines.append("")
+        waiter.post(_wake, waiter)
+
+    # A daemon: the process ends also while it waits for a line that never comes.
+    threading.Thread(target=read, name="repertory-deciding", daemon=True).start()
+    await waiter.wait()
+    return lines[0] or None
+
+
+def _wake(waiter: Waiter) -> None:
+    waiter.wake()
