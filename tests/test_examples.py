@@ -21,6 +21,7 @@ LONGEST_COMPANY = 130  # a whole team with its tools, types and policies
 EXPECTED = {
     "approval": ["may it? refund {'order': 'A7', 'euros': 90}", "They get 40 euros back."],
     "budget_and_stream": ["I hold the cheap one.", "[final_result]", "Lund: 19.00 euros"],
+    "chat": ["At 06:12.", "'At 09:40.'", "Lagos."],
     "custom_compactor": ["1 receipt whole, 4 totals"],
     "long_lived": ["order-0: done at call 1", "order-1: done at call 2"],
     "mcp_client": ["Tuesday: dal with rice, 4.80 euros"],

@@ -377,9 +377,12 @@ def _terminal_kept() -> Generator[Callable[[], None]]:
     """Leave the terminal as it was, also where a thread is still reading a line from it."""
     try:
         import termios
-
+    except ImportError:  # a system without them
+        yield lambda: None
+        return
+    try:
         before = termios.tcgetattr(sys.stdin.fileno())
-    except (ImportError, OSError, ValueError, termios.error):  # no terminal
+    except (OSError, ValueError, termios.error):  # no terminal
         yield lambda: None
         return
 
