@@ -193,6 +193,7 @@ async def typed(supervisor: rp.Supervisor) -> Finding:
     run = await supervisor.spawn(checker, Question(topic="tides"))
     assert_type(run, rp.Run[Finding])
     assert_type(await run.wait_result(), Finding)
+    assert_type(await run.ask("And the moon?"), Finding)
     assert_type(run.agent, rp.Agent[Finding])
     assert_type(await supervisor.resume(run.id), rp.Run[Any])
     resumed = await supervisor.resume(run.id, agent=checker)
