@@ -23,6 +23,7 @@ EXPECTED = {
     "budget_and_stream": ["I hold the cheap one.", "[final_result]", "Lund: 19.00 euros"],
     "chat": ["At 06:12.", "'At 09:40.'", "Lagos."],
     "custom_compactor": ["1 receipt whole, 4 totals"],
+    "images": ["The second bar is the highest.", "a result of 1,6"],
     "long_lived": ["order-0: done at call 1", "order-1: done at call 2"],
     "mcp_client": ["Tuesday: dal with rice, 4.80 euros"],
     "mcp_server": [],

@@ -139,8 +139,8 @@ async def test_the_default_cap_takes_megabytes() -> None:
 
 
 def test_blocks_share_one_cap() -> None:
-    """A picture that does not fit is named instead of kept, and text beside it is cut to the room that is left."""
-    big = Image({"type": "base64", "media_type": "image/png", "data": "x" * 5_000})
+    """A block that does not fit is named instead of kept, and text beside it is cut to the room that is left."""
+    big = RawBlock({"type": "search_result", "content": "x" * 5_000})
     output = to_output([Text("a" * 600), big, Text("b" * 600)], name="shoot", cap=1_000)
     assert not isinstance(output.content, str)
     first, second, third = output.content

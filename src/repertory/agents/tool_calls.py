@@ -67,6 +67,7 @@ from repertory.tools import (
     unknown_tool,
 )
 from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
+from repertory.tools.media import without_documents
 from repertory.tools.output import to_output
 from repertory.tools.threads import MAX_ON_LOOP, compute
 
@@ -566,6 +567,8 @@ class Caller:
     def _arrive(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
         """A result without what is to be redacted, and what the model first sees of it; callable from any thread."""
         output = self._journal.redact(output)
+        if not self._live.model.profile.documents:
+            output = msgspec.structs.replace(output, content=without_documents(output.content))
         return output, self._shape(use, output)
 
     def _shape(self, use: ToolUse, output: ToolOutput) -> Shaped:

@@ -13,7 +13,7 @@ import msgspec
 from repertory.context.compactors import beginning, compact, said_of
 from repertory.context.cutting import clip, cut, first_chars
 from repertory.context.policy import ResultRules
-from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, text_of
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult, canonical_json, is_document, text_of
 from repertory.record.entries import Entry
 
 Content: TypeAlias = str | tuple[Text | Image | RawBlock, ...]
@@ -130,8 +130,8 @@ def words_asked_for(entry: Entry, rules: ResultRules, summary: str) -> str:
 
 def stub_of(entry: Entry, rules: ResultRules, why: Why, body: str) -> str:
     """A stub: why and what it stands for and how to get the whole, where that came from, and what remains."""
-    size = f"{entry.original_length or len(text_of(entry.content)):,} characters"
-    size = ", ".join(part for part in (size, pictures_in(entry)) if part)
+    length, media = entry.original_length or len(text_of(entry.content)), media_in(entry)
+    size = ", ".join(part for part in (f"{length:,} characters" if length or not media else "", media) if part)
     about = "" if entry.retrieved is not None else _facts(entry.url, entry.facts)
     head = _note(entry, why, f", {size}{whole_of(entry, rules)}")
     return "\n".join(part for part in (head, about, body.strip()) if part)
@@ -169,11 +169,12 @@ def whole_of(entry: Entry, rules: ResultRules) -> str:
     return f"; context_retrieve(iteration={entry.iteration}) shows the whole" if rules.retrieval else ""
 
 
-def pictures_in(entry: Entry) -> str:
-    """How many images a result holds, in words; "" for none."""
+def media_in(entry: Entry) -> str:
+    """How many images and documents a result holds, in words; "" for none."""
     inside = [block.content if isinstance(block, ToolResult) else (block,) for block in entry.content]
-    count = sum(isinstance(part, Image) for parts in inside if not isinstance(parts, str) for part in parts)
-    return f"{count} image{'s' * (count > 1)}" if count else ""
+    parts = [part for parts in inside if not isinstance(parts, str) for part in parts]
+    counts = {"image": sum(isinstance(part, Image) for part in parts), "document": sum(map(is_document, parts))}
+    return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
 
 
 def failed(entry: Entry) -> bool:

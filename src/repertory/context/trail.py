@@ -17,7 +17,7 @@ from repertory.context.cutting import clip, first_chars
 from repertory.context.lines import Vocabulary, choose_lines, source_lines
 from repertory.context.plan import CoverRange
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
-from repertory.context.shaping import failed, pictures_in, tool_text, words_asked_for
+from repertory.context.shaping import failed, media_in, tool_text, words_asked_for
 from repertory.llm.messages import Text, ToolUse, canonical_json, equal_items, text_of
 from repertory.record.entries import Entry
 
@@ -214,7 +214,7 @@ class Trail:
         if rules.expiration_mode == "remove":
             return "\n→ [expired]"
         text = tool_text(entry)
-        marks = [word for word in ("failed" if failed(entry) else "", pictures_in(entry)) if word]
+        marks = [word for word in ("failed" if failed(entry) else "", media_in(entry)) if word]
         summary = self._result_summaries.get(entry.position, "") if rules.compact_mode == "summary" else ""
         asked = words_asked_for(entry, rules, summary)
         lines = asked.splitlines() if asked else source_lines(text)

@@ -208,6 +208,16 @@ def text_of(content: Block | str | Sequence[Block]) -> str:
     return "\n".join(parts)
 
 
+def is_document(block: object) -> bool:
+    """Whether a block is a document, such as a PDF."""
+    return isinstance(block, RawBlock) and block.raw.get("type") == "document"
+
+
+def is_media(block: object) -> bool:
+    """Whether a block is an image or a document, whose bytes say nothing about its tokens."""
+    return isinstance(block, Image) or is_document(block)
+
+
 def tool_uses(content: Sequence[Block]) -> tuple[ToolUse, ...]:
     """The tool calls that a turn asks for, in order."""
     return tuple(block for block in content if isinstance(block, ToolUse))

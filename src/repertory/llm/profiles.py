@@ -67,6 +67,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
         comfort_tokens: The longest prompt in which the model still attends well to all of it; None for half of the
             window, at most 100,000; 0 leaves the window as the only bound. ``comfort`` says which it is.
         summary_model: A small model of the same provider, to write summaries with; "" where none is known.
+        documents: Whether it takes documents (PDF) in the results of tools.
         provider_types: Types of tools that the provider itself describes to the model; see ``ToolSchema``.
         known: False where the profile is a guess about a model that nobody has described; it then costs $0.
     """
@@ -81,6 +82,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str = ""
     compacts: bool = False
     json_outputs: bool = False
+    documents: bool = False
     comfort_tokens: int | None = None
     summary_model: str = ""
     provider_types: tuple[str, ...] = ()
@@ -106,6 +108,7 @@ OFFLINE = ModelProfile(
     # shows what its shape would cost; there is no prompt cache, so a read or a write costs what input costs.
     prices=(Prices(input=1.0, output=5.0, cache_read=1.0, cache_write=1.0, cache_write_1h=1.0),),
     cache=NO_CACHE,
+    documents=True,
     as_of="2026-11-21",
 )
 
@@ -142,6 +145,7 @@ def _claude(
         chars_per_token=chars_per_token,
         as_of="2026-11-22",
         compacts=compacts,
+        documents=True,  # all active models (platform.claude.com/docs, PDF support; 2026-11)
         json_outputs=True,  # of every model from 4.5 on (platform.claude.com/docs, Structured outputs; 2026-11)
         summary_model="claude-haiku-5-5",  # the smallest of the provider's models overview, 2026-10-07
         # All Claude models since 4.5, on every platform, without a beta header (its page on the memory tool, 2026-11).

@@ -9,14 +9,13 @@ import msgspec
 
 from repertory.llm.messages import Image, Text
 from repertory.record.records import Effect, OutcomeStatus
+from repertory.tools.media import IMAGE_TYPES
 from repertory.tools.output import ToolOutput
 
 if TYPE_CHECKING:
     import mcp_types as types
 
 Shown: TypeAlias = Text | Image
-
-_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # what the Messages API takes
 
 
 def to_tool_output(result: types.CallToolResult, *, server: str) -> ToolOutput:
@@ -37,7 +36,7 @@ def _block(block: Any) -> Shown:
     match block.type:
         case "text":
             return Text(block.text)
-        case "image" if block.mime_type in _IMAGES:
+        case "image" if block.mime_type in IMAGE_TYPES:
             return Image({"type": "base64", "media_type": block.mime_type, "data": block.data})
         case "image" | "audio":
             size = len(base64.b64decode(block.data + "==", validate=False))

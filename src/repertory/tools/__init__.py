@@ -5,6 +5,7 @@ from repertory.tools.context import ContentReader, RunRecord, ToolContext
 from repertory.tools.decorator import Tool, tool
 from repertory.tools.execution import call_tool, execute, unknown_tool
 from repertory.tools.files import file_tools
+from repertory.tools.media import media_block
 from repertory.tools.memory_files import memory_files_tool
 from repertory.tools.output import ErrorDetail, ResultLater, ToolOutput
 from repertory.tools.over_memory import memory_tools
@@ -32,6 +33,7 @@ __all__ = [
     "execute",
     "file_tools",
     "is_left_behind",
+    "media_block",
     "memory_files_tool",
     "memory_tools",
     "skill_tool",

@@ -10,10 +10,11 @@ import msgspec
 
 from repertory._error_texts import safe_str
 from repertory._json_types import encode_other
-from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block, is_media
 from repertory.record.entries import Retrieved
 from repertory.record.records import OutcomeStatus, Record
 from repertory.record.rows import MAX_TEXT
+from repertory.tools.media import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +167,7 @@ def to_output(value: object, *, name: str, cap: int | None) -> ToolOutput:
         length, shown = len(content), content if cap is None else cut_middle(content, cap, name=name)
         bounded: Content = shown + _note(replaced, output.format) if content else NO_OUTPUT
     else:
-        bounded, length = _bound_blocks(output.content, name=name, cap=cap)
+        bounded, length = _bound_blocks(output.content, name=name, cap=cap, only_text=output.is_error)
     if (cap is None or cap > MAX_TEXT) and length > MAX_TEXT:
         raise ValueError(f"it has {length:,} characters, and no more than {MAX_TEXT:,} can be kept; return less of it")
     return msgspec.structs.replace(
@@ -229,7 +230,9 @@ def _note(replaced: int, kind: str) -> str:
     return f"\n[{replaced:,} bytes or characters that are not valid text were replaced by \N{REPLACEMENT CHARACTER}]"
 
 
-def _bound_blocks(blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap: int | None) -> tuple[Content, int]:
+def _bound_blocks(
+    blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap: int | None, only_text: bool
+) -> tuple[Content, int]:
     """Clean the text of blocks, and cut or leave out what exceeds the room that is left, in order."""
     out: list[Text | Image | RawBlock] = []
     length, room = 0, cap
@@ -242,11 +245,14 @@ def _bound_blocks(blocks: tuple[Text | Image | RawBlock, ...], *, name: str, cap
             shown = text if room is None else cut_middle(text, room, name=name)
             out.append(Text(shown + _note(replaced, "text"), block.extra))
         else:
-            size = len(canonical_json(encode_block(block)))
-            fits = room is None or size <= room
-            out.append(
-                block if fits else Text(f"[a block of {size:,} characters is left out: {name} may return {cap:,}]")
-            )
+            media = is_media(block)  # the cap is for characters to read; of these the API has limits of its own
+            size = 0 if media else len(canonical_json(encode_block(block)))
+            refusal = too_large(block)
+            if room is not None and size > room:
+                refusal = f"a block of {size:,} characters is left out: {name} may return {cap:,}"
+            if only_text:  # the API refuses an error with anything else
+                refusal = refusal or "something that is no text is left out of this error"
+            out.append(Text(f"[{refusal}]") if refusal else block)
         length += size
         room = None if room is None else max(0, room - size)
     return tuple(out) or NO_OUTPUT, length

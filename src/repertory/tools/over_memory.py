@@ -26,6 +26,7 @@ from repertory.memory.merging import Conflict, MergeReport, Prefer
 from repertory.record.items import ItemQuery
 from repertory.tools.context import ToolContext
 from repertory.tools.decorator import Tool, tool
+from repertory.tools.media import IMAGE_TYPES
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     pass
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-_SHOWN: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what the Messages API takes as pictures
 _SIDE: Final = 300  # characters of each side of a conflict: enough to choose by, and memory_retrieve gives the rest
 
 
@@ -202,7 +202,7 @@ async def _retrieve(
 
 def _show_bytes(item: Item, content: bytes, line: str) -> ToolOutput:
     facts = {"item_id": item.item_id, "media_type": item.media_type}
-    if item.media_type not in _SHOWN:
+    if item.media_type not in IMAGE_TYPES:
         return ToolOutput(f"{line}\n\n{item.text} It cannot be shown here.", source_type="memory", facts=facts)
     data = base64.b64encode(content).decode()
     image = Image({"type": "base64", "media_type": item.media_type, "data": data})

@@ -12,7 +12,7 @@ import msgspec
 from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
 from repertory.context import ResultPolicy
 from repertory.errors import PatternRefused, ToolFailed, ToolRetry
-from repertory.llm.messages import Json, ToolUse
+from repertory.llm.messages import Json, Text, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
 from repertory.record.records import ContentStored
 from repertory.tools.context import RunRecord, ToolContext
@@ -21,7 +21,7 @@ from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
 from repertory.tools.patterns import find_pattern
 from repertory.tools.retrieval_guard import RETRIEVALS, check_calls, check_parts
-from repertory.tools.retrieval_text import hint_of, line_range, parts_of, render, words_in
+from repertory.tools.retrieval_text import hint_of, line_range, media_of, parts_of, render, words_in
 from repertory.tools.threads import run_in_thread, turn_to_compute
 
 _Found: TypeAlias = tuple[str, list[Part], Json]  # what is shown, which part that is, and facts of it
@@ -118,8 +118,10 @@ def context_tools(*, max_repeats: int = 5) -> list[Tool]:
             head += f", {'the best' if topic else 'the newest'} {len(chosen)} here"
         parts = parts_of(shown, start, end, at=len(head) + 2)
         check_parts(context, parts, max_repeats)
+        told = f"{head}\n\n{text[start:end]}{page_note(page, pages)}"
+        media = [] if hint or lines is not None or page > 1 else [part for each in chosen for part in media_of(each)]
         return ToolOutput(
-            f"{head}\n\n{text[start:end]}{page_note(page, pages)}",
+            (Text(told), *media) if media else told,
             source_type="retrieval",
             facts={"found": len(matching), "page": page, "pages": pages, **({"run": run} if run else {})},
             retrieved=Retrieved(

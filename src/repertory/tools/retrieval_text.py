@@ -9,7 +9,7 @@ import msgspec
 
 from repertory.context.compactors import compact
 from repertory.errors import ToolRetry
-from repertory.llm.messages import Block, Image, RawBlock, ToolUse, text_of
+from repertory.llm.messages import Block, Image, RawBlock, Text, ToolResult, ToolUse, is_media, text_of
 from repertory.record.entries import Entry, Part
 from repertory.tools.context import ContentReader
 
@@ -94,6 +94,13 @@ def _head(entry: Entry, *lengths: str) -> str:
     marks = [f"position {entry.position}", f"iteration {entry.iteration}", entry.kind]
     marks += [mark for mark in (entry.tool, entry.tool_call_id, entry.content_id) if mark]
     return f"--- {' · '.join([*marks, *lengths])}"
+
+
+def media_of(entry: Entry) -> list[Image | RawBlock]:
+    """The images and documents of a result, to be shown once more."""
+    inside = [block.content for block in entry.content if isinstance(block, ToolResult)]
+    parts = [part for content in inside if not isinstance(content, str) for part in content]
+    return [part for part in parts if not isinstance(part, Text) and is_media(part)]
 
 
 def words_in(content: Iterable[Block]) -> list[str]:

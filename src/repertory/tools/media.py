@@ -1,0 +1,79 @@
+"""Images and documents as blocks of a result, held against what the Messages API takes.
+
+A request with one block that the API refuses is refused whole, and so is every later one that shows it. So what does
+not fit is an error where the block is made, or a line of text where it comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, TypeAlias
+
+from repertory.llm.estimate import count_pages
+from repertory.llm.messages import Image, RawBlock, Text, is_document, is_media
+
+# The API's limit on an image, which it counts in base64: "image exceeds 5 MB maximum: … bytes > 5242880 bytes".
+MOST_IMAGE: Final = 5 * 1024 * 1024
+# A request may have 32 MB (platform.claude.com/docs, PDF support); a quarter is left for all else in it.
+MOST_DOCUMENT: Final = 24 * 1024 * 1024
+MOST_PAGES: Final = 600  # of a request, for models with a window of a million tokens; 100 for smaller ones
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what the API takes as images
+PDF: Final = "application/pdf"
+
+Media: TypeAlias = Image | RawBlock
+
+
+def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
+    """An image or a PDF document, for a tool to return: alone, or in a list with texts and others.
+
+    Args:
+        data: What the file holds.
+        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
+        title: What the model is told a document is called; "" for nothing. Images have none.
+
+    Raises:
+        ValueError: The API would refuse it: it is of another type, too large, or not what ``media_type`` says.
+    """
+    if media_type not in (*IMAGE_TYPES, PDF):
+        known = ", ".join((*IMAGE_TYPES, PDF))
+        raise ValueError(f"media_type is {media_type!r}, which no model is shown; expected one of {known}")
+    found = _type_of(data)
+    if found != media_type:
+        raise ValueError(f"media_type is {media_type!r}, but the data is {found or 'none of the types that are shown'}")
+    encoded = base64.b64encode(data).decode()
+    source = {"type": "base64", "media_type": media_type, "data": encoded}
+    block = Image(source) if media_type != PDF else RawBlock({"type": "document", "source": source})
+    if isinstance(block, RawBlock):
+        pages = count_pages(data)
+        if pages > MOST_PAGES:
+            raise ValueError(f"the document has some {pages:,} pages, and a request may have {MOST_PAGES}; split it")
+        block = RawBlock({**block.raw, "title": title}) if title else block
+    if refusal := too_large(block):
+        raise ValueError(refusal)
+    return block
+
+
+def too_large(block: Media) -> str:
+    """Why the API would refuse a block for its size; "" where it would not, or nothing is known."""
+    source = block.source if isinstance(block, Image) else block.raw.get("source")
+    data = source.get("data") if isinstance(source, dict) else None
+    most = MOST_IMAGE if isinstance(block, Image) else MOST_DOCUMENT
+    if not isinstance(data, str) or not is_media(block) or len(data) <= most:
+        return ""
+    what = "image" if isinstance(block, Image) else "document"
+    return f"this {what} of {len(data) * 3 // 4:,} bytes is too large: at most {most * 3 // 4:,} can be sent"
+
+
+def without_documents(content: str | tuple[Text | Image | RawBlock, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
+    """The same content for a model that takes no documents: a line of text stands for each."""
+    if isinstance(content, str) or not any(map(is_document, content)):
+        return content
+    return tuple(Text("[a document, which this model cannot be shown]") if is_document(b) else b for b in content)
+
+
+def _type_of(data: bytes) -> str:
+    """The type that the first bytes of a file say; "" for another than those that are shown."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    starts = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"%PDF-": PDF}
+    return next((kind for start, kind in starts.items() if data.startswith(start)), "")

@@ -1,0 +1,117 @@
+"""Images and documents as results: checked where they are made, counted by what they cost, shown and kept."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+import repertory as rp
+from repertory.context.shaping import media_in
+from repertory.llm import estimate_tokens
+from repertory.llm.estimate import IMAGE_TOKENS, PAGE_TOKENS
+from repertory.llm.messages import Image, RawBlock, Text, ToolResult
+from repertory.llm.profiles import OFFLINE
+from repertory.testing import ScriptedModel, call
+from repertory.tools.media import MOST_IMAGE, media_block
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1_000
+PDF = b"%PDF-1.7\n<< /Type /Pages /Count 3 >>\n" + b"<< /Type /Page >>\n<</Type/Page/Parent 1 0 R>>\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(PNG, "png"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"GIF89a", "gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "webp")],
+)
+def test_an_image_is_made_of_its_bytes(start: bytes, kind: str) -> None:
+    """The API takes four types; the block has its form."""
+    block = media_block(start, f"image/{kind}")
+    assert isinstance(block, Image)
+    data = base64.b64encode(start).decode()
+    assert block.source == {"type": "base64", "media_type": f"image/{kind}", "data": data}
+
+
+def test_a_document_is_made_of_its_bytes() -> None:
+    """It may have a title; it costs by its pages, not by its bytes."""
+    block = media_block(PDF, "application/pdf", title="Report")
+    assert isinstance(block, RawBlock)
+    assert (block.raw["type"], block.raw["title"]) == ("document", "Report")
+    assert base64.b64decode(block.raw["source"]["data"]) == PDF
+    assert estimate_tokens(block) == 4 * PAGE_TOKENS
+    both = ToolResult("t", (Text("both"), block, media_block(PNG, "image/png")))
+    assert 0 < estimate_tokens(both) - 4 * PAGE_TOKENS - IMAGE_TOKENS < 50
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens"),
+    [
+        ({"type": "url", "url": "https://example.com/a.pdf"}, PAGE_TOKENS),
+        ({"type": "base64", "data": "!"}, PAGE_TOKENS),
+        ({"type": "base64", "data": base64.b64encode(bytes(200_000)).decode()}, 4 * PAGE_TOKENS),
+        ({"type": "text", "data": "a" * 4_000}, 1_016),
+    ],
+)
+def test_documents_from_elsewhere_are_counted_too(source: dict[str, Any], tokens: int) -> None:
+    """By what is known of them."""
+    assert estimate_tokens(RawBlock({"type": "document", "source": source})) == pytest.approx(tokens, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type", "fact"),
+    [
+        (PNG, "image/svg+xml", "media_type is 'image/svg\\+xml', which no model is shown; expected one of image/png"),
+        (PNG, "image/jpeg", "media_type is 'image/jpeg', but the data is image/png"),
+        (b"text", "image/png", "media_type is 'image/png', but the data is none of the types"),
+        (PNG + bytes(MOST_IMAGE), "image/png", "this image of 5,2.* bytes is too large: at most 3,932,160 can be sent"),
+        (PDF + b"/Type/Page " * 600, "application/pdf", "some 604 pages, and a request may have 600; split it"),
+    ],
+)
+def test_what_the_api_would_refuse_is_an_error_where_it_is_made(data: bytes, media_type: str, fact: str) -> None:
+    """Else every request that shows it would be refused."""
+    with pytest.raises(ValueError, match=fact):
+        media_block(data, media_type)
+
+
+async def test_images_of_others_that_are_too_large_are_named_instead() -> None:
+    """So are those in an error, of which the API takes only text; a cap of characters is not about them."""
+    small = media_block(PNG, "image/png")
+    large = Image({"type": "base64", "media_type": "image/png", "data": "x" * (MOST_IMAGE + 1)})
+
+    @rp.tool(effect="pure", output_cap=100)
+    def shoot(wrong: bool = False) -> rp.ToolOutput:
+        """Shoot."""
+        return rp.ToolOutput((small, large, Text("two")), status="error" if wrong else "ok")
+
+    output = await rp.call_tool(shoot)
+    named = Text("[this image of 3,932,160 bytes is too large: at most 3,932,160 can be sent]")
+    assert output.content == (small, named, Text("two"))
+    failed = await rp.call_tool(shoot, {"wrong": True})
+    left_out = Text("[something that is no text is left out of this error]")
+    assert failed.content == (left_out, named, Text("two"))
+
+
+def shoot() -> list[object]:
+    """Shoot."""
+    return ["a picture and a document", media_block(PNG, "image/png"), media_block(PDF, "application/pdf")]
+
+
+@pytest.mark.parametrize("documents", [True, False])
+async def test_they_are_shown_kept_and_brought_back(documents: bool) -> None:
+    """The record has them as the model saw them; a retrieval shows them again. Documents only where it takes them."""
+    profile = msgspec.structs.replace(OFFLINE, documents=documents)
+    script = [call("shoot"), call("context_retrieve", tool_name="shoot"), "done"]
+    model = ScriptedModel(script, profile=profile)
+    agent = rp.Agent("a", tools=[shoot, *rp.context_tools()])
+    async with rp.open_supervisor(None, model=model) as supervisor:
+        run = await supervisor.spawn(agent, "task")
+        await run.wait_result()
+        entries = await supervisor.journal.read_entries(run.id)
+    for position in (2, 4):
+        (result,) = entries[position].content
+        assert isinstance(result, ToolResult)
+        kinds = [type(part) for part in result.content]
+        assert kinds == ([Text, Image, RawBlock] if documents else [Text, Image, Text][: 3 if position == 2 else 2])
+    assert media_in(entries[2]) == ("1 image, 1 document" if documents else "1 image")
+    assert IMAGE_TOKENS < entries[2].tokens < IMAGE_TOKENS + 5 * PAGE_TOKENS
