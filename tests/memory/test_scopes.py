@@ -264,6 +264,23 @@ async def test_a_conflict_is_settled_as_it_was_said() -> None:
             assert (await snap.merge()).conflicts == ()
 
 
+async def test_a_copy_that_the_parent_has_changed_is_not_written_over() -> None:
+    """One that it left alone is replaced by the child's newer version."""
+    async with memories() as (_, root):
+        await put(root, a="base")
+        snap = await root.fork("run-1.a", scope_id="snap")
+        for turn in ("1", "2"):
+            await put(root, a=f"theirs {turn}")
+            await put(snap, a=f"mine {turn}")
+            assert (await snap.merge(prefer="both")).written == ("a@snap",)
+        assert await see(root) == {"a": "theirs 2", "a@snap": "mine 2"}
+        await put(root, a="theirs 3", **{"a@snap": "edited"})
+        await put(snap, a="mine 3")
+        (copy,) = (await snap.merge(prefer="both")).written
+        assert await see(root) == {"a": "theirs 3", "a@snap": "edited", copy: "mine 3"}
+        assert (await snap.merge(prefer="both")).written == ()
+
+
 async def test_removing_and_changing_the_same_is_a_conflict() -> None:
     """In both directions; to keep both is to keep the change."""
     async with memories() as (_, root):

@@ -366,7 +366,8 @@ class MemoryActor:
         plan = compared.plan
         wanted = [*plan.take, *plan.copy]
         whole = await journal.find_items([(opened.scope_id, now)], ids=wanted, bodies=True, ended=True)
-        items = await self._fit(parent, [_copy(item) if item.item_id in plan.copy else item for item in whole])
+        copies = await self._copies([item for item in whole if item.item_id in plan.copy], parent)
+        items = await self._fit(parent, [copies.get(item.item_id, item) for item in whole])
         report = MergeReport(
             written=tuple(item.item_id for item in items if not item.deleted),
             deleted=tuple(item.item_id for item in items if item.deleted),
@@ -382,6 +383,24 @@ class MemoryActor:
             records = [ScopeMerged(scope_id=opened.scope_id, at=self._clock(), position=end, open=still_open)]
         ticket = self._write(items, lambda written: journal.submit([*written, *records]))
         return Pending(partial(_when_durable, ticket, report))
+
+    async def _copies(self, versions: Sequence[ItemWritten], parent: Scope) -> dict[str, ItemWritten]:
+        """A child's versions as they stand beside the parent's own: where an earlier copy does, in its place.
+
+        Where the parent has changed that one since, it stays, and the new one gets an id of its own.
+        """
+        copies = {version.item_id: _copy(version) for version in versions}
+        there = await read_by_id(self._journal, parent.view(self._position), [copy.item_id for copy in copies.values()])
+        if not there:
+            return copies
+        made = [_copy(version) for version in await self._journal.read_items([versions[0].scope_id])]
+        for version in versions:
+            copy = copies[version.item_id]
+            own = there.get(copy.item_id)
+            if own is not None and not any(each.item_id == own.item_id and says_same(each, own) for each in made):
+                item_id = f"{copy.item_id}@{version.position}"
+                copies[version.item_id] = msgspec.structs.replace(copy, item_id=item_id)
+        return copies
 
 
 # --- what the asker does --------------------------------------------------------------------------------------
