@@ -153,3 +153,18 @@ def test_inspect_on_a_wide_terminal_has_two_columns(made: Path, tmp_path: Path) 
     """The record on the left, what the model saw on the right."""
     seen = _on_a_terminal(tmp_path, "inspect", RUN, "--db", str(made), COLUMNS="140", NO_COLOR="1")
     assert any("THE RECORD" in line and "WHAT THE MODEL SAW" in line for line in seen.split("\n"))
+
+
+def test_a_table_in_an_answer_is_one_on_a_terminal(tmp_path: Path) -> None:
+    """Wherever it stands in the text, with what is around it; rows that are too short are filled up."""
+    program = "from repertory.cli.running import print_answer; print_answer({!r})"
+    answer = "See:\n\n| name | place |\n|:---|---:|\n| one | a.py:1 |\n| two\n\n- a point"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program.format(answer)], stdout=theirs, env={**settings(tmp_path), "COLUMNS": "80"}
+    )
+    assert process.wait() == 0
+    os.close(theirs)
+    lines = [line.rstrip() for line in SGR.sub("", os.read(ours, 65_536).decode()).splitlines()]
+    os.close(ours)
+    assert lines == ["See:", "", "name  place", "one   a.py:1", "two", "", "• a point"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from repertory.llm.messages import Json
     from repertory.record import Journal, RunRow
 
+_RULE = re.compile(":?-+:?")  # below the headers of a table
 RESEARCH = "repertory.agents:research_team"
 
 
@@ -315,16 +318,17 @@ def print_answer(answer: str) -> None:
     from rich.text import Text
 
     screen = output.console()
-    lines = text.split("\n")
-    if len(lines) > 2 and lines[0].startswith("| ") and lines[1].startswith("| ---"):
-        rows = [line for line in lines[2:] if line.startswith("| ")]
-        output.print_wrapped(screen, *(line.strip("| ").split(" | ") for line in (lines[0], *rows)))
-        lines = [line for line in lines[2:] if line not in rows]
-    for line in lines:
-        if line.startswith("- "):  # wrapped under its own first word
-            item = Table.grid()
-            item.add_row("• ", Text(line[2:]))
-            screen.print(item)
-        else:
-            # Not more of Markdown than this: its underscores would eat those of file names.
-            screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
+    for is_table, lines in groupby(text.split("\n"), key=lambda line: line.startswith("|")):
+        if is_table:
+            cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+            headers, *rows = [row for row in cells if not all(map(_RULE.fullmatch, row))] or [[""]]
+            output.print_wrapped(screen, headers, *rows)
+            continue
+        for line in lines:
+            if line.startswith("- "):  # wrapped under its own first word
+                item = Table.grid()
+                item.add_row("• ", Text(line[2:]))
+                screen.print(item)
+            else:
+                # Not more of Markdown than this: its underscores would eat those of file names.
+                screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
