@@ -96,6 +96,7 @@ if __name__ == "__main__":
 
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
+        sock.listen()
         print(sock.getsockname()[1], flush=True)
         uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[sock])
     elif sys.argv[1:] == ["broken"]:

@@ -71,12 +71,15 @@ def test_a_run_can_be_begun_and_waited_for(run_async: RunAsync, canteen: McpServ
             for name, arguments, says in (
                 ("start_run", {"agent": "cook", "task": "x"}, "no agent 'cook'"),
                 ("run_status", {"run_id": "run-none"}, "run-none"),
-                ("send_message", {"run_id": begun["run_id"], "text": "more"}, "not under way"),
+                ("send_message", {"run_id": "run-none", "text": "more"}, "run-none"),
                 ("clerk", {"task": 5}, "invalid arguments"),
             ):
                 output = await call_tool(tools[name], arguments)
                 assert output.is_error, name
                 assert says in output.text, output.text
+            await call_tool(tools["send_message"], {"run_id": begun["run_id"], "text": "And what does the dal cost?"})
+            again = await _json(tools["wait_result"], {"run_id": begun["run_id"]})
+            assert (again["state"], "4.80" in again["result"]) == ("done", True)
 
     run_async(main)
 
