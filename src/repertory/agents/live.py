@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -21,9 +21,7 @@ from repertory.agents.events import (
     Alert,
     AnyEvent,
     EventHub,
-    PayloadConflicted,
     StateChanged,
-    SummaryRefused,
     to_record,
 )
 from repertory.agents.fan_out import Head, Line, Place, worth_warming
@@ -36,16 +34,13 @@ from repertory.agents.tool_sets import ToolSets
 from repertory.agents.waiting_calls import WaitingCalls
 from repertory.context import EMPTY, MessageEvent, Plan
 from repertory.context.lifecycle import added
-from repertory.errors import JournalError, LimitExceeded, MailboxFull, RunError
-from repertory.llm.model import Model, Usage
-from repertory.llm.profiles import cost_of
+from repertory.errors import JournalError, LimitExceeded, RunError
+from repertory.llm.model import Model
 from repertory.memory import Memory
-from repertory.memory.documents import show_path
-from repertory.memory.payload import PayloadState, Staged
+from repertory.memory.payload import PayloadState
 from repertory.record import Draft, Ledger, RunStatistics
 from repertory.record.journal import Journal
 from repertory.record.records import (
-    ContentStored,
     EventLogged,
     PayloadChanged,
     RunStarted,
@@ -53,7 +48,6 @@ from repertory.record.records import (
     RunStateChanged,
 )
 from repertory.record.waiting import Ticket
-from repertory.summarizer import Summarize, SummarizeResult
 from repertory.tools import Approvals, Tool, ToolCallCache
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
@@ -308,40 +302,6 @@ class LiveRun:
         finally:
             self._payload_lock.release()
 
-    def payload_records(
-        self, staged: Sequence[Staged], *, call_id: str = "", stored: ContentStored | None = None
-    ) -> tuple[list[PayloadChanged], list[PayloadConflicted]]:
-        """What is to be written for changes of the payload, and the events that tell of conflicts.
-
-        Nothing is changed by it: ``adopt_payload`` does that, once they are on their way to the disk. From the one to
-        the other ``changing_payload`` keeps others away.
-        """
-        if self.payload is None or not (staged or stored is not None):
-            return [], []
-        records = self.payload.commit(
-            staged,
-            run_id=self.run_id,
-            at=self.shared.clock(),
-            call_id=call_id,
-            stored=stored,
-            redact=self.shared.journal.redact,
-        )
-        return records, [
-            PayloadConflicted(
-                run_id=self.run_id,
-                agent=self.agent.name,
-                iteration=self.iteration,
-                at=record.at,
-                elapsed=self.tally.clock.elapsed,
-                call_id=call_id,
-                source=record.source,
-                version=record.version,
-                paths=tuple(show_path(conflict.change.path) for conflict in record.conflicts),
-            )
-            for record in records
-            if record.conflicts
-        ]
-
     def adopt_payload(self, records: Iterable[PayloadChanged]) -> None:
         """Make what was written part of the payload."""
         for record in records:
@@ -407,6 +367,10 @@ class LiveRun:
     def is_ending(self) -> bool:
         """Whether nothing more that is said to it will be read before it has ended."""
         return self.ending or self.ended.is_set() or self.wish == "stop"
+
+    def end_of_killed(self) -> RunEnd:
+        """How it ends where it was killed."""
+        return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)
 
     def try_to_end(self) -> bool:
         """Take no more messages, unless one has come that the loop has not seen."""
@@ -531,28 +495,3 @@ class LiveRun:
                 return self._view
             await self._changed.wait()
         raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")
-
-    @property
-    def summary_models(self) -> tuple[Model, ...]:
-        """Those that write its summaries, to be tried in this order; none where the program alone does."""
-        return self.shared.models.for_summaries(self.model)
-
-    def summary_price(self, tokens: int, written: int) -> float:
-        """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
-        usage = Usage(input_tokens=tokens, output_tokens=written)
-        return next((cost_of(model.profile, usage) for model in self.summary_models), 0.0)
-
-    def ask_summarizer(self, job: Summarize | SummarizeResult) -> bool:
-        """Send the summarizer a request, paid by the run, and go on; one that names no models is for those of the run.
-
-        Returns:
-            Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
-        """
-        models = self.summary_models if job.models is None else job.models
-        job = msgspec.structs.replace(job, models=models, budget=self.spending)
-        try:
-            self.shared.summarizer.tell(job)
-        except MailboxFull:
-            self.publish(SummaryRefused, reason="the summarizer has more requests waiting than it can hold")
-            return False
-        return True

@@ -9,10 +9,12 @@ from typing import Any, Final
 from repertory._choices import show
 from repertory._json_values import ValueType
 from repertory.agents.agent import Agent
+from repertory.agents.events import PayloadConflicted
+from repertory.agents.live import LiveRun
 from repertory.errors import ConfigurationError, PayloadInvalid
-from repertory.memory.documents import find, parts_of, resolve
-from repertory.memory.payload import Payload, PayloadState, replay
-from repertory.record.records import PayloadChanged, RunStarted
+from repertory.memory.documents import find, parts_of, resolve, show_path
+from repertory.memory.payload import Payload, PayloadState, Staged, replay
+from repertory.record.records import ContentStored, PayloadChanged, RunStarted
 from repertory.record.rows import encode_json
 
 # Nothing else between braces is a template, so that JSON and code may stand in instructions as they are. With its
@@ -165,3 +167,38 @@ def _type_of(agent: Agent[Any]) -> ValueType:
 
 def _fields(agent: Agent[Any]) -> frozenset[str] | None:
     return _type_of(agent).fields if _has_payload(agent) else None
+
+
+def changes_of(
+    live: LiveRun, staged: Sequence[Staged], *, call_id: str = "", stored: ContentStored | None = None
+) -> tuple[list[PayloadChanged], list[PayloadConflicted]]:
+    """What is to be written for changes of a run's payload, and the events that tell of conflicts.
+
+    Nothing is changed by it: ``LiveRun.adopt_payload`` does that, once they are on their way to the disk. From the one
+    to the other ``LiveRun.changing_payload`` keeps others away.
+    """
+    if live.payload is None or not (staged or stored is not None):
+        return [], []
+    records = live.payload.commit(
+        staged,
+        run_id=live.run_id,
+        at=live.shared.clock(),
+        call_id=call_id,
+        stored=stored,
+        redact=live.shared.journal.redact,
+    )
+    return records, [
+        PayloadConflicted(
+            run_id=live.run_id,
+            agent=live.agent.name,
+            iteration=live.iteration,
+            at=record.at,
+            elapsed=live.tally.clock.elapsed,
+            call_id=call_id,
+            source=record.source,
+            version=record.version,
+            paths=tuple(show_path(conflict.change.path) for conflict in record.conflicts),
+        )
+        for record in records
+        if record.conflicts
+    ]

@@ -16,6 +16,7 @@ from repertory.agents.events import Event, EventReader
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun
 from repertory.agents.outside import decide, give_result
+from repertory.agents.payloads import changes_of
 from repertory.agents.results import read_result
 from repertory.agents.runtime import Runtime
 from repertory.agents.streaming import StreamReader
@@ -201,7 +202,7 @@ class Run(Generic[ResultT]):
                 draft.remove(path)
             if live.ending or live.ended.is_set():
                 raise RunError(f"run {self.id} has ended ({live.state}); its payload is not changed any more")
-            records, _ = live.payload_records(draft.staged("caller"))
+            records, _ = changes_of(live, draft.staged("caller"))
             live.shared.journal.submit(records)
             live.adopt_payload(records)
         await live.shared.journal.write(())

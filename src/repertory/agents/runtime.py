@@ -362,7 +362,7 @@ class Runtime:
             elif not any(run.killed for run in live.lineage()):
                 live.set_ended()  # the supervisor closes; the record says how to go on
             elif live.parent is None:
-                await self.end_run(live, _end_of_killed(live))
+                await self.end_run(live, live.end_of_killed())
             elif not any(run.killed for run in live.parent.lineage()):
                 await self._end_branch(live)
             # else it ends together with the run above it that was killed
@@ -382,7 +382,7 @@ class Runtime:
         for run in reversed([*live.tree()]):
             if run.state not in FINAL_STATES:
                 await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self.shared.clock())
-        await self.end_run(live, _end_of_killed(live))
+        await self.end_run(live, live.end_of_killed())
 
     async def _end_strangers(self, root: LiveRun) -> None:
         """End the runs of the record below a root that it did not take up again, as its team is another now."""
@@ -409,10 +409,6 @@ def is_below(run_id: str, ancestor: str) -> bool:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:79]}…")
-
-
-def _end_of_killed(live: LiveRun) -> RunEnd:
-    return RunEnd("stopped") if live.overdue is None else RunEnd.failed(live.overdue)
 
 
 def _attach(live: LiveRun) -> None:

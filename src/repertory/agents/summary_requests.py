@@ -18,8 +18,10 @@ from repertory.agents.live import LiveRun
 from repertory.context import ContextPolicy, Planner
 from repertory.context.shaping import words_of_plug_in
 from repertory.context.tokens import text_tokens
+from repertory.errors import MailboxFull
 from repertory.llm.messages import Message, text_of, tool_uses
-from repertory.llm.model import ModelRequest
+from repertory.llm.model import Model, ModelRequest, Usage
+from repertory.llm.profiles import cost_of
 from repertory.record import Entry, Snapshot
 from repertory.record.records import SummaryStored
 from repertory.summarizer import (
@@ -104,7 +106,8 @@ class SummaryRequests:
             return
         newest, self._asked_at = self._newest, size
         upto = len(snapshot) if strict else live.plan.start  # else it takes the place of the trail
-        live.ask_summarizer(
+        _ask(
+            live,
             Summarize(
                 run_id=live.run_id,
                 snapshot=snapshot,
@@ -117,7 +120,7 @@ class SummaryRequests:
                 fallback=strict,  # else what stands in view already says more than the program could
                 iteration=iteration,
                 reply_to=self._ref,
-            )
+            ),
         )
 
     def _is_due(self, policy: ContextPolicy, iteration: int, size: int) -> bool:
@@ -126,10 +129,10 @@ class SummaryRequests:
         strict, every, new = policy.rhythm == "strict", policy.summarize_every, size - self._asked_at
         if not every or (iteration % every and (strict or new < _DENSE)):
             return False
-        if not strict and not (self._live.summary_models and self._has_long_trail(policy)):
+        if not strict and not (_models_of(self._live) and self._has_long_trail(policy)):
             return False
         written = policy.summary_bound or deserved_tokens(size - self._head)
-        price = self._live.summary_price(new, written)
+        price = _price(self._live, new, written)
         waits = price and any(summary.strategy != EXTRACTIVE for summary in self.ready)
         return self.planner is None or (not waits and self.planner.affords(price, written=written))
 
@@ -150,7 +153,8 @@ class SummaryRequests:
             text = text_of(entry.content)
             if (entry.original_length or len(text)) <= 2 * rules.compact_length or words_of_plug_in(entry, rules):
                 continue  # hardly longer than its summary, or a plug-in for it says what it was
-            self._live.ask_summarizer(
+            _ask(
+                self._live,
                 SummarizeResult(
                     run_id=self._live.run_id,
                     position=entry.position,
@@ -165,7 +169,7 @@ class SummaryRequests:
                     length=rules.compact_length,
                     iteration=iteration,
                     reply_to=self._ref,
-                )
+                ),
             )
 
     def ask_provider(self, request: ModelRequest, snapshot: Snapshot, *, upto: int, iteration: int) -> None:
@@ -182,7 +186,8 @@ class SummaryRequests:
             self._provider_failed()
         if self._provider is not None or self._failures >= _MOST_FAILURES or not self._profile.compacts:
             return
-        taken = self._live.ask_summarizer(
+        taken = _ask(
+            self._live,
             Summarize(
                 run_id=self._live.run_id,
                 snapshot=snapshot,
@@ -192,7 +197,7 @@ class SummaryRequests:
                 request=request,
                 iteration=iteration,
                 reply_to=self._ref,
-            )
+            ),
         )
         if taken:
             self._provider = _AskedProvider(request.messages, upto, now)
@@ -251,3 +256,30 @@ class SummaryRequests:
     def _provider_failed(self) -> None:
         self._provider = None
         self._failures += 1
+
+
+def _models_of(live: LiveRun) -> tuple[Model, ...]:
+    """Those that write a run's summaries, to be tried in this order; none where the program alone does."""
+    return live.shared.models.for_summaries(live.model)
+
+
+def _price(live: LiveRun, tokens: int, written: int) -> float:
+    """US dollars for a summary of so many tokens in so many; 0.0 where nobody is known to charge for it."""
+    usage = Usage(input_tokens=tokens, output_tokens=written)
+    return next((cost_of(model.profile, usage) for model in _models_of(live)), 0.0)
+
+
+def _ask(live: LiveRun, job: Summarize | SummarizeResult) -> bool:
+    """Send the summarizer a request, paid by the run, and go on; one that names no models is for those of the run.
+
+    Returns:
+        Whether it was taken; a summarizer with too much to do takes no more, and the run goes on without.
+    """
+    models = _models_of(live) if job.models is None else job.models
+    job = msgspec.structs.replace(job, models=models, budget=live.spending)
+    try:
+        live.shared.summarizer.tell(job)
+    except MailboxFull:
+        live.publish(SummaryRefused, reason="the summarizer has more requests waiting than it can hold")
+        return False
+    return True

@@ -32,6 +32,7 @@ from repertory.agents.events import (
 from repertory.agents.live import LiveRun
 from repertory.agents.log import log
 from repertory.agents.outside import EndedWaiting, wait_for_result
+from repertory.agents.payloads import changes_of
 from repertory.agents.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
 from repertory.agents.policies import enabled, layered_policy, tools_of
 from repertory.agents.sharing import shared_with
@@ -445,7 +446,7 @@ class Caller:
         awaited = live.event(ResultAwaited, call_id=use.id, tool=use.name, note=later.note, expires_at=expires_at)
         assert isinstance(awaited, ResultAwaited)
         async with nullcontext() if live.payload is None else live.changing_payload():
-            changes, conflicts = live.payload_records(payload.staged("tool", use.name), call_id=use.id)
+            changes, conflicts = changes_of(live, payload.staged("tool", use.name), call_id=use.id)
             records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
             ticket = self._journal.submit(self._journal.redact(records))
             live.adopt_payload(changes)
@@ -467,7 +468,7 @@ class Caller:
         staged = [] if payload is None or output.is_error else payload.staged("tool", use.name)
         # From here to its being submitted no other change of the payload may come between.
         async with nullcontext() if self._live.payload is None else self._live.changing_payload():
-            changes, conflicts = self._live.payload_records(staged, call_id=use.id, stored=stored)
+            changes, conflicts = changes_of(self._live, staged, call_id=use.id, stored=stored)
             notes = "\n".join(text for text in (note, _note_on(changes)) if text)
             draft = self._draft_of(use, output, shaped, iteration, note=notes)
             records = [*([] if stored is None else [stored]), *output.records, *changes, *map(to_record, conflicts)]
