@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from repertory._choices import check_choice, check_fields, show
 from repertory.actors import Request
@@ -173,8 +173,9 @@ class Memory:
         return await pending.result()
 
 
-def _several(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+def _several(name: str, texts: Any) -> tuple[str, ...]:
     """A sequence of texts; not one text, whose letters would be taken for them."""
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
+    if not isinstance(texts, list | tuple):
         raise ConfigurationError(f"Memory.store: {name} must be a list of texts, got {show(texts)}")
-    return tuple(texts)
+    several: tuple[str, ...] = tuple(texts)  # whose items the actor's message checks
+    return several
