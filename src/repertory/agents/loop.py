@@ -11,9 +11,10 @@ from repertory.agents.answers import PAUSED, Answer, check_response, is_part, re
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
+from repertory.agents.open_calls import OpenCall, open_calls
 from repertory.agents.results import CUT_OFF_RESULT
 from repertory.agents.teams import Team
-from repertory.agents.tool_calls import Caller, OpenCall, open_calls
+from repertory.agents.tool_calls import Caller
 from repertory.agents.turns import find_answer, last_asked
 from repertory.agents.view import ContextView
 from repertory.context.compactors import on_compactor_failure

@@ -167,7 +167,9 @@ def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
 
 def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
     """What the rules say of a call, and whose word it is."""
-    said = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in _layers(live)]
+    said: list[tuple[Verdict, str]] = [
+        (layer.judge(tool.name, tool.effect, proposed), who) for who, layer in _layers(live)
+    ]
     verdict = strictest(each for each, _ in said)
     return verdict, next((who for each, who in said if each == verdict), "")
 

@@ -20,6 +20,7 @@ from repertory.agents.live import LiveRun, RunEnd, Shared
 from repertory.agents.log import log
 from repertory.agents.loop import Loop
 from repertory.agents.models import check_prices
+from repertory.agents.open_calls import close_calls
 from repertory.agents.payloads import check_payloads, instructions_of, new_payload
 from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies, results_of
@@ -28,7 +29,7 @@ from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
 from repertory.agents.teams import Team
 from repertory.agents.telemetry import Trace
-from repertory.agents.tool_calls import Caller, close_calls
+from repertory.agents.tool_calls import Caller
 from repertory.errors import (
     ContextMissing,
     JournalError,

@@ -58,7 +58,7 @@ class CallRule(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_text("a rule's tool", self.tool)
-        given = cast("Mapping[Any, Any]", self.arguments)
+        given: Any = self.arguments
         if not (isinstance(given, Mapping) and all(isinstance(each, str) for pair in given.items() for each in pair)):
             raise ConfigurationError(f"a rule's arguments must be patterns by name, got {given!r:.200}")
         freeze_fields(self, "arguments")
@@ -98,7 +98,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in get_args(Verdict):
-            rules = cast("Sequence[Any]", getattr(self, name))
+            rules: Any = getattr(self, name)
             if isinstance(rules, str) or not isinstance(rules, Sequence):
                 raise ConfigurationError(f"approvals: {name} must be a list of rules, got {rules!r:.200}")
             made = tuple(rule if isinstance(rule, CallRule) else CallRule(rule) for rule in rules)
@@ -115,7 +115,8 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
         for verdict in STRICTEST_FIRST:
             if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
                 return verdict
-        return self.unsafe if effect == "unsafe" else "allow"
+        otherwise: Verdict = self.unsafe if effect == "unsafe" else "allow"
+        return otherwise
 
 
 STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)

@@ -1,0 +1,118 @@
+"""Tool calls without a result: what is to become of each, and of those that an end left open."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import ToolResult, ToolUse, tool_uses
+from repertory.record import Draft, Entry, Journal, Ledger
+from repertory.record.records import (
+    ToolCallRow,
+    ToolFinished,
+)
+
+Fate: TypeAlias = Literal["run", "interrupted"]
+
+INTERRUPTED = (
+    "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
+    "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
+)
+CLOSED = (
+    "[ended; effect unknown] The run was ended before this call had a result. It may not have begun, or have done all, "
+    "part or nothing of its work."
+)
+NOT_MADE = "[ended] The run was ended before anybody allowed this call; it was not made."
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call without a result.
+
+    Attributes:
+        use: The call.
+        position: The place in the ledger of the turn that asked for it.
+        index: Which of that turn's calls it is, from 0.
+        fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
+        begun: Whether it began, in a process that came to its end.
+    """
+
+    use: ToolUse
+    position: int
+    index: int
+    fate: Fate = "run"
+    begun: bool = False
+
+    def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
+        """The key under which it runs, over restarts too: it follows from its place and its arguments."""
+        parts = f"{run_id}\0{self.position}\0{self.index}\0{arguments_digest}"
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def calls_of(turn: Entry) -> list[OpenCall]:
+    """The tool calls that a turn asks for, in order."""
+    return [OpenCall(use, turn.position, index) for index, use in enumerate(tool_uses(turn.content))]
+
+
+def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[OpenCall]:
+    """Find the calls of the last turn that have no result, and say what is to become of each.
+
+    A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it
+    has no intent either it never began. Otherwise its declared effect decides: ``pure`` and ``idempotent`` calls
+    run again (with the same key), ``transactional`` ones too, since their effect would have been committed with
+    the outcome, and ``unsafe`` ones never.
+
+    Args:
+        entries: The run's ledger.
+        calls: The run's tool calls, as journalled.
+    """
+    last = next((entry for entry in reversed(entries) if entry.role == "assistant"), None)
+    if last is None:
+        return []
+    answered = {
+        block.tool_use_id
+        for entry in entries[last.position :]
+        for block in entry.content
+        if isinstance(block, ToolResult)
+    }
+    unsafe = {row.intended.call_id for row in calls if row.intended.effect == "unsafe"}
+    begun = {row.intended.call_id for row in calls}
+    return [
+        msgspec.structs.replace(
+            call, fate="interrupted" if call.use.id in unsafe else "run", begun=call.use.id in begun
+        )
+        for call in calls_of(last)
+        if call.use.id not in answered
+    ]
+
+
+async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
+    """Give every open call of a run that will never go on a result, so that its record is whole.
+
+    Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` in seconds since 1970.
+    """
+    run_id = ledger.run_id
+    uses = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(run_id))]
+    if uses:
+        results = [error_result(use, CLOSED, iteration) for use in uses]
+        ends = [ToolFinished(run_id=run_id, call_id=use.id, tool=use.name, status="interrupted", at=at) for use in uses]
+        await ledger.append(*results, also=ends)
+
+
+def error_result(use: ToolUse, text: str, iteration: int) -> Draft:
+    """The result of a call that is not made: what the model is told instead."""
+    return tool_result(use, text, iteration, wrong=True)
+
+
+def tool_result(use: ToolUse, text: str, iteration: int, *, wrong: bool = False) -> Draft:
+    """The result of a call that no tool ran for."""
+    return Draft(
+        role="user",
+        kind="action-result",
+        content=(ToolResult(use.id, text, is_error=wrong),),
+        iteration=iteration,
+        tool=use.name,
+        tool_call_id=use.id,
+    )
