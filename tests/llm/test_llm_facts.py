@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repertory.llm._facts import by_place, columns, table, telling, topic
+from repertory.llm._parts import split
 from repertory.llm._quoting import messages, quotable
 
 QUESTION = "What is deprecated in alpha, since when, when is it removed, and what takes its place?"
@@ -32,6 +33,7 @@ def test_a_question_about_places_is_asked_of_each() -> None:
         "What is old in ef, since when?",
     ]
     assert by_place("What is old in alpha, and what takes its place?") == []
+    assert split(QUESTION) == [QUESTION]  # and is not cut into its clauses
     assert (found := topic(QUESTION)) is not None
     assert found.word == "deprecated"
 

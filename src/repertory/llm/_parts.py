@@ -17,8 +17,8 @@ _PRONOUN = re.compile(r"\b(its|their|it|they|them|those)\b", re.IGNORECASE)
 def split(question: str) -> list[str]:
     """Cut a question into three to five, its clauses or angles on one thing; nothing where it says nothing."""
     head = " ".join(question.split("\n\n", maxsplit=1)[0].split())
-    if columns(head) and (places := by_place(head)):
-        return places[:MOST_PARTS]
+    if columns(head):  # each row of the table needs all of its clauses
+        return by_place(head)[:MOST_PARTS] or [head]
     clauses = [clause for part in _CLAUSE.split(head) if keywords(clause := part.strip(" ?.,;:"))]
     if not clauses:
         return []
