@@ -46,12 +46,12 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "repertory", *words, "--agent", "ag:clerk", "--db", "a.db"]
 
 
-@pytest.mark.parametrize("more", [[], ["--plain"]], ids=["picture", "lines"])
-def test_the_person_at_the_terminal_is_asked(home: Path, more: list[str]) -> None:
+@pytest.mark.parametrize("words", [["run", "Pay all."], ["run", "Pay all.", "--plain"], ["chat"]])
+def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> None:
     """Yes, no with a reason, and other arguments; what makes no sense is asked again."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*command("run", "Pay all."), *more],
+        command(*words),
         preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
         env={**settings(home), "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(home)},
         cwd=home,
@@ -59,6 +59,7 @@ def test_the_person_at_the_terminal_is_asked(home: Path, more: list[str]) -> Non
     seen, end = "", time.monotonic() + 40
     try:
         for asked, typed in [
+            *([("> ", "Pay all.\r")] if words == ["chat"] else []),
             ("change the arguments", "what?\r"),
             ("change the arguments", "y\r"),
             ("change the arguments", "n\r"),
@@ -70,6 +71,7 @@ def test_the_person_at_the_terminal_is_asked(home: Path, more: list[str]) -> Non
             ("change the arguments", "e\r"),
             ("JSON object", '{"to": "cyn", "amount": 50}\r'),
             ("not him | paid cyn 50", ""),
+            *([("> ", "\x04")] if words == ["chat"] else []),
         ]:
             while asked not in seen:
                 assert time.monotonic() < end, f"no {asked!r} in {seen!r}"

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,6 +191,8 @@ class _Talk:
         import anyio
         import msgspec
 
+        from repertory.cli.deciding import decide_at_terminal
+
         assert self._signals is not None
         shown = ""
         with self._signals.stopping(run):
@@ -198,6 +200,7 @@ class _Talk:
                 screen = _Screen()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(screen.show_calls, run)
+                    tasks.start_soon(decide_at_terminal, run, output.say, nullcontext)
                     shown = await screen.show_text(run)
                     tasks.cancel_scope.cancel()
                 await screen.end_line()

@@ -115,8 +115,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
         for verdict in STRICTEST_FIRST:
             if any(rule.fits(tool, arguments) for rule in self.rules(verdict)):
                 return verdict
-        otherwise: Verdict = self.unsafe if effect == "unsafe" else "allow"
-        return otherwise
+        return "ask" if effect == "unsafe" and self.unsafe == "ask" else "allow"
 
 
 STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)
@@ -124,7 +123,11 @@ STRICTEST_FIRST: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
     """The one of several that counts; ``allow`` where there are none."""
-    return min(verdicts, key=STRICTEST_FIRST.index, default="allow")
+    given = set(verdicts)
+    for verdict in STRICTEST_FIRST:
+        if verdict in given:
+            return verdict
+    return "allow"
 
 
 def _text_of(value: object) -> str:
