@@ -16,7 +16,7 @@ from context_scenes import log_of
 
 import repertory as rp
 from repertory.agents.retention import CLEANING
-from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed
+from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed, RunNotFound
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import ContentStored, Journal, MemoryJournal
@@ -294,6 +294,8 @@ async def test_a_run_that_is_cleaned_keeps_its_ledger_and_its_citations() -> Non
         with pytest.raises(RunError, match=f"belongs to {run.id}; clean that one"):
             await supervisor.clean(child.id)
         before = await supervisor.journal.read_entries(run.id)
+        with pytest.raises(RunNotFound, match="exactly"):
+            await supervisor.clean(run.id[:-1])
         assert await supervisor.clean(run.id) == 2
         assert await supervisor.clean(run.id) == 0
         assert await supervisor.journal.read_entries(run.id) == before

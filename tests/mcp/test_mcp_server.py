@@ -68,7 +68,9 @@ def test_a_run_can_be_begun_and_waited_for(run_async: RunAsync, canteen: McpServ
             ended = await _json(tools["wait_result"], {"run_id": begun["run_id"]})
             assert ended["state"] == "done"
             assert "4.20" in ended["result"]
+            assert (await _json(tools["query_memory"], {"run_id": begun["run_id"]}))["items"] == []
             for name, arguments, says in (
+                ("read_memory", {"run_id": begun["run_id"], "item_id": "none"}, "none"),
                 ("start_run", {"agent": "cook", "task": "x"}, "no agent 'cook'"),
                 ("run_status", {"run_id": "run-none"}, "run-none"),
                 ("send_message", {"run_id": "run-none", "text": "more"}, "run-none"),

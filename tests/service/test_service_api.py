@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from service_parts import JSON, Gate, clerk, open_client, scribe
 
 import repertory as rp
@@ -51,6 +52,32 @@ def test_health_is_a_round_trip_through_the_journal(short: Path, run_async: Any)
 
     with pytest.raises(JournalClosed):  # it comes out of the supervisor as itself
         run_async(main)
+
+
+def test_metrics_are_the_figures_of_all_runs_by_agent(short: Path, run_async: Any) -> None:
+    """They are read as Prometheus reads them, and equal what the runs say; a label cannot break the format."""
+
+    async def main() -> None:
+        model = ScriptedModel([call("look_up", word="tide"), "It has 4 letters.", "It is short."])
+        async with open_client(short, model) as client:
+            for task in ("How long is 'tide'?", 'Say "it"\n# TYPE'):
+                await client.wait_for(await client.start(task), "done")
+            answer = await client.http.get("/metrics")
+            assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            samples = {
+                (sample.name, *sorted(sample.labels.values())): sample.value
+                for family in text_string_to_metric_families(answer.text)
+                for sample in family.samples
+            }
+            figures = [
+                (await client.get(f"/runs/{run['id']}"))["statistics"] for run in (await client.get("/runs"))["runs"]
+            ]
+            assert samples["repertory_runs", "clerk", "done"] == 2
+            assert samples["repertory_iterations_total", "clerk"] == 3
+            assert samples["repertory_tool_calls_total", "clerk"] == 1
+            assert samples["repertory_tokens_total", "clerk", "prompt"] == sum(each["tokens_seen"] for each in figures)
+
+    run_async(main)
 
 
 async def test_the_tree_shows_who_works_for_whom(short: Path) -> None:

@@ -237,6 +237,9 @@ class Supervisor:
         That is also what is held nowhere else, and what is pinned. Its ledger stays as it is, and what that holds whole
         can be read by its citation still.
 
+        Args:
+            run_id: The run, by its whole id, as this cannot be taken back.
+
         Returns:
             How many contents were emptied.
 
@@ -245,7 +248,8 @@ class Supervisor:
             RunError: It has not ended, or it stands below another run.
         """
         check_text("a run_id", run_id)
-        run_id = (await self.journal.read_run(run_id)).started.run_id
+        if await self._runtime.read_run(run_id) is None:
+            raise RunNotFound(f"no run has exactly the id {run_id!r}")
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 

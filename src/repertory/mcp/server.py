@@ -17,6 +17,7 @@ from repertory.errors import ConfigurationError, RepertoryError, ToolFailed
 from repertory.llm.messages import Image, Json, Text
 from repertory.record.records import FINAL_STATES
 from repertory.service.control import Control
+from repertory.service.memories import read_item, read_memory
 from repertory.service.views import RunView
 from repertory.tools import Tool, ToolContext, ToolOutput, tool, unknown_tool
 from repertory.tools.execution import execute
@@ -140,6 +141,8 @@ def run_tools(control: Control) -> Sequence[Tool]:
         tool(runs.list_runs, **reads),
         tool(runs.run_status, **reads),
         tool(runs.wait_result, deadline=None, **reads),
+        tool(runs.query_memory, **reads),
+        tool(runs.read_memory, **reads),
         tool(runs.start_run),
         tool(runs.send_message),
         tool(runs.stop_run, effect="idempotent"),
@@ -190,6 +193,28 @@ class _Runs:
             with anyio.move_on_after(timeout):
                 await _ended(run)
         return await self._told(run_id)
+
+    async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
+        """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
+
+        Args:
+            run_id: The run.
+            text: Words to look for.
+            limit: How many at most.
+        """
+        found = await read_memory(self._control.journal, await self._scope_of(run_id), text=text, limit=limit)
+        listed: Json = msgspec.to_builtins(found)
+        return listed
+
+    async def read_memory(self, run_id: str, item_id: str) -> Json:
+        """Read an item of a run's memory whole.
+
+        Args:
+            run_id: The run.
+            item_id: The item, as query_memory lists it.
+        """
+        item: Json = msgspec.to_builtins(await read_item(self._control.journal, await self._scope_of(run_id), item_id))
+        return item
 
     async def start_run(self, agent: str, task: str) -> Json:
         """Start a run and return its id at once. It goes on when this connection ends.
@@ -242,6 +267,9 @@ class _Runs:
         if detail.run.state != "done":
             raise ToolFailed(f"run {run_id} of {agent} is {detail.run.state}: {detail.run.error or 'it has no answer'}")
         return detail.result or ""
+
+    async def _scope_of(self, run_id: str) -> str:
+        return (await self._control.journal.read_run(run_id)).started.scope_id
 
     def _live(self, run_id: str) -> Run[Any] | None:
         try:

@@ -31,6 +31,7 @@ from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING, Along, Follower, event_view
 from repertory.service.memories import read_item, read_memory
+from repertory.service.metrics import CONTENT_TYPE, read_metrics
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
 from repertory.service.reports import read_content_page, read_contents, read_payload, read_payload_history
 
@@ -122,6 +123,7 @@ class _Service:
                 Route("/", self.page, methods=get),
                 Route("/session", self.open_session, methods=post),
                 Route("/healthz", self.health, methods=get),
+                Route("/metrics", self.metrics, methods=get),
                 Route("/agents", self.agents, methods=get),
                 Route("/events", self.events, methods=get),
                 Route("/runs", self.list_runs, methods=get),
@@ -163,6 +165,10 @@ class _Service:
         except TimeoutError:
             raise HTTPException(503, f"the journal did not answer within {HEALTH_TIMEOUT:g} s") from None
         return _json({"status": "ok", "durability": self._control.journal.durability, "seq": seq})
+
+    async def metrics(self, request: Request) -> Response:
+        """The figures of all runs as Prometheus reads them."""
+        return Response(await read_metrics(self._control.journal), media_type=CONTENT_TYPE)
 
     async def agents(self, request: Request) -> Response:
         """What can be started."""
