@@ -11,7 +11,7 @@ import repertory as rp
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
 
-WARM, MEASURED = 50, 60  # after the first fifty as many events as are kept have passed by
+WARM, MEASURED = 50, 120  # after the first fifty as many events as are kept have passed by
 
 
 @rp.tool(effect="pure", repeatable=False)
