@@ -1,10 +1,12 @@
 """A process whose tools and sub-agents change one payload. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_payloads.py DATABASE``. Prints ``OPEN`` once the work begins, ``DONE`` at its end.
+Usage: ``python killed_payloads.py DATABASE``. Prints ``OPEN`` once the work begins, ``STEP`` for
+each call, ``DONE`` at its end.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -34,6 +36,7 @@ class Tally(msgspec.Struct):
 @rp.tool(effect="transactional")
 def count(who: str, number: int, context: rp.ToolContext) -> rp.ToolOutput:
     """Count a step."""
+    os.write(1, b"STEP\n")  # in one piece, from whichever thread
     time.sleep(0.002)  # most kills shall fall into a call
     context.payload.set(("by_worker", who), number + 1)
     context.payload.append("steps", f"{who}/{number}")
