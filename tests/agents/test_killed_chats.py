@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import select
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
 from killed_chat import QUESTIONS, RUN_ID
+from killing import play
 
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.record import open_journal
@@ -18,25 +16,14 @@ CHAT = Path(__file__).with_name("killed_chat.py")
 KILLS = 10
 
 
-def play(path: Path, after: float | None) -> list[str]:
-    """Start the chat, or let it go on, and kill it so many seconds later; what it answered, if it came so far."""
-    with subprocess.Popen([sys.executable, str(CHAT), str(path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "OPEN\n"
-        if after is not None:
-            select.select([process.stdout], [], [], after)
-            process.kill()
-        return process.stdout.read().splitlines()
-
-
 def test_a_killed_chat_has_every_question_once_and_one_answer_to_each(tmp_path: Path) -> None:
     """Wherever the kills fall: nothing is lost, nothing is asked twice, and every call has one result."""
     path, chance = tmp_path / "runs.db", random.Random(11)
     for _ in range(KILLS):
-        if play(path, chance.uniform(0.0, 0.12)):
+        if play(CHAT, path, chance.uniform(0.0, 0.12)):
             break
     expected = [f"I counted: {number}? has some jars" for number in range(len(QUESTIONS))]
-    assert play(path, None) == expected
+    assert play(CHAT, path, None) == expected
 
     async def look() -> None:
         async with open_journal(path, readonly=True) as journal:

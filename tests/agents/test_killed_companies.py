@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import select
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
 from killed_company import PARTS
+from killing import play
 
 from repertory.llm.messages import ToolResult, ToolUse
 from repertory.record import FINAL_STATES, open_journal
@@ -18,24 +16,13 @@ COMPANY = Path(__file__).with_name("killed_company.py")
 KILLS = 8
 
 
-def play(path: Path, after: float | None) -> list[str]:
-    """Start the company, or let it go on, and kill it so many seconds later; what it answered, if it came so far."""
-    with subprocess.Popen([sys.executable, str(COMPANY), str(path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "OPEN\n"
-        if after is not None:
-            select.select([process.stdout], [], [], after)
-            process.kill()
-        return process.stdout.read().splitlines()
-
-
 def test_a_killed_company_reports_every_part_once_and_leaves_nothing_open(tmp_path: Path) -> None:
     """Wherever the kills fall: the same five runs go on, each call has one result, and nothing is delegated twice."""
     path, chance = tmp_path / "runs.db", random.Random(7)
     for _ in range(KILLS):
-        if play(path, chance.uniform(0.0, 0.15)):
+        if play(COMPANY, path, chance.uniform(0.0, 0.15)):
             break
-    answer = play(path, None)
+    answer = play(COMPANY, path, None)
     assert sorted({*answer}) == [f"counted {part}" for part in PARTS]
 
     async def look() -> None:
