@@ -78,7 +78,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_digest(request: ModelRequest) -> str:
     """Sixteen hexadecimal digits that stand for everything a request says; the same request always has the same."""
-    return blake2b(canonical_json(encode_request(request)), digest_size=8).hexdigest()
+    return blake2b(canonical_json(request), digest_size=8).hexdigest()
 
 
 _UNMARKABLE = frozenset({"thinking", "redacted_thinking"})

@@ -19,7 +19,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory.llm.estimate import estimate_tokens
-from repertory.llm.messages import Block, Text, Thinking, ToolUse, text_of
+from repertory.llm.messages import Block, Message, Text, Thinking, ToolUse, equal_items, text_of
 from repertory.llm.model import (
     ModelRequest,
     ModelResponse,
@@ -73,6 +73,7 @@ class ScriptedModel:
         self._steps = tuple(steps)
         self._name = name
         self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self._prompts = _Prompts()
         self.requests: list[ModelRequest] = []
 
     @property
@@ -101,7 +102,7 @@ class ScriptedModel:
                 f"the request ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
         await anyio.lowlevel.checkpoint()
-        return await _play(self._steps[number - 1], request, on_event)
+        return await _play(self._steps[number - 1], request, on_event, self._prompts)
 
     async def aclose(self) -> None:
         """Nothing to release."""
@@ -134,6 +135,7 @@ class FunctionModel:
         self._function = function
         self._name = name
         self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self._prompts = _Prompts()
         self.requests: list[ModelRequest] = []
 
     @property
@@ -152,13 +154,30 @@ class FunctionModel:
         """Answer with the function's result; what it raises passes through."""
         self.requests.append(request)
         await anyio.lowlevel.checkpoint()
-        return await _play(self._function, request, on_event)
+        return await _play(self._function, request, on_event, self._prompts)
 
     async def aclose(self) -> None:
         """Nothing to release."""
 
 
-async def _play(step: Step, request: ModelRequest, on_event: Callable[[StreamEvent], Any] | None) -> ModelResponse:
+class _Prompts:
+    """Estimates prompts that mostly repeat the one before, as those of a run do: only new messages are measured."""
+
+    def __init__(self) -> None:
+        self._messages: tuple[Message, ...] = ()
+        self._tokens: list[int] = []  # of each message
+
+    def estimate(self, request: ModelRequest) -> int:
+        """Exactly what ``estimate_tokens`` gives."""
+        known = equal_items(self._messages, request.messages)
+        self._tokens[known:] = map(estimate_tokens, request.messages[known:])
+        self._messages = request.messages
+        return estimate_tokens((*request.tools, *request.system)) + sum(self._tokens)
+
+
+async def _play(
+    step: Step, request: ModelRequest, on_event: Callable[[StreamEvent], Any] | None, prompts: _Prompts
+) -> ModelResponse:
     if isinstance(step, BaseException):
         raise step
     if callable(step):
@@ -166,14 +185,16 @@ async def _play(step: Step, request: ModelRequest, on_event: Callable[[StreamEve
         step = await result if inspect.isawaitable(result) else result
         if isinstance(step, BaseException):
             raise step
-    response = as_response(step, request)
+    response = as_response(step, request, estimate_prompt=prompts.estimate)
     if on_event is not None:
         for event in events_of(response):
             on_event(event)
     return response
 
 
-def as_response(answer: Answer, request: ModelRequest) -> ModelResponse:
+def as_response(
+    answer: Answer, request: ModelRequest, *, estimate_prompt: Callable[[ModelRequest], int] = estimate_tokens
+) -> ModelResponse:
     """Make a whole response of an answer: number its calls, settle its stop reason, estimate its usage."""
     if isinstance(answer, ModelResponse):
         response = answer
@@ -187,16 +208,18 @@ def as_response(answer: Answer, request: ModelRequest) -> ModelResponse:
             blocks = answer
         stop_reason = "tool_use" if any(isinstance(block, ToolUse) for block in blocks) else "end_turn"
         response = ModelResponse(content=tuple(blocks), stop_reason=stop_reason)
-    digest = request_digest(request)  # not a counter: a model made anew for a resumed run must not reuse an id
-    content = tuple(
-        msgspec.structs.replace(block, id=f"call_{digest}_{index}")
-        if isinstance(block, ToolUse) and not block.id
-        else block
-        for index, block in enumerate(response.content)
-    )
+    content = response.content
+    if any(isinstance(block, ToolUse) and not block.id for block in content):
+        digest = request_digest(request)  # not a counter: a model made anew for a resumed run must not reuse an id
+        content = tuple(
+            msgspec.structs.replace(block, id=f"call_{digest}_{index}")
+            if isinstance(block, ToolUse) and not block.id
+            else block
+            for index, block in enumerate(content)
+        )
     usage = response.usage
     if usage == Usage():
-        usage = Usage(input_tokens=estimate_tokens(request), output_tokens=estimate_tokens(content))
+        usage = Usage(input_tokens=estimate_prompt(request), output_tokens=estimate_tokens(content))
     return msgspec.structs.replace(response, content=content, usage=usage, model=response.model or request.model)
 
 
