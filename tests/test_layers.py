@@ -47,6 +47,7 @@ ANYWHERE = {
     "_ids",
     "_json_types",
     "_json_values",
+    "_log",
     "_version",
     "__version__",
 }

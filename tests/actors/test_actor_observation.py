@@ -63,7 +63,7 @@ def test_dead_letters_are_shown_to_the_observer(run_async: Any, caplog: Any) -> 
     run_async(main)
     assert len(seen) == 300
     assert seen[0] == DeadLetter(Stranger(), "/player-1", "unhandled")
-    assert {record.message for record in caplog.records} == {"actors.dead_letter.observer_failed"}
+    assert {vars(record).get("event") for record in caplog.records} == {"actors.dead_letter.observer_failed"}
 
 
 class Alarm:

@@ -147,9 +147,9 @@ async def test_a_run_raises_an_alert_and_logs_it(caplog: pytest.LogCaptureFixtur
     assert alert.metric == "tokens"
     assert 2_000 < alert.value < 6_000
     assert [event.body["reason"] for event in kept] == [alert.reason]
-    (line,) = [record for record in caplog.records if record.message == "alert"]
+    (line,) = [record for record in caplog.records if vars(record).get("event") == "alert"]
     assert (line.levelno, line.reason, line.run) == (logging.WARNING, alert.reason, run.id)  # type: ignore[attr-defined]
-    sizes = [record.view_tokens for record in caplog.records if record.message == "iteration.started"]  # type: ignore[attr-defined]
+    sizes = [record.view_tokens for record in caplog.records if vars(record).get("event") == "iteration.started"]  # type: ignore[attr-defined]
     assert len(sizes) == 6
     assert sizes == sorted(sizes)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
+import structlog
 import trio.testing
 from context_scenes import clerk
 
 import repertory as rp
+from repertory._log import Log
 from repertory.context import register_compactor
 from repertory.context.compactors import COMPACTORS
 from repertory.testing import FunctionModel, ScriptedModel, call
@@ -23,9 +27,76 @@ async def test_a_run_is_logged_once_somebody_listens(caplog: pytest.LogCaptureFi
         run = await supervisor.spawn(rp.Agent("clerk"), "Go.")
         await run.wait_result()
     records = [record for record in caplog.records if record.name == "repertory"]
-    assert [record.message for record in records] == ["run.spawned", "iteration.started", "state.changed"]
+    assert [vars(record).get("event") for record in records] == ["run.spawned", "iteration.started", "state.changed"]
     assert (vars(records[0])["run"], vars(records[0])["agent"]) == (run.id, "clerk")
     assert vars(records[-1])["state"] == "done"
+
+
+class Lines(logging.Handler):
+    """Keeps what it would have written, formatted at once as any handler does."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(self.format(record))
+
+
+@contextmanager
+def written(formatter: logging.Formatter) -> Iterator[list[str]]:
+    """The lines that an application gets which configures the standard library's logging only."""
+    handler, logger = Lines(formatter), logging.getLogger("repertory")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield handler.lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+async def one_run() -> str:
+    """Play a run; its id."""
+    async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:
+        run = await supervisor.spawn(rp.Agent("clerk"), 'Say "go"\nnow.')
+        await run.wait_result()
+        return run.id
+
+
+async def test_a_plain_line_has_the_facts() -> None:
+    """Whoever only calls ``basicConfig`` sees which run did what, each event in one line and from where it came."""
+    with written(logging.Formatter("%(levelname)s %(filename)s %(message)s")) as lines:
+        run_id = await one_run()
+    assert lines[0].startswith(f"INFO log.py run.spawned run={run_id} agent=clerk iteration=0 ")
+    assert r'task="Say \"go\"\nnow."' in lines[0]
+    assert "state=done" in lines[-1]
+    assert not [line for line in lines if "\n" in line]
+
+
+async def test_structlogs_formatter_takes_an_event_as_its_own() -> None:
+    """The facts are key-values beside the name, once, together with what the application has bound to its context."""
+    meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    formatter = structlog.stdlib.ProcessorFormatter(processors=[meta, structlog.processors.JSONRenderer()])
+    with written(formatter) as lines, structlog.contextvars.bound_contextvars(request="r-17", name="web"):
+        run_id = await one_run()
+    events = [msgspec.json.decode(line) for line in lines]
+    assert {(event["run"], event["request"], event["name"]) for event in events} == {(run_id, "r-17", "web")}
+    answered = next(event for event in events if event["event"] == "model.answered")
+    assert answered["text"] == "Done."
+    assert answered["usage"]["output_tokens"] > 0
+
+
+def test_a_fact_that_logging_has_a_field_of_the_same_name_for_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """``logging`` raises where a field is called as one of its own, and the run would end of it."""
+    Log("repertory.tools")(logging.WARNING, "tool.odd", name="saw", level=3, event="no", args=(1,), message="m" * 300)
+    (record,) = caplog.records
+    fields = vars(record)
+    assert (record.name, fields["name_"], fields["level"], fields["args_"]) == ("repertory.tools", "saw", 3, (1,))
+    assert (fields["event"], fields["message_"], record.filename) == ("tool.odd", "m" * 300, "test_log.py")
+    assert record.getMessage() == f"tool.odd name=saw level=3 args=(1,) message={'m' * 199}…"
 
 
 async def test_nothing_is_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,7 +119,7 @@ async def test_a_crash_is_logged_with_its_error(
         run = await supervisor.spawn(rp.Agent("clerk"), "Go.")
         with pytest.raises(rp.RepertoryError):
             await run.wait_result()
-    crashes = [record for record in caplog.records if record.message == "run.crashed"]
+    crashes = [record for record in caplog.records if vars(record).get("event") == "run.crashed"]
     assert len(crashes) == 1
     assert crashes[0].exc_info
     assert "a bug" in str(crashes[0].exc_info[1])
@@ -78,7 +149,7 @@ async def test_what_a_tool_raised_is_logged_and_journalled_with_its_traceback(
     assert "in stumble" in errors["stumble"]
     assert errors["stumble"].endswith("ZeroDivisionError: a bug\n")
     assert errors["decline"] == ""
-    (record,) = [record for record in caplog.records if record.message == "tool.crashed"]
+    (record,) = [record for record in caplog.records if vars(record).get("event") == "tool.crashed"]
     assert record.exc_info
     assert (record.name, vars(record)["tool"]) == ("repertory.tools", "stumble")
 
@@ -119,7 +190,7 @@ async def test_a_compactor_that_raises_is_logged_once_and_the_run_goes_on(
         run = await supervisor.spawn(clerk(context), "Read.")
         assert await run.wait_result() == "Done."
         assert {entry.representation for entry in run.view()} > {"stub"}
-    (record,) = [record for record in caplog.records if record.message == "compactor.failed"]
+    (record,) = [record for record in caplog.records if vars(record).get("event") == "compactor.failed"]
     assert (vars(record)["run"], vars(record)["compactor"]) == (run.id, "broken")
     assert record.exc_info
     assert "no such field" in str(record.exc_info[1])

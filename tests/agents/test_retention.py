@@ -332,7 +332,7 @@ async def test_a_cleaning_that_fails_is_logged_and_tried_again(
         assert journal.looked == 4
         run = await supervisor.spawn(clerk(), "Read.")
         assert await run.wait_result() == "Done."
-    assert [record.getMessage() for record in caplog.records].count("contents.cleaning.failed") == 2
+    assert [vars(record).get("event") for record in caplog.records].count("contents.cleaning.failed") == 2
 
 
 async def test_a_time_to_keep_contents_must_be_one() -> None:

@@ -157,4 +157,4 @@ async def test_a_run_resumed_under_another_definition_says_so(caplog: pytest.Log
         await run.wait_result()
         journalled = [record for _, record in await supervisor.journal.read_events(run.id)]
     assert [record.body["agent_changed"] for record in journalled if record.type == "RunResumed"] == [False, True]
-    assert [record.message for record in caplog.records].count("agent.changed") == 1
+    assert [vars(record).get("event") for record in caplog.records].count("agent.changed") == 1

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
+from repertory._log import Log
 from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
@@ -19,7 +20,7 @@ from repertory.actors.supervision import Comeback
 from repertory.actors.tree import ActorNode, Death
 from repertory.errors import ActorStopped, UnhandledMessage
 
-logger = logging.getLogger("repertory.actors")
+log = Log("repertory.actors")
 
 QUOTA = 256
 """Messages between two checkpoints of an actor that has always more to do."""
@@ -196,7 +197,7 @@ def _judge(node: ActorNode) -> StopReason | Comeback:
     if error is not None:
         node.crashes += 1
         box.runtime.crashes += 1
-        logger.error("actors.crashed", exc_info=error, extra={"actor": box.path, "crashes": node.crashes})
+        log(logging.ERROR, "actors.crashed", exc_info=error, actor=box.path, crashes=node.crashes)
     if node.killed:
         return StopReason("killed")
     if node.halted:
@@ -238,7 +239,7 @@ async def _say_farewell(node: ActorNode, hook: str, *args: Any) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + timeout) as scope:
             await _call_hook_or_log(node, hook, *args)
         if scope.cancelled_caught:
-            logger.error("actors.hook_timed_out", extra={"actor": path, "hook": hook, "seconds": timeout})
+            log(logging.ERROR, "actors.hook_timed_out", actor=path, hook=hook, seconds=timeout)
     finally:
         node.actor = node.context = node.blueprint = None
 
@@ -247,8 +248,8 @@ async def _call_hook_or_log(node: ActorNode, name: str, *args: Any) -> None:
     """The same for a hook whose failure changes nothing."""
     try:
         await _call_hook(node, name, *args)
-    except Exception:
-        logger.exception("actors.hook_failed", extra={"actor": node.mailbox.path, "hook": name})
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the actor has ended
+        log(logging.ERROR, "actors.hook_failed", exc_info=error, actor=node.mailbox.path, hook=name)
 
 
 async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:

@@ -9,7 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-logger = logging.getLogger("repertory.actors")
+from repertory._log import Log
+
+log = Log("repertory.actors")
 
 ActorState: TypeAlias = Literal["new", "starting", "running", "paused", "stopping", "restarting", "stopped"]
 
@@ -70,8 +72,8 @@ class DeadLetters:
         if self._observer is not None:
             try:
                 self._observer(letter)
-            except Exception:  # an observer must not break the actor that is just stopping
-                logger.exception("actors.dead_letter.observer_failed", extra={"recipient": letter.recipient})
+            except Exception as error:  # noqa: BLE001 - an observer must not break the actor that is just stopping
+                log(logging.ERROR, "actors.dead_letter.observer_failed", exc_info=error, recipient=letter.recipient)
 
     @property
     def total(self) -> int:

@@ -1,9 +1,4 @@
-"""What happens to runs, as log events: dotted names and key-values, through structlog into ``logging``.
-
-The logger is ``repertory``. It says nothing until the application turns it on, as libraries should::
-
-    logging.basicConfig(level=logging.INFO)
-"""
+"""What happens to runs, in the log of the application; ``repertory._log`` says in what form."""
 
 from __future__ import annotations
 
@@ -12,18 +7,15 @@ import re
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import msgspec
 
+from repertory._log import Log, LogEvent
 from repertory.agents.events import AnyEvent
 
-if TYPE_CHECKING:
-    from structlog.stdlib import BoundLogger
-
-_STANDARD = logging.getLogger("repertory")
-_STANDARD.addHandler(logging.NullHandler())  # else Python itself writes warnings to standard error
+log: Final = Log("repertory")
+_ROOMS: Final = ("actors", "journal", "mcp", "service", "tools")  # with loggers of their own
 _LEVELS = {
     "RunSpawned": logging.INFO,
     "RunResumed": logging.INFO,
@@ -37,31 +29,13 @@ _LEVELS = {
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-@cache
-def _logger() -> BoundLogger:
-    import structlog  # takes a tenth of a second, so only once somebody listens
-
-    logger: BoundLogger = structlog.wrap_logger(
-        _STANDARD,
-        processors=[structlog.stdlib.render_to_log_kwargs],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
-    return logger
-
-
-def log(level: int, name: str, /, **facts: Any) -> None:
-    """Log something under its dotted name; an error as ``exc_info``."""
-    if _STANDARD.isEnabledFor(level):
-        _logger().log(level, name, **facts)
-
-
 def log_event(event: AnyEvent) -> None:
     """Log an event of a run under its dotted name: ``ToolEnded`` is ``tool.ended``."""
     kind = type(event).__name__
     level = _LEVELS.get(kind, logging.DEBUG)
-    if _STANDARD.isEnabledFor(level):
-        facts = msgspec.structs.asdict(event)
-        del facts["at"]
+    if log.is_on(level):
+        facts = msgspec.to_builtins(event)
+        del facts["event"], facts["at"]
         log(level, _WORD.sub(".", kind).lower(), run=facts.pop("run_id"), **facts)
 
 
@@ -87,10 +61,12 @@ def redacted_log(redact: Callable[[Any], Any]) -> Generator[None]:
             if (shown := redact(trace)) is not trace:
                 record.exc_info, record.exc_text = None, shown
         vars(record).update({name: redact(value) for name, value in vars(record).items()})
+        if isinstance(record.msg, dict):
+            record.msg = LogEvent(record.msg)  # also where something was replaced in it
         return True
 
     # A filter sees what is logged with its own logger, not what comes up from those below it.
-    loggers = [_STANDARD, *(_STANDARD.getChild(room) for room in ("actors", "journal", "service", "tools"))]
+    loggers = [logging.getLogger(name) for name in ("repertory", *(f"repertory.{room}" for room in _ROOMS))]
     for logger in loggers:
         logger.addFilter(look)
     try:

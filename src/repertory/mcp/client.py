@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 
 from repertory._choices import check_choice, check_pattern
+from repertory._log import Log
 from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
 from repertory.mcp.results import effect_of, to_tool_output
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-logger = logging.getLogger("repertory.mcp")
+log = Log("repertory.mcp")
 
 CONNECT_TIMEOUT: Final = 30.0  # seconds; a server that is fetched by its command's first start takes some
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -247,7 +248,7 @@ class _Connection:
             try:
                 await self._list_tools(client)
             except Exception as error:  # noqa: BLE001 - the tools that are known may still be called
-                logger.warning("mcp.list.failed", extra={"server": self._server.name, "error": _say(error)})
+                log(logging.WARNING, "mcp.list.failed", server=self._server.name, error=_say(error))
 
     async def _list_tools(self, client: Client) -> None:
         offered: list[types.Tool] = []
@@ -273,7 +274,7 @@ class _Connection:
         for tool in offered:
             name = _UNFIT.sub("_", tool.name)[:LONGEST_NAME]
             if name in made:
-                logger.warning("mcp.tool.dropped", extra={"server": self._server.name, "tool": tool.name})
+                log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
             description = tool.description or tool.title or tool.name
             hinted: Effect = effect_of(tool.annotations) if self._server.trusted else "unsafe"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from repertory._log import Log
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, encode_json, refuse_batch
 from repertory.record.sqlite_file import (
@@ -28,7 +29,7 @@ from repertory.record.waiting import Failure, Ticket, Waiter, wake_all
 T = TypeVar("T")
 L = TypeVar("L", bound=Ticket)
 
-logger = logging.getLogger("repertory.journal")
+log = Log("repertory.journal")
 
 # The batch is at fault and not the disk: the others can be written without it.
 REFUSED: Final = (
@@ -370,12 +371,13 @@ class SqliteWriter:
             waited = time.monotonic() - since
             if waited >= notice:
                 notice *= 2
-                logger.warning(
-                    "%s waits to write: another program has held it for %.0f s; end its transaction. %d batches are "
-                    "queued, and none is acknowledged meanwhile",
-                    self._path,
-                    waited,
-                    self._queue.qsize() + 1,
+                log(
+                    logging.WARNING,
+                    "journal.busy",
+                    path=self._path,
+                    queued=self._queue.qsize() + 1,
+                    reason=f"another program has held it for {waited:.0f} s; end its transaction, as nothing is "
+                    "acknowledged meanwhile",
                 )
 
     def _checked(self, commit: Callable[[], object]) -> None:

@@ -19,13 +19,15 @@ import h11
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
+from repertory._log import Log
+
 HEADER_TIMEOUT: Final = 10.0  # seconds until the head of a request must be there; also how long a connection may idle
 SEND_TIMEOUT: Final = 10.0  # seconds until a client must have taken one piece of an answer
 _LINGER: Final = 1.0  # seconds that a client which is still sending has to read why it was refused
 _MAX_HEAD: Final = 16 * 1024  # bytes of a request's line and headers, give or take one reading of as many
 _MAX_AHEAD: Final = 64 * 1024  # bytes that a client may send before it has its answer
 
-_log = logging.getLogger("repertory.service")
+_log = Log("repertory.service")
 
 
 class Connection:
@@ -104,7 +106,7 @@ class Connection:
         except h11.RemoteProtocolError:
             raise
         except Exception as error:  # noqa: BLE001 - supervises: one request's error must not end the runs
-            _log.exception("%s failed", request.target.decode())
+            _log(logging.ERROR, "request.failed", exc_info=error, target=request.target.decode())
             self._report(f"{request.method.decode()} {request.target.decode()[:200]} failed: {error!r}")
         self.busy = False
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE

@@ -17,6 +17,7 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._error_texts import leaves_of, safe_str
+from repertory._log import Log
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
@@ -27,7 +28,7 @@ from repertory.tools.output import Cause, ErrorDetail, ToolOutput, one_line, to_
 from repertory.tools.repeats import arguments_digest
 from repertory.tools.threads import compute, run_in_thread, turn_to_compute
 
-logger = logging.getLogger("repertory.tools")
+log = Log("repertory.tools")
 
 
 async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutput:
@@ -163,7 +164,7 @@ def _explain(tool: Tool, error: BaseException, *, timed_out: bool) -> ToolOutput
     told, advice = wrong_event_loop(tool.name, spoken)
     if told:
         spoken.add_note(f"{told}: {advice}")  # stands in the log and in the journal, below the traceback
-    logger.warning("tool.crashed", exc_info=error, extra={"tool": tool.name})
+    log(logging.WARNING, "tool.crashed", exc_info=error, tool=tool.name)
     return _failure(tool, f"{told}. Go on without it." if told else one_line(spoken), "crash", error)
 
 
