@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 import repertory as rp
@@ -14,6 +16,7 @@ from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
+from repertory.record.records import Effect
 from repertory.testing import ScriptedModel, call
 
 
@@ -167,3 +170,115 @@ def test_a_run_that_is_killed_takes_no_result(run_async: RunAsync) -> None:
 
     assert run_async(main) == "clean"
     assert lab.sent == ["s c1"]
+
+
+def asking(effect: Effect, calls: list[Any], *, dies: bool = False) -> rp.Agent:
+    """An agent whose tool asks twice, and goes on with each answer; ``dies`` in the midst of the last time."""
+
+    @rp.tool(effect=effect)
+    async def book(hotel: str, context: rp.ToolContext) -> Any:
+        """Book a room."""
+        answer = context.answer
+        calls.append(None if answer is None else (answer.state, answer.value, answer.is_error, answer.expired))
+        if answer is None:
+            return rp.ResultLater("which night?", schema=NIGHT, state={"hotel": hotel})
+        if "night" not in answer.state:
+            return rp.ResultLater("sure?", state={**answer.state, "night": answer.value["night"]})
+        if dies:
+            await anyio.sleep_forever()
+        return f"{answer.state['hotel']} on {answer.state['night']}: {answer.value}"
+
+    return rp.Agent("clerk", tools=[book])
+
+
+NIGHT = {"type": "object", "properties": {"night": {"type": "integer"}}, "required": ["night"]}
+
+
+async def asked(run: rp.Run[Any], call_id: str) -> None:
+    """Wait until a call waits under an id."""
+    while all(each.call_id != call_id for each in run.waiting()):
+        await anyio.lowlevel.checkpoint()
+
+
+def test_a_tool_goes_on_with_what_came(run_async: RunAsync, tmp_path: Path) -> None:
+    """As often as it asks, each time under another id, checked by its schema; over restarts at each step."""
+    calls: list[Any] = []
+    agent, path = asking("unsafe", calls), tmp_path / "journal.db"
+
+    async def main() -> str:
+        async with open_with(call("book", call_id="c1", hotel="Ritz"), path=path) as supervisor:
+            run = await supervisor.spawn(agent, "book")
+            await asked(run, "c1")
+            with pytest.raises(ConfigurationError, match=r"'soon' is not of type 'integer' \(at \$\.night\)"):
+                await run.give_result("c1", {"night": "soon"})
+        async with open_with(path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent)
+            assert run.waiting()[0].schema == NIGHT
+            await run.give_result("c1", {"night": 3})
+            await asked(run, "c1.2")
+            await run.give_result("c1", {"night": 3})  # said again, which answers nothing that was asked since
+            assert [each.call_id for each in run.waiting()] == ["c1.2"]
+        async with open_with(told, path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=agent)
+            await run.give_result("c1.2", "yes")
+            answer = await run.wait_result()
+            (*_, row) = await supervisor.journal.read_tool_calls(run.id)
+            assert (row.intended.answers, row.finished is not None) == (2, True)
+            return answer
+
+    assert run_async(main) == "Ritz on 3: yes"
+    assert calls == [
+        None,
+        ({"hotel": "Ritz"}, {"night": 3}, False, False),
+        ({"hotel": "Ritz", "night": 3}, "yes", False, False),
+    ]
+
+
+@pytest.mark.parametrize(("effect", "again"), [("unsafe", False), ("idempotent", True)])
+def test_going_on_keeps_to_the_effect(run_async: RunAsync, tmp_path: Path, effect: Effect, again: bool) -> None:
+    """What was going on with an answer when the process ended goes on once more only where the tool may be repeated."""
+    calls: list[Any] = []
+    path = tmp_path / "journal.db"
+
+    async def main() -> str:
+        async with open_with(call("book", call_id="c1", hotel="Ritz"), path=path) as supervisor:
+            run = await supervisor.spawn(asking(effect, calls, dies=True), "book")
+            await asked(run, "c1")
+            await run.give_result("c1", {"night": 3})
+            await asked(run, "c1.2")
+            await run.give_result("c1.2", "yes")
+            while len(calls) < 3:
+                await anyio.lowlevel.checkpoint()
+            run.kill()
+        async with open_with(told, path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=asking(effect, calls))
+            return await run.wait_result()
+
+    answer = run_async(main)
+    assert len(calls) == (4 if again else 3)
+    assert answer == "Ritz on 3: yes" if again else answer.startswith("failed: [interrupted; effect unknown]")
+
+
+@pytest.mark.parametrize("timeout", [None, 0.02])
+def test_a_tool_that_goes_on_is_told_that_nothing_came(run_async: RunAsync, timeout: float | None) -> None:
+    """Whether somebody said so, or nobody said anything in time."""
+    seen: list[tuple[bool, bool]] = []
+
+    @rp.tool
+    async def book(context: rp.ToolContext) -> Any:
+        """Book a room."""
+        if context.answer is None:
+            return rp.ResultLater("which night?", timeout=timeout, state={})
+        seen.append((context.answer.is_error, context.answer.expired))
+        return "none"
+
+    async def main() -> str:
+        async with open_with(call("book", call_id="c1"), told) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk", tools=[book]), "book")
+            if timeout is None:
+                await asked(run, "c1")
+                await run.give_result("c1", "no", is_error=True)
+            return await run.wait_result()
+
+    assert run_async(main) == "none"
+    assert seen == [(True, timeout is not None)]

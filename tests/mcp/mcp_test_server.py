@@ -5,10 +5,21 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from typing import Annotated
 
 import anyio
+from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
 from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp_types import ToolAnnotations
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    InputRequiredResult,
+    ListRootsRequest,
+    ToolAnnotations,
+)
+from pydantic import BaseModel, Field
 
 server: MCPServer[None] = MCPServer("tests")
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -86,6 +97,43 @@ async def grow(context: Context[None]) -> str:
     return "grown"
 
 
+class Night(BaseModel):
+    """What a person is asked for."""
+
+    night: int = Field(ge=1, le=31)
+
+
+async def which_night(hotel: str) -> Elicit[Night]:
+    """Ask a person."""
+    return Elicit(f"Which night at the {hotel}?", Night)
+
+
+@server.tool()
+def book(hotel: str, night: Annotated[ElicitationResult[Night], Resolve(which_night)]) -> str:
+    """Book a room, for the night that a person says."""
+    return f"{hotel}: {night.data.night if isinstance(night, AcceptedElicitation) else night.action}"
+
+
+@server.tool()
+def two_things(context: Context[None]) -> InputRequiredResult | str:
+    """Ask for two things at once, one of them at an address; not ready the first time."""
+    if context.request_state is None:
+        return InputRequiredResult(request_state="not ready")
+    if context.input_responses is None:
+        form = ElicitRequestFormParams(message="Who?", requested_schema={"type": "object", "properties": NAME})
+        url = ElicitRequestURLParams(message="Log in", url="https://example.org/login")
+        asked = {"who": ElicitRequest(params=form), "login": ElicitRequest(params=url)}
+        return InputRequiredResult(input_requests=asked, request_state="asked")
+    return " ".join(f"{key}={answer.model_dump_json()}" for key, answer in sorted(context.input_responses.items()))
+
+
+@server.tool()
+def folders(context: Context[None]) -> InputRequiredResult:
+    """Ask for what no person answers."""
+    return InputRequiredResult(input_requests={"roots": ListRootsRequest()})
+
+
+NAME = {"name": {"type": "string", "pattern": "(a+)+$", "maxLength": 40}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 
 if __name__ == "__main__":

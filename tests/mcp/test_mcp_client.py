@@ -119,7 +119,7 @@ def test_tools_are_chosen_by_name(run_async: RunAsync, address: str) -> None:
             return set(tools)
 
     assert run_async(names, McpServer("tests", address, include=["add", "fail"], exclude=["fail"])) == {"add"}
-    with pytest.raises(ConfigurationError, match=r"include or effects names 'ad', .* it has add, die"):
+    with pytest.raises(ConfigurationError, match=r"include or effects names 'ad', .* it has add, book"):
         run_async(names, McpServer("tests", address, include=["ad"]))
 
 

@@ -205,12 +205,21 @@ class ResultAwaited(Event, frozen=True, kw_only=True):
     Attributes:
         note: What is waited for, as the tool says.
         expires_at: Seconds since 1970, after which the model is told that none came; None for no such time.
+        round: How often the call has waited with this, from 1.
+        schema: JSON schema of what is to come; None for anything.
+        state: What the tool goes on with; None where what comes is the result. See ``ResultLater``.
     """
 
     call_id: str
     tool: str
     note: str = ""
     expires_at: float | None = None
+    round: int = 1
+    schema: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "schema", "state")
 
 
 class ResultGiven(Event, frozen=True, kw_only=True):
@@ -219,12 +228,16 @@ class ResultGiven(Event, frozen=True, kw_only=True):
     Attributes:
         result: Text or JSON.
         is_error: Whether the call failed by it.
+        round: Which time of the call's waiting it ends, from 1.
+        expired: Whether nobody gave one in time.
     """
 
     call_id: str
     tool: str
     result: Any
     is_error: bool = False
+    round: int = 1
+    expired: bool = False
 
     def __post_init__(self) -> None:
         freeze_fields(self, "result")

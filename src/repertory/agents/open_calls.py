@@ -37,6 +37,7 @@ class OpenCall(msgspec.Struct, frozen=True):
         index: Which of that turn's calls it is, from 0.
         fate: ``run`` where it never began or may be run again; ``interrupted`` where its effect is unknown.
         begun: Whether it began, in a process that came to its end.
+        answers: How many answers from elsewhere it had begun to go on with, in such a process.
     """
 
     use: ToolUse
@@ -44,6 +45,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     index: int
     fate: Fate = "run"
     begun: bool = False
+    answers: int = 0
 
     def idempotency_key(self, run_id: str, arguments_digest: str) -> str:
         """The key under which it runs, over restarts too: it follows from its place and its arguments."""
@@ -77,11 +79,14 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
         for block in entry.content
         if isinstance(block, ToolResult)
     }
-    unsafe = {row.intended.call_id for row in calls if row.intended.effect == "unsafe"}
-    begun = {row.intended.call_id for row in calls}
+    begun = {row.intended.call_id: row.intended for row in calls}  # the last attempt at each
+    unsafe = {call_id for call_id, intended in begun.items() if intended.effect == "unsafe"}
     return [
         msgspec.structs.replace(
-            call, fate="interrupted" if call.use.id in unsafe else "run", begun=call.use.id in begun
+            call,
+            fate="interrupted" if call.use.id in unsafe else "run",
+            begun=call.use.id in begun,
+            answers=begun[call.use.id].answers if call.use.id in begun else 0,
         )
         for call in calls_of(last)
         if call.use.id not in answered

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -26,11 +26,13 @@ from repertory.agents.events import (
 )
 from repertory.agents.live import LiveRun
 from repertory.agents.teams import Unfinished
+from repertory.agents.waiting_calls import waiting_id
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.record.records import RunState
 from repertory.tools import arguments_digest
 from repertory.tools.output import to_output
+from repertory.tools.schema import check_by_schema
 
 T = TypeVar("T")
 
@@ -69,12 +71,12 @@ async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
         Unfinished: As ``wait_for_decision``.
         EndedWaiting: The same.
     """
-    call_id, waits = awaited.call_id, live.waits
+    key, waits = waiting_id(awaited), live.waits
     async with _waiting(live, []):
-        given = await _wait(live, lambda: waits.given.get(call_id), awaited.expires_at)
+        given = await _wait(live, lambda: waits.given.get(key), awaited.expires_at)
         if given is None:
             said = f"no result came within {_seconds(awaited)} seconds"
-            given = _give(live, call_id, awaited.tool, said, is_error=True)
+            given = _give(live, awaited.call_id, awaited, said, is_error=True, expired=True)
         await waits.durable(given)
     return given
 
@@ -162,7 +164,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
 
     Raises:
         RunError: No such call waits, or another result was given already.
-        ConfigurationError: It is neither text nor JSON, or too long to be kept.
+        ConfigurationError: It is neither text nor JSON, too long to be kept, or does not fit what was asked for.
     """
     await anyio.lowlevel.checkpoint()
     waits = live.waits
@@ -178,8 +180,10 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
         if (known.result, known.is_error) != (result, is_error):
             raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
     else:
-        _check_goes_on(live, call_id)
-        known = _give(live, call_id, "" if awaited is None else awaited.tool, result, is_error=is_error)
+        _check_goes_on(live, call_id if awaited is None else awaited.call_id)
+        if awaited is not None and awaited.schema is not None and not is_error:
+            check_by_schema(result, awaited.schema, where=f"the result of call {call_id}")
+        known = _give(live, call_id, awaited, result, is_error=is_error)
     await waits.durable(known)
 
 
@@ -209,8 +213,19 @@ def _decide(
     return event
 
 
-def _give(live: LiveRun, call_id: str, tool: str, result: object, *, is_error: bool) -> ResultGiven:
-    event = live.event(ResultGiven, call_id=call_id, tool=tool, result=result, is_error=is_error)
+def _give(
+    live: LiveRun,
+    call_id: str,
+    awaited: ResultAwaited | None,
+    result: object,
+    *,
+    is_error: bool,
+    expired: bool = False,
+) -> ResultGiven:
+    more: dict[str, Any] = {"call_id": call_id, "tool": ""}  # it came before the tool had returned
+    if awaited is not None:
+        more = {"call_id": awaited.call_id, "tool": awaited.tool, "round": awaited.round}
+    event = live.event(ResultGiven, result=result, is_error=is_error, expired=expired, **more)
     assert isinstance(event, ResultGiven)
     _take(live, event)
     return event

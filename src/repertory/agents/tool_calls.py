@@ -20,6 +20,7 @@ from repertory.agents.delegation import REPORTING
 from repertory.agents.events import (
     AnyEvent,
     ResultAwaited,
+    ResultGiven,
     StateChanged,
     ToolProgress,
     ToolStarted,
@@ -35,6 +36,7 @@ from repertory.agents.policies import enabled, layered_policy, tools_of
 from repertory.agents.reading import Reading
 from repertory.agents.teams import Unfinished
 from repertory.agents.turns import result_form
+from repertory.agents.waiting_calls import waiting_id
 from repertory.context.shaping import whole_of
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
@@ -54,6 +56,7 @@ from repertory.tools import (
     execute,
     unknown_tool,
 )
+from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
 from repertory.tools.output import to_output
 
@@ -194,8 +197,8 @@ class Caller:
         use, waits = call.use, self._live.waits
         tool = self.tools.get(use.name)
         try:
-            if use.id in waits.awaited or use.id in waits.given:  # it was made, in an earlier process
-                await self._bring_in(use, iteration)
+            if waits.newest(use.id) is not None or use.id in waits.given:  # it was made, in an earlier process
+                await self._bring_in(call, iteration, limiter)
             elif call.fate == "interrupted":
                 await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
             elif tool is None:
@@ -207,12 +210,12 @@ class Caller:
                 # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
                 async with nullcontext() if use.name in REPORTING else limiter:
                     await self._repeat_or_make(call, tool, permitted, iteration)
-                if use.id in waits.awaited:
-                    await self._bring_in(use, iteration)
+                if waits.newest(use.id) is not None:
+                    await self._bring_in(call, iteration, limiter)
         except Refused as refused:
             await self._results.keep(error_result(use, str(refused), iteration), "error")
         except EndedWaiting:
-            if use.id in waits.awaited:
+            if waits.newest(use.id) is not None:
                 await self._results.keep(error_result(use, CLOSED, iteration), "interrupted")
             else:
                 await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
@@ -226,11 +229,28 @@ class Caller:
                 self._live.spending.begin_tool()
             await self._make(call, tool, permitted, digest, iteration)
 
-    async def _bring_in(self, use: ToolUse, iteration: int) -> None:
-        """Wait for a result that comes from elsewhere, and keep it like any other."""
-        waits, tool = self._live.waits, self.tools.get(use.name)
-        given = waits.given.get(use.id) or await wait_for_result(self._live, waits.awaited[use.id])
-        await waits.durable(given)
+    async def _bring_in(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
+        """Wait for what comes from elsewhere: go on with it, or keep it like any result."""
+        use, waits, tool = call.use, self._live.waits, self.tools.get(call.use.name)
+        while True:
+            awaited = waits.newest(use.id)
+            given = waits.given.get(use.id if awaited is None else waiting_id(awaited))
+            if given is None:
+                assert awaited is not None
+                given = await wait_for_result(self._live, awaited)
+            await waits.durable(given)
+            if awaited is None or awaited.state is None:
+                break
+            if call.fate == "interrupted" and call.answers >= awaited.round:  # an earlier process went on with it
+                await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
+                return
+            if tool is None:
+                await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
+                return
+            async with limiter:
+                await self._go_on(call, tool, awaited, given, iteration)
+            if waits.newest(use.id) is awaited:
+                return
         cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
         output = to_output(given.result, name=use.name, cap=cap)
         if given.is_error:
@@ -239,6 +259,21 @@ class Caller:
         await self._results.append(use, output, iteration, note="" if decided is None else edit_note(decided))
         if tool is None or tool.effect != "pure":
             self._live.repeats.clear()
+
+    async def _go_on(
+        self, call: OpenCall, tool: Tool, awaited: ResultAwaited, given: ResultGiven, iteration: int
+    ) -> None:
+        """Call a tool again that goes on with what it was given; what was permitted once is."""
+        assert awaited.state is not None
+        decided = self._live.waits.decided.get(call.use.id)
+        permitted = Permitted(call.use.input)
+        if decided is not None and decided.arguments is not None:
+            permitted = Permitted(decided.arguments, edit_note(decided))
+        digest = arguments_digest(tool.name, permitted.arguments)
+        answer = GivenAnswer(
+            value=given.result, state=thaw(awaited.state), is_error=given.is_error, expired=given.expired
+        )
+        await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=awaited.round)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
@@ -260,8 +295,21 @@ class Caller:
         await self._results.keep(Draft(**same), "ok")
         return True
 
-    async def _make(self, call: OpenCall, tool: Tool, permitted: Permitted, digest: str, iteration: int) -> None:
-        """Run the tool's body between its intent and its outcome, or what says that the outcome comes later."""
+    async def _make(
+        self,
+        call: OpenCall,
+        tool: Tool,
+        permitted: Permitted,
+        digest: str,
+        iteration: int,
+        *,
+        answer: GivenAnswer | None = None,
+        answers: int = 0,
+    ) -> None:
+        """Run the tool's body between its intent and its outcome, or what says that the outcome comes later.
+
+        ``answer`` is what came from elsewhere, the last of ``answers``; None where the call begins.
+        """
         live, use, arguments = self._live, call.use, permitted.arguments
         key = call.idempotency_key(live.run_id, digest)
         intended = ToolIntended(
@@ -274,6 +322,7 @@ class Caller:
             idempotency_key=key,
             iteration=iteration,
             at=live.shared.clock(),
+            answers=answers,
         )
         started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=arguments)
         ticket = self._journal.submit([intended, to_record(started)])
@@ -289,6 +338,7 @@ class Caller:
             call_id=use.id,
             idempotency_key=key,
             arguments_digest=digest,
+            answer=answer,
             record=self._reading,
             progress=self._progress_of(use),
             contents=self._reading,
@@ -328,14 +378,24 @@ class Caller:
         live, later = self._live, output.later
         assert later is not None
         expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
-        awaited = live.event(ResultAwaited, call_id=use.id, tool=use.name, note=later.note, expires_at=expires_at)
+        earlier = live.waits.newest(use.id)
+        awaited = live.event(
+            ResultAwaited,
+            call_id=use.id,
+            tool=use.name,
+            note=later.note,
+            expires_at=expires_at,
+            round=1 if earlier is None else earlier.round + 1,
+            schema=later.schema,
+            state=later.state,
+        )
         assert isinstance(awaited, ResultAwaited)
         async with nullcontext() if live.payload is None else live.changing_payload():
             changes, conflicts = changes_of(live, payload.staged("tool", use.name), call_id=use.id)
             records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
             ticket = self._journal.submit(self._journal.redact(records))
             live.adopt_payload(changes)
-        live.waits.awaited[use.id] = awaited
+        live.waits.awaited[waiting_id(awaited)] = awaited
         await ticket.wait()
         told: list[AnyEvent] = [awaited, *conflicts]
         for event in told:

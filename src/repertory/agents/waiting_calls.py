@@ -6,6 +6,7 @@ All of it is in the record as events, so a run that is read back has the same ca
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -37,7 +38,10 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
         kind: Whether it waits for an ``approval`` before it is made, or for its ``result``.
         arguments: What the tool is to be called with; of a call that was made already, what it was called with is in
             the record.
+        call_id: By which to answer. Where a call waits for a second time it has ``.2`` behind it, and so on: what is
+            said twice is never taken for an answer to what is asked next.
         reason: Who wants to be asked, or what the tool says it waits for.
+        schema: JSON schema that the result must fit; None for any.
         since: Seconds since 1970.
         expires_at: The same, when it stops waiting; None for no such time.
     """
@@ -51,19 +55,25 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     since: float = 0.0
     expires_at: float | None = None
+    schema: Json | None = None
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "arguments")
+        freeze_fields(self, "arguments", "schema")
+
+
+def waiting_id(event: ResultAwaited | ResultGiven) -> str:
+    """By what id a result is given, see ``WaitingCall.call_id``. Providers' own ids have no dot."""
+    return event.call_id if event.round == 1 else f"{event.call_id}.{event.round}"
 
 
 class WaitingCalls:
-    """Those of one run, by call id; also those that do not wait any more.
+    """Those of one run; also those that do not wait any more.
 
     Attributes:
-        requested: Approvals that were asked for.
-        decided: What was decided.
-        awaited: Results that are to come from elsewhere.
-        given: Those that came.
+        requested: Approvals that were asked for, by call id.
+        decided: What was decided, by call id.
+        awaited: Results that are to come from elsewhere, by ``waiting_id``.
+        given: Those that came, by the same.
         making: Calls whose body is at work; one may have its result given before it says that it comes later.
         held: How many calls the loop of this process holds.
     """
@@ -88,9 +98,9 @@ class WaitingCalls:
             case ApprovalDecided():
                 self.decided[event.call_id] = event
             case ResultAwaited():
-                self.awaited[event.call_id] = event
+                self.awaited[waiting_id(event)] = event
             case ResultGiven():
-                self.given[event.call_id] = event
+                self.given[waiting_id(event)] = event
             case _:
                 return
         if event.call_id in answered:
@@ -110,14 +120,23 @@ class WaitingCalls:
         if isinstance(event, ApprovalDecided):
             self.decided[event.call_id] = event
         else:
-            self.given[event.call_id] = event
-        self._tickets[event.call_id, type(event)] = ticket
+            self.given[waiting_id(event)] = event
+        self._tickets[self._key(event)] = ticket
 
     async def durable(self, event: FromOutside) -> None:
         """Wait until what came is on disk. Raises ``JournalError``."""
-        ticket = self._tickets.get((event.call_id, type(event)))
+        ticket = self._tickets.get(self._key(event))
         if ticket is not None:  # else an earlier process wrote it
             await ticket.wait()
+
+    @staticmethod
+    def _key(event: FromOutside) -> tuple[str, type[FromOutside]]:
+        return (waiting_id(event) if isinstance(event, ResultGiven) else event.call_id), type(event)
+
+    def newest(self, call_id: str) -> ResultAwaited | None:
+        """What a call waits for, or waited for last; None where it has never waited for a result."""
+        rounds = (each for each in self.awaited.values() if each.call_id == call_id)
+        return max(rounds, key=attrgetter("round"), default=None)
 
     def is_open(self, call_id: str) -> bool:
         """Whether a call has no result yet."""
@@ -144,14 +163,15 @@ class WaitingCalls:
             WaitingCall(
                 run_id=each.run_id,
                 agent=each.agent,
-                call_id=each.call_id,
+                call_id=waiting_id(each),
                 tool=each.tool,
                 kind="result",
                 reason=each.note,
                 since=each.at,
                 expires_at=each.expires_at,
+                schema=each.schema,
             )
             for each in self.awaited.values()
-            if each.call_id not in self.given and self.is_open(each.call_id)
+            if waiting_id(each) not in self.given and self.is_open(each.call_id)
         ]
         return sorted([*asked, *awaited], key=lambda call: call.since)

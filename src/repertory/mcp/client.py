@@ -12,19 +12,23 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
+import msgspec
 
-from repertory._choices import check_choice, check_pattern
+from repertory._choices import check_choice, check_number, check_pattern
 from repertory._log import Log
 from repertory.errors import ConfigurationError, ToolFailed, ToolSetUnavailable
 from repertory.llm.messages import Json
+from repertory.mcp.asking import OnInput, at_once, later, responses
 from repertory.mcp.results import effect_of, to_tool_output
 from repertory.record.records import Effect
 from repertory.tools import Tool, ToolContext, ToolOutput
+from repertory.tools.context import GivenAnswer
 from repertory.tools.decorator import DEFAULT_DEADLINE, DEFAULT_OUTPUT_CAP
-from repertory.tools.output import one_line
+from repertory.tools.output import ResultLater, one_line
 from repertory.tools.schema import LONGEST_NAME, foreign_definition
 from repertory.tools.tool_sets import Lifetime
 
@@ -44,6 +48,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
 _MOST_PAGES = 100  # of the list of tools
 _LAST_WORDS = 20  # lines that a server process said last, told where it does not start
+_POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before a server is called again that is not ready; then the last for good
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
 
 
@@ -70,6 +75,11 @@ class McpServer:
         trusted: Believe what the server says of its tools: that they only read, or may be called again.
         deadline: Seconds for one call; None for no limit.
         connect_timeout: Seconds for starting and connecting.
+        input_timeout: Seconds for which a call waits for a person whom the server asks for input; the server is told
+            then that the question was cancelled. None waits for good.
+        on_input: Answers servers of protocols before 2026-07-28, which ask within an open call: given the message and
+            the schema, the answer, or None to decline. Such questions cannot wait for ``Run.give_result``, so without
+            this they are refused.
         lifetime: ``supervisor`` for one connection that all runs share; ``run`` for one of its own for each.
 
     Raises:
@@ -90,10 +100,13 @@ class McpServer:
         trusted: bool = False,
         deadline: float | None = DEFAULT_DEADLINE,
         connect_timeout: float = CONNECT_TIMEOUT,
+        input_timeout: float | None = None,
+        on_input: OnInput | None = None,
         lifetime: Lifetime = "supervisor",
     ) -> None:
         check_pattern("McpServer: name", name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
         check_choice(f"McpServer {name}: lifetime", lifetime, Lifetime)
+        check_number(f"McpServer {name}: input_timeout", input_timeout, int | float, least=0, none=True)
         for tool, effect in (effects or {}).items():
             check_choice(f"McpServer {name}: effects[{tool!r}]", effect, Effect)
         if isinstance(target, str) and not target.startswith(("http://", "https://")):
@@ -119,6 +132,8 @@ class McpServer:
         self.trusted = trusted
         self.deadline = deadline
         self.connect_timeout = connect_timeout
+        self.input_timeout = input_timeout
+        self.on_input = on_input
 
     def __repr__(self) -> str:
         target = self.target if isinstance(self.target, str) else shlex.join(self.target)
@@ -290,16 +305,28 @@ class _Connection:
             )
         return list(made.values())
 
-    async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput:
+    async def _call(self, tool: str, effect: Effect, arguments: Json, context: ToolContext) -> ToolOutput | ResultLater:
         """Call a tool; once more where the connection was lost meanwhile and the call may be repeated."""
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CONNECTION_CLOSED
+        from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS
 
-        for again in (effect in ("pure", "idempotent"), False):
+        answer, may_repeat = context.answer, effect in ("pure", "idempotent")
+        for again in (may_repeat, False):
             client = await self._connected()
             try:
-                return await self._ask(client, tool, arguments, context)
+                return await self._ask(client, tool, arguments, context, answer)
             except MCPError as error:
+                if answer is not None and error.code == INVALID_PARAMS:
+                    # What it gave us to keep is good for one process of it, or for some minutes.
+                    if may_repeat:
+                        return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
+                    return ToolOutput(
+                        f"A person answered what server {self._server.name} had asked, but the server does not know of "
+                        f"its question any more: {error.message}. The call may have had part of its effect: find out "
+                        "before you make it again.",
+                        status="interrupted",
+                        source_type="mcp",
+                    )
                 if error.code != CONNECTION_CLOSED:
                     raise ToolFailed(f"server {self._server.name}: {error.message}") from error
                 self._lose(client)
@@ -323,7 +350,9 @@ class _Connection:
             raise ToolFailed(f"server {self._server.name} cannot be reached: {self._failure}")
         return self._client
 
-    async def _ask(self, client: Client, tool: str, arguments: Json, context: ToolContext) -> ToolOutput:
+    async def _ask(
+        self, client: Client, tool: str, arguments: Json, context: ToolContext, answer: GivenAnswer | None
+    ) -> ToolOutput | ResultLater:
         from mcp_types import InputRequiredResult
         from pydantic import ValidationError
 
@@ -332,15 +361,29 @@ class _Connection:
             context.progress(message or f"{progress:g}{of}")
 
         meta: Any = {"repertory/idempotencyKey": context.idempotency_key} if context.idempotency_key else None
-        try:
-            result = await client.session.call_tool(
-                tool, arguments, progress_callback=tell, meta=meta, allow_input_required=True
-            )
-        except ValidationError as error:
-            raise ToolFailed(f"server {self._server.name} gave an answer that is none: {one_line(error)}") from error
-        if isinstance(result, InputRequiredResult):
-            raise ToolFailed(f"server {self._server.name} asks a person for input, which it cannot be given here")
-        return to_tool_output(result, server=self._server.name)
+        given = None if answer is None else responses(answer)
+        state = None if answer is None else answer.state["request_state"]
+        for pause in chain(_POLLS, repeat(_POLLS[-1])):
+            try:
+                result = await client.session.call_tool(
+                    tool,
+                    arguments,
+                    progress_callback=tell,
+                    meta=meta,
+                    input_responses=given,
+                    request_state=state,
+                    allow_input_required=True,
+                )
+            except ValidationError as error:
+                why = one_line(error)
+                raise ToolFailed(f"server {self._server.name} gave an answer that is none: {why}") from error
+            if not isinstance(result, InputRequiredResult):
+                return to_tool_output(result, server=self._server.name)
+            if result.input_requests:
+                return later(result, server=self._server.name, timeout=self._server.input_timeout)
+            given, state = None, result.request_state  # it asks nothing, and wants to be called again
+            await anyio.sleep(pause)
+        raise AssertionError("the pauses have no end")
 
 
 @asynccontextmanager
@@ -368,7 +411,13 @@ async def _client(server: McpServer, heard: MessageHandlerFnT) -> AsyncGenerator
             parameters = StdioServerParameters(command=command, args=arguments, env=server.env, cwd=server.cwd)  # type: ignore[arg-type]
             transport = stdio_client(parameters, errlog=errlog)
         try:
-            client = await stack.enter_async_context(Client(transport, message_handler=heard))
+            client = await stack.enter_async_context(
+                Client(
+                    transport,
+                    message_handler=heard,
+                    elicitation_callback=at_once(server.on_input, server=server.name),
+                )
+            )
         except Exception as error:
             said = "\n".join(words)
             raise (ConnectionError(f"{_say(error)}; it said last:\n{said}") if said else error) from error

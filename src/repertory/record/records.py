@@ -121,6 +121,7 @@ class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         arguments_digest: Hash of the tool's name and its arguments, whatever the order of their keys.
         idempotency_key: Stable over restarts; handed to the tool.
+        answers: How many answers from elsewhere it goes on with; 0 where it begins. See ``ResultLater.state``.
     """
 
     run_id: str
@@ -132,6 +133,7 @@ class ToolIntended(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     iteration: int
     at: float
+    answers: int = 0
 
     def __post_init__(self) -> None:
         freeze_fields(self, "arguments")

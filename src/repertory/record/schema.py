@@ -167,12 +167,14 @@ _VIEWS = Migration(
            LEFT JOIN tool_outcomes o ON o.run_id = q.run_id AND o.call_id = q.body ->> '$.call_id'
            WHERE q.type = 'ApprovalRequested'""",
         """CREATE VIEW results_from_elsewhere AS
-           SELECT a.run_id, a.body ->> '$.call_id' AS call_id, a.body ->> '$.tool' AS tool,
-                  a.body ->> '$.note' AS note, a.at AS asked_at, a.body ->> '$.expires_at' AS expires_at,
-                  g.at AS given_at, g.body ->> '$.is_error' AS is_error, o.status
+           SELECT a.run_id, a.body ->> '$.call_id' AS call_id, a.body ->> '$.round' AS round,
+                  a.body ->> '$.tool' AS tool, a.body ->> '$.note' AS note, a.at AS asked_at,
+                  a.body ->> '$.expires_at' AS expires_at, g.at AS given_at,
+                  g.body ->> '$.is_error' AS is_error, o.status
            FROM events a
            LEFT JOIN events g ON g.run_id = a.run_id AND g.type = 'ResultGiven'
                 AND g.body ->> '$.call_id' = a.body ->> '$.call_id'
+                AND g.body ->> '$.round' = a.body ->> '$.round'
            LEFT JOIN tool_outcomes o ON o.run_id = a.run_id AND o.call_id = a.body ->> '$.call_id'
            WHERE a.type = 'ResultAwaited'""",
         """CREATE VIEW cost_by_purpose AS

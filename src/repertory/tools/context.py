@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 import msgspec
 
 from repertory.errors import ConfigurationError
+from repertory.llm.messages import Json
 from repertory.memory.payload import Payload
 from repertory.record.entries import Entry
 from repertory.record.records import ContentStored, Record, SearchHit
@@ -57,6 +58,22 @@ def _say_nothing(text: str) -> None:
     """Nobody listens to progress."""
 
 
+class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came from elsewhere for a call that goes on with it; see ``ResultLater.state``.
+
+    Attributes:
+        value: What was given, as JSON; where ``is_error`` is set, why nothing was.
+        state: What the tool kept for going on.
+        is_error: Whether somebody said that there will be none.
+        expired: Whether nobody said anything in time; ``is_error`` is set then, too.
+    """
+
+    value: Any
+    state: Json
+    is_error: bool = False
+    expired: bool = False
+
+
 class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, eq=False):
     """What a tool gets when one of its parameters is annotated ``ToolContext``. The model never sees it.
 
@@ -72,6 +89,7 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
             take one.
         arguments_digest: Hash of the tool's name and arguments; ``execute`` fills it in where it is "".
         expires_at: When the tool's deadline is, on the event loop's clock; None for no deadline.
+        answer: What the tool waited for with ``ResultLater.state``; None where it is called for the first time.
         progress: Tells whoever watches the run how far the tool is. Callable from any thread; never raises.
         record: The run's record; None outside a run.
         contents: The content store; None where there is none.
@@ -88,6 +106,7 @@ class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, 
     idempotency_key: str = ""
     arguments_digest: str = ""
     expires_at: float | None = None
+    answer: GivenAnswer | None = None
     progress: Callable[[str], None] = _say_nothing
     record: RunRecord | None = None
     contents: ContentReader | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 import msgspec
 
 from repertory._error_texts import safe_str
+from repertory._frozen import freeze_fields
 from repertory._json_types import encode_other
 from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block, is_media
 from repertory.record.entries import Retrieved
@@ -46,16 +47,27 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
 class ResultLater(msgspec.Struct, frozen=True):
     """What a tool returns whose result comes later, and from elsewhere: a webhook, a queue, a person.
 
-    The tool has sent its request out, by ``ToolContext.run_id`` and ``call_id``, and is never run again for this call.
-    The call waits, over restarts too, until ``Run.give_result`` brings the result.
+    The tool has sent its request out, by ``ToolContext.run_id`` and ``call_id``, and without ``state`` is never run
+    again for this call. The call waits, over restarts too, until ``Run.give_result`` brings the result.
 
     Attributes:
         note: What the call waits for, for those who look at it.
-        timeout: Seconds after which the model is told that no result came; None waits for good.
+        timeout: Seconds after which the model is told that no result came, or with ``state`` the tool; None waits for
+            good.
+        schema: JSON schema that a result must fit unless it is an error; None takes any. To check by it needs the
+            library jsonschema, which comes with ``repertory[mcp]``. What comes before the tool has returned is not
+            checked.
+        state: None where what comes is the call's result. Else it is an answer that the tool goes on with: it is called
+            again, with the same arguments and ``ToolContext.answer``, which has this. As JSON; kept in the record.
     """
 
     note: str = ""
     timeout: float | None = None
+    schema: Json | None = None
+    state: Json | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "schema", "state")
 
 
 class ToolOutput(msgspec.Struct, frozen=True):

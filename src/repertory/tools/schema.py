@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from repertory._constraints import read_constraints
-from repertory._frozen import freeze_fields
+from repertory._frozen import freeze_fields, thaw
 from repertory._json_types import encode_other, resolve, schema_of
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
@@ -105,6 +105,27 @@ def foreign_definition(name: str, description: str, input_schema: Json) -> Defin
         context_parameter="context",
         signature=render_signature(name, schema),
     )
+
+
+def check_by_schema(value: Any, schema: Json, *, where: str) -> None:
+    """See that a value fits a JSON schema.
+
+    Raises:
+        ConfigurationError: It does not, the schema is none, or the library that checks it is not installed.
+    """
+    try:
+        from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+        from jsonschema.exceptions import SchemaError, best_match  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ConfigurationError(f"to check {where} by its schema: pip install 'repertory[mcp]'") from error
+    plain = thaw(schema)
+    try:
+        Draft202012Validator.check_schema(plain)
+        misfit = best_match(Draft202012Validator(plain).iter_errors(value))
+    except SchemaError as error:
+        raise ConfigurationError(f"{where} cannot be checked, as its schema is none: {error.message}") from error
+    if misfit is not None:
+        raise ConfigurationError(f"{where} does not fit what was asked for: {misfit.message} (at {misfit.json_path})")
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

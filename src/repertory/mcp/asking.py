@@ -1,0 +1,122 @@
+"""What an MCP server asks a person for within a call: shown as what the call waits for, and answered when it comes.
+
+From protocol 2026-07-28 on such a call ends with what the server asks and a state for the client to keep, and is made
+again with the answers: so it can wait for days, and over restarts. Before that the server asks within the open request,
+on a connection that all calls share, so it can only be answered at once and by a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from repertory.errors import ToolFailed
+from repertory.llm.messages import Json
+from repertory.tools.context import GivenAnswer
+from repertory.tools.output import ResultLater, clean_text, one_line
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.client.session import ElicitationFnT
+
+OnInput: TypeAlias = Callable[[str, Json], Awaitable[Json | None]]
+
+# All that the protocol has in a form. What else a server writes there, such as a pattern that takes for ever to match,
+# is nothing to check a person's answer by.
+_WORDS = (
+    *("type", "title", "description", "default", "enum", "enumNames", "const", "format"),
+    *("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"),
+)
+_NESTED = ("items", "anyOf", "oneOf")
+_MOST_SHOWN = 10_000  # characters of what a server wants a person to read
+
+
+def later(asked: types.InputRequiredResult, *, server: str, timeout: float | None) -> ResultLater:
+    """What a call waits for that a server asks a person about.
+
+    Raises:
+        ToolFailed: It asks for something else: for a model's answer, or for folders.
+    """
+    import mcp_types as types
+
+    messages: list[str] = []
+    schemas: dict[str, Json] = {}
+    for key, request in (asked.input_requests or {}).items():
+        if not isinstance(request, types.ElicitRequest):
+            raise ToolFailed(f"server {server} asks for {request.method}, which it cannot be given here")
+        message, schemas[key] = _read(request.params)
+        messages.append(message)
+    schema: Json = {"type": "object", "properties": schemas, "required": list(schemas), "additionalProperties": False}
+    if len(schemas) == 1:
+        (schema,) = schemas.values()
+    return ResultLater(
+        f"server {server} asks: " + "; ".join(messages),
+        timeout=timeout,
+        schema=schema,
+        state={"asked": schemas, "request_state": asked.request_state},
+    )
+
+
+def responses(answer: GivenAnswer) -> types.InputResponses:
+    """What the server is told: to decline where somebody said no, to cancel where nobody said anything in time."""
+    import mcp_types as types
+
+    asked: dict[str, Json] = answer.state["asked"]
+    if answer.is_error:
+        refusal = types.ElicitResult(action="cancel" if answer.expired else "decline")
+        return dict.fromkeys(asked, refusal)
+    contents = dict.fromkeys(asked, answer.value) if len(asked) == 1 else answer.value
+    return {key: types.ElicitResult(action="accept", content=contents[key]) for key in asked}
+
+
+def at_once(function: OnInput | None, *, server: str) -> ElicitationFnT:
+    """Answers a server of an older protocol, which asks within a call that is open."""
+
+    async def answer(context: object, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+        import mcp_types as types
+
+        if function is None:
+            told = (
+                "this client cannot keep a call open until a person answers: ask by an input_required result, which "
+                "protocol 2026-07-28 has, or give the McpServer on_input"
+            )
+            return types.ErrorData(code=types.INVALID_REQUEST, message=told)
+        try:
+            content = await function(*_read(params))
+        except Exception as error:  # noqa: BLE001 - foreign code; the server is told that there is no answer
+            return types.ErrorData(code=types.INTERNAL_ERROR, message=f"on_input of {server}: {one_line(error)}")
+        return types.ElicitResult(action="decline" if content is None else "accept", content=content)
+
+    return answer
+
+
+def _read(params: types.ElicitRequestParams) -> tuple[str, Json]:
+    """What a person is shown, and the schema of the answer."""
+    message = clean_text(params.message)[0][:_MOST_SHOWN]
+    if params.mode == "url":
+        return f"{message} (open {params.url[:_MOST_SHOWN]} yourself, then answer null)", {"type": "null"}
+    form: Mapping[str, Any] = params.requested_schema
+    fields = form.get("properties")
+    fields = fields if isinstance(fields, dict) else {}
+    required = [name for name in form.get("required") or () if name in fields]
+    properties = {str(name): _field(field) for name, field in fields.items()}
+    return message, {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _field(schema: Any) -> Any:
+    """The schema of a field, with what the protocol has for it."""
+    if not isinstance(schema, dict):
+        return {}
+    kept = {name: value for name, value in schema.items() if name in _WORDS}
+    for name in _NESTED:
+        inner = schema.get(name)
+        if isinstance(inner, list):
+            kept[name] = [_field(each) for each in inner]
+        elif inner is not None:
+            kept[name] = _field(inner)
+    return kept
