@@ -198,11 +198,11 @@ async def open_client(
                 async with httpx2.AsyncClient(transport=transport, base_url=base, headers=headers, timeout=20) as http:
                     client = Client(http, control, reports, access)
                     client.address = address
-                    tasks.start_soon(control.feed.run)
+                    tasks.start_soon(control.run)
                     stopping = client.stopping
                     tasks.start_soon(
                         partial(serve_http, app, listener, stopping=stopping, report=reports.append, **limits)
                     )
                     yield client
-                control.feed.close()
+                control.close()
                 stopping.set()

@@ -26,7 +26,7 @@ from repertory.service import app as routes
 from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
-WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "stress", "torture"}
+WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress", "torture"}
 NEVER_HAD = {"/payload": 404, "/payload/history": 404, "/memory/item": 400}  # the team has no payload and no items
 ASKING = {"--follow", "--llm", "--help"}  # waits for more, calls a model
 

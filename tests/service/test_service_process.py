@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,30 @@ class _Unix(http.client.HTTPConnection):
 class Served:
     """A ``repertory serve`` process and a client of it."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        starter: Sequence[str] = (),
+        passed: Sequence[int] = (),
+    ) -> None:
         self.folder = folder
         self.socket = folder / "s"
-        command = [sys.executable, "-m", "repertory", "serve", "--db", str(folder / "a.db"), *options]
+        python = [*starter] or [sys.executable]
+        command = [*python, "-m", "repertory", "serve", "--db", str(folder / "a.db"), *options]
         if "--port" not in options and "--socket" not in options:
             command += ["--socket", str(self.socket)]
         environment = {
             **os.environ,
+            **(environment or {}),
             "SERVE_FOLDER": str(folder),
             "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent))),
             "XDG_STATE_HOME": str(folder / "state"),
         }
-        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=environment, stderr=subprocess.PIPE, text=True, pass_fds=tuple(passed)
+        )
         self.heard: list[str] = []
 
     def hear(self, words: str) -> str:
@@ -64,6 +75,12 @@ class Served:
         connection.close()
         assert answer.status < 300, value
         return value
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
 
     def end(self) -> tuple[int, list[str]]:
         """Wait for its end; its exit code and all it said."""
@@ -87,9 +104,7 @@ def serve(short: Path) -> Iterator[Start]:
 
     yield start
     for served in started:
-        if served.process.poll() is None:
-            served.process.kill()
-        served.process.communicate()
+        served.kill()
 
 
 def until(condition: Callable[[], Any]) -> Any:

@@ -25,6 +25,7 @@ from repertory.cli.replay import replay
 from repertory.cli.running import resume, run
 from repertory.cli.runs import ps, tree, welcome
 from repertory.cli.serve import serve
+from repertory.cli.service import service
 from repertory.cli.stats import stats
 from repertory.cli.torture import stress, torture
 from repertory.errors import RepertoryError
@@ -32,7 +33,7 @@ from repertory.errors import RepertoryError
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
-    *("memory", "payload", "content", "replay", "serve", "approvals", "mcp", "doctor", "stress", "torture"),
+    *("memory", "payload", "content", "replay", "serve", "service", "approvals", "mcp", "doctor", "stress", "torture"),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -152,5 +153,11 @@ for _command in (
     torture,
 ):
     app.command()(_command)
-for _name, _group in (("memory", memory), ("payload", payload), ("content", content), ("approvals", approvals)):
+for _name, _group in (
+    ("memory", memory),
+    ("payload", payload),
+    ("content", content),
+    ("approvals", approvals),
+    ("service", service),
+):
     app.add_typer(_group, name=_name)

@@ -96,8 +96,9 @@ def _installed() -> Iterator[Finding]:
 
 
 def _sqlite(version: tuple[int, ...], text: str) -> Finding:
-    patched = {50: 7, 44: 6}.get(version[1]) if version[0] == 3 else None
-    if version >= (3, 51, 3) or (patched is not None and version[2] >= patched):
+    from repertory.record.sqlite_file import has_wal_reset_bug
+
+    if not has_wal_reset_bug(version):
         return Finding("sqlite", "ok", text)
     return Finding(
         "sqlite",

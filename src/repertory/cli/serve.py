@@ -24,11 +24,13 @@ def serve(
     redact: list[str] = option(
         "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
     ),
+    log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
     backend: Backend = BACKEND,
 ) -> None:
     """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
 
     SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
+    SIGHUP opens the log file again. Sockets that systemd passes take the place of --socket and --port.
     """
     import anyio
 
@@ -50,6 +52,7 @@ def serve(
             limits=limits_by(limit).get("limits", {}),
             summaries=summaries_by(summary_model),
             redact=redact,
+            log=log,
         )
         await run_service(options, report=say)
 

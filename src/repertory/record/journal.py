@@ -78,6 +78,11 @@ class Journal(ItemReads):
         # Replaced and never changed: the writer's thread may be going through them.
         self._observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
 
+    @property
+    def queued(self) -> int:
+        """How many batches wait for the disk, about; 0 where none ever does."""
+        return 0
+
     # --- where the rows are -------------------------------------------------------------------------------
 
     async def aclose(self) -> None:

@@ -45,7 +45,13 @@ _OF_THE_DISK: Final = frozenset(
 )
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait at opening for those who read
 _PIECE: Final = 2**20  # bytes of the log that are copied at once
-_WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
+WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
+
+
+def has_wal_reset_bug(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> bool:
+    """Whether an SQLite can damage a database that several connections write to; see sqlite.org/wal.html."""
+    patched = {50: 7, 44: 6}.get(version[1]) if version[0] == 3 else None
+    return version < (3, 51, 3) and (patched is None or version[2] < patched)
 
 
 def _primary_code(error: BaseException) -> int:
@@ -117,7 +123,7 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
         if version == 0:
             _sync_names(path, upwards=True)  # with "memory" too: a later opening takes the folders as they are
         if durability == "memory":

@@ -231,6 +231,11 @@ class SqliteJournal(Journal):
         if self._writer is not None:
             await self._writer.wait_queued()
 
+    @property
+    def queued(self) -> int:
+        """How many batches wait for the disk, about."""
+        return 0 if self._writer is None else self._writer.queued
+
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
 

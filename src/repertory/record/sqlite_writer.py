@@ -255,6 +255,11 @@ class SqliteWriter:
             )
 
     @property
+    def queued(self) -> int:
+        """How many batches and jobs wait for the disk, about."""
+        return self._queue.qsize()
+
+    @property
     def ended(self) -> bool:
         """Whether nothing will be written any more."""
         return not self._thread.is_alive()

@@ -19,6 +19,7 @@ from repertory.errors import ConfigurationError, RunError
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
+from repertory.service.health import Monitor
 from repertory.service.views import (
     AgentView,
     RunDetail,
@@ -62,6 +63,7 @@ class Control:
         self.supervisor = supervisor
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
+        self.monitor = Monitor(supervisor.journal)
         self._references = _load(agents)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
@@ -69,6 +71,17 @@ class Control:
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
+
+    async def run(self) -> None:
+        """Do what has to be done all the time, until ``close``."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.monitor.run)
+            await self.feed.run()
+            tasks.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """End those who follow once they have what there is, and ``run``."""
+        self.feed.close()
 
     # --- looking ------------------------------------------------------------------------------------------
 
@@ -79,6 +92,10 @@ class Control:
             line = "Answers a question about a folder of files, with sources."
             views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
         return views
+
+    def going(self) -> int:
+        """How many trees of runs are under way in this process."""
+        return sum(run.state not in FINAL_STATES for run in self._roots.values())
 
     async def list_runs(self, limit: int) -> RunList:
         """The newest trees of runs, oldest first."""

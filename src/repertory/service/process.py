@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,13 @@ from repertory.record.records import RunRow
 from repertory.service.access import Access, default_token_file, read_or_make_token
 from repertory.service.app import create_app
 from repertory.service.control import Control
+from repertory.service.logfile import LogFile, logging_to
 from repertory.service.server import serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
+from repertory.service.systemd import Notifier, passed_sockets
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
+_CARE: Final = 10.0  # seconds between two looks at the log file, and between two lines of status for systemd
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         database: The journal's file.
         socket: The unix socket to listen at; None means ``ctl.sock`` in the user's runtime folder.
-        port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket.
+        port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket. Where systemd passes
+            sockets, they take the place of both.
         token_file: Where the token for the port is kept; None means ``service-token`` in the user's state folder.
         agents: What runs can be started with, as ``module:name``.
         context: What the tools of its runs find in ``ToolContext.context``; None for nothing.
@@ -45,6 +49,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         summaries: The models that write summaries; see ``open_supervisor``.
         redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
+        log: A file for all that the process says; None leaves it on standard error.
+        on_reload: Called at SIGHUP, after the log file was opened again; None for nothing. What it raises is reported,
+            and the service goes on as it was.
     """
 
     database: Path
@@ -60,6 +67,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     summaries: Model | str | Sequence[Model | str] | None = None
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
+    log: Path | None = None
+    on_reload: Callable[[Control], Awaitable[None]] | None = None
 
 
 def _to_stderr(line: str) -> None:
@@ -69,6 +78,8 @@ def _to_stderr(line: str) -> None:
 
 async def run_service(options: Options, *, report: Callable[[str], None] = _to_stderr) -> None:
     """Serve until SIGTERM or SIGINT. Runs then go to their next boundary and can be resumed; a second signal kills.
+
+    SIGHUP opens the log file again and reloads; where a terminal went away it ends the service as SIGTERM does.
 
     Args:
         options: How.
@@ -81,63 +92,140 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     """
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
-    asked_to_end = anyio.Event()
-    async with anyio.create_task_group() as process:
-        await process.start(_listen_for_signals, asked_to_end)
-        async with open_supervisor(
-            options.database,
-            model=options.model,
-            summaries=options.summaries,
-            drain_timeout=options.drain_timeout,
-            redact=options.redact,
-        ) as supervisor:
-            control = Control(
-                supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
-            )
-            stopping = anyio.Event()
-            with ExitStack() as stack:
-                listener, access, address = _open(options, stack)
-                app = create_app(control, access)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(control.feed.run)
-                    tasks.start_soon(partial(serve_http, app, listener, stopping=stopping, report=report))
-                    report(f"serving {options.database} at {address}")
-                    await _take_up(control, resume=options.resume, report=report)
-                    await asked_to_end.wait()
-                    control.feed.close()
-                    stopping.set()
-            going = sum(view.live for view in (await control.list_runs(sys.maxsize)).runs)
-            if going:
-                report(f"ending; {going} runs go to their next boundary and can be resumed; once more kills")
-            process.cancel_scope.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
-        process.cancel_scope.cancel()
+    systemd = Notifier.from_environment()
+    with ExitStack() as sockets, logging_to(options.log) as log:
+        passed = [sockets.enter_context(each) for each in passed_sockets()]
+        asked_to_end, reload = anyio.Event(), _Bell()
+        async with anyio.create_task_group() as process:
+            await process.start(_listen_for_signals, asked_to_end, reload)
+            async with open_supervisor(
+                options.database,
+                model=options.model,
+                summaries=options.summaries,
+                drain_timeout=options.drain_timeout,
+                redact=options.redact,
+            ) as supervisor:
+                control = Control(
+                    supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
+                )
+                control.monitor.on_round.append(systemd.alive)
+                stopping = anyio.Event()
+                with ExitStack() as stack:
+                    places = _places(options, passed, stack)
+                    async with anyio.create_task_group() as tasks, anyio.create_task_group() as caring:
+                        tasks.start_soon(control.run)
+                        for listener, access, _ in places:
+                            app = create_app(control, access)
+                            tasks.start_soon(partial(serve_http, app, listener, stopping=stopping, report=report))
+                        where = " and ".join(address for _, _, address in places)
+                        report(f"serving {options.database} at {where}")
+                        systemd.ready(_status(control))
+                        caring.start_soon(_care, control, systemd, log)
+                        caring.start_soon(partial(_reload, options, control, systemd, log, reload, report=report))
+                        await _take_up(control, resume=options.resume, report=report)
+                        await asked_to_end.wait()
+                        systemd.stopping("ending")
+                        caring.cancel_scope.cancel()
+                        control.close()
+                        stopping.set()
+                going = sum(view.live for view in (await control.list_runs(sys.maxsize)).runs)
+                if going:
+                    report(f"ending; {going} runs go to their next boundary and can be resumed; once more kills")
+                    systemd.status(f"ending; {going} runs go to their next boundary")
+                process.cancel_scope.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
+            process.cancel_scope.cancel()
+
+
+class _Bell:
+    """Rings for one listener; rings that come while it is busy are one."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
 
 
 async def _listen_for_signals(
-    asked_to_end: anyio.Event, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    asked_to_end: anyio.Event, reload: _Bell, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    at_terminal = sys.stderr.isatty()  # then SIGHUP says that it went away, and nobody sees what is said from now on
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
-        async for _ in signals:
-            break
+        async for number in signals:
+            if number != signal.SIGHUP or at_terminal:
+                break
+            reload.ring()
     # The second one must work however badly the loop hangs. The record survives that as it survives kill -9.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     asked_to_end.set()
 
 
-def _open(options: Options, stack: ExitStack) -> tuple[socket.socket, Access, str]:
-    """Listen where the options say; also who may ask, and the address to show."""
-    if options.port is None:
+async def _care(control: Control, systemd: Notifier, log: LogFile | None) -> None:
+    """What has to be looked after now and then."""
+    while True:
+        await anyio.sleep(_CARE)
+        systemd.status(_status(control))
+        if log is not None:
+            log.follow()
+
+
+async def _reload(
+    options: Options,
+    control: Control,
+    systemd: Notifier,
+    log: LogFile | None,
+    asked: _Bell,
+    *,
+    report: Callable[[str], None],
+) -> None:
+    while True:
+        await asked.wait()
+        systemd.reloading()
+        try:
+            if log is not None:
+                log.reopen()
+            if options.on_reload is not None:
+                await options.on_reload(control)
+            report("reloaded")
+        except RepertoryError as error:
+            report(f"not reloaded, and going on as before: {error}")
+        systemd.ready(_status(control))
+
+
+def _status(control: Control) -> str:
+    """The service in one line."""
+    wrong = [f"{check.name}: {check.fact}" for check in control.monitor.checks() if check.state == "fail"]
+    going = f"{control.going()} runs under way"
+    return "; ".join([going, *wrong])
+
+
+def _places(
+    options: Options, passed: Sequence[socket.socket], stack: ExitStack
+) -> list[tuple[socket.socket, Access, str]]:
+    """Listen where systemd or else the options say; for each place who may ask, and the address to show."""
+    if not passed and options.port is None:
         path = options.socket or default_socket()
-        return stack.enter_context(unix_listener(path)), Access(), f"unix:{path}"
+        return [(stack.enter_context(unix_listener(path)), Access(), f"unix:{path}")]
+    listeners = passed or [stack.enter_context(tcp_listener(options.port or 0))]
+    return [_place(options, listener) for listener in listeners]
+
+
+def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Access, str]:
+    if listener.family == socket.AF_UNIX:
+        return listener, Access(), f"unix:{listener.getsockname()}"
     token_file = options.token_file or default_token_file()
     token = read_or_make_token(token_file)
-    listener = stack.enter_context(tcp_listener(options.port))
-    port = listener.getsockname()[1]
+    host, port = listener.getsockname()[:2]
     access = Access(port=port, token=token)
     # The code is good for one browser only, so that a log that keeps this line gives nobody a way in.
-    link = f"http://127.0.0.1:{port}/#{access.new_code()}"
+    link = f"http://{'[::1]' if ':' in host else '127.0.0.1'}:{port}/#{access.new_code()}"
     return listener, access, f"{link} (opens once; the token is in {token_file})"
 
 

@@ -1,0 +1,90 @@
+"""``repertory service``: the units by which systemd keeps a service running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from repertory.cli import output
+from repertory.cli.options import argument, option
+from repertory.errors import ConfigurationError
+
+service = typer.Typer(help="Write the systemd units of a service that your user runs.")
+
+_WORDS = argument("COMMAND...", "What the unit runs: serve or up, with their options. Default: serve --resume.", ())
+_NAME = option("--name NAME", "The name of the unit, without .service.", "repertory")
+_ACTIVATED = option(
+    "--socket-activation",
+    "Let systemd hold the socket: clients wait while the service starts, and the first of them starts it.",
+    False,
+)
+# What follows the command's name is its own: serve has options that print has not.
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@service.command("print", context_settings=_PASSED_ON)
+def print_units(words: list[str] = _WORDS, *, name: str = _NAME, socket_activation: bool = _ACTIVATED) -> None:
+    """Show the units.
+
+    Options of the unit stand before the command, the command's own behind it, as in
+    service print --name clerks serve --agent my_agents:clerk --resume.
+    """
+    for file, text in _units(words, name, activated=socket_activation).items():
+        sys.stdout.write(f"# {file}\n{text}\n")
+
+
+@service.command(context_settings=_PASSED_ON)
+def install(
+    words: list[str] = _WORDS,
+    *,
+    name: str = _NAME,
+    socket_activation: bool = _ACTIVATED,
+    force: bool = option("--force", "Replace units that are there and say something else.", False),
+) -> None:
+    """Write the units into your systemd folder, and say what to enter next.
+
+    They are for your own user and run in this folder. Nothing is started.
+    """
+    folder = _unit_folder()
+    units = {folder / file: text for file, text in _units(words, name, activated=socket_activation).items()}
+    for path, text in units.items():
+        if not force and path.exists() and path.read_text(encoding="utf-8") != text:
+            raise ConfigurationError(f"{path} is there and says something else; --force replaces it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in units.items():
+            beside = path.with_name(f".{path.name}.new")
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+            output.say(f"wrote {path}")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {error.filename}: {error.strerror}") from error
+    started = f"{name}.socket" if socket_activation else f"{name}.service"
+    output.say("it starts with:")
+    output.say("  systemctl --user daemon-reload")
+    output.say(f"  systemctl --user enable --now {started}")
+    output.say("and goes on while you are logged out with: loginctl enable-linger")
+
+
+def _units(words: list[str], name: str, *, activated: bool) -> dict[str, str]:
+    from repertory.service.systemd import service_unit, socket_unit
+
+    words = list(words) or ["serve", "--resume"]
+    if words[0] not in ("serve", "up"):
+        raise ConfigurationError(f"a unit runs serve or up, not {words[0]!r}; as in: service print serve --resume")
+    if "--detach" in words:
+        raise ConfigurationError("systemd itself keeps the service in the background; leave --detach out")
+    if not name or not all(letter.isalnum() or letter in "-_.@" for letter in name):
+        raise ConfigurationError(f"a unit's name has letters, digits and any of -_.@, got {name!r}")
+    command = [sys.executable, "-m", "repertory", *words]
+    units = {f"{name}.service": service_unit(command, folder=os.getcwd(), name=name, activated=activated)}
+    return units | ({f"{name}.socket": socket_unit()} if activated else {})
+
+
+def _unit_folder() -> Path:
+    """Where the user's own units are; see systemd.unit(5)."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".config") / "systemd" / "user"

@@ -1,0 +1,214 @@
+"""Whether the service works, and what is wrong where it does not.
+
+One task looks once a second. Whoever asks gets what it saw last, so that asking costs nothing and cannot hang in a disk
+that does.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, TypeAlias
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from repertory.errors import JournalError
+from repertory.record.journal import Journal
+from repertory.record.sqlite_file import WAL_LIMIT, has_wal_reset_bug
+from repertory.record.sqlite_journal import SqliteJournal
+
+CheckState: TypeAlias = Literal["ok", "warn", "fail"]
+
+EVERY: Final = 1.0  # seconds between two looks
+STUCK: Final = 5.0  # seconds that the writer may take for a round trip; the log's notice of a held file is the same
+_READS_STUCK: Final = 30.0  # seconds; a read of a whole journal of some gigabytes takes that
+_LAG_EVERY: Final = 0.1  # seconds between two ticks of the loop
+_LAG_KEPT: Final = 600  # ticks: the largest lag of a minute is shown
+_LAG_WARN: Final = 1.0  # seconds; a page that hangs so long is noticed, a watchdog of a minute is far away
+_DISK_EVERY: Final = 10  # looks
+_DISK_WARN: Final = 1024 * 2**20  # bytes; a busy team of five writes some 10 MiB an hour
+_DISK_FAIL: Final = WAL_LIMIT  # bytes: what the log alone may take
+_WAL_WARN: Final = 4 * WAL_LIMIT  # bytes; it grows while somebody reads one snapshot for long
+_QUEUE_WARN: Final = 5000  # batches: some ten groups of the writer
+
+_STATES: Final[dict[CheckState, int]] = {"ok": 0, "warn": 1, "fail": 2}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at.
+
+    Attributes:
+        name: Which.
+        state: ``fail`` where the service cannot do its work, ``warn`` where that is near.
+        fact: What was found.
+        advice: What to do; "" where it is ok.
+    """
+
+    name: str
+    state: CheckState
+    fact: str
+    advice: str = ""
+
+
+class Monitor:
+    """Looks after a journal, its disk and the loop.
+
+    Args:
+        journal: It is asked to write nothing and to read its newest number: a round trip through both its threads.
+
+    Attributes:
+        seq: The number of the newest event when it was looked last.
+        on_round: Called after each round trip that came back: then, and only then, the service lives.
+        connections: Gives how many connections are open, and how many may be.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._begun: float | None = None  # of the round trip under way
+        self._reading = False  # whether it has come back from the writer
+        self._took = 0.0  # seconds, of the last one
+        self._failure = ""
+        self._lags: deque[float] = deque(maxlen=_LAG_KEPT)
+        self._ticked: float | None = None
+        self._free: int | None = None
+        self._wal = 0
+        self._backlog = 0
+        self.seq = 0
+        self.on_round: list[Callable[[], None]] = []
+        self.connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
+
+    async def run(self) -> None:
+        """Look, until it is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._tick)
+            tasks.start_soon(self._look_at_files)
+            while True:
+                await self._round()
+                await anyio.sleep(EVERY)
+
+    async def _round(self) -> None:
+        self._begun = begun = anyio.current_time()
+        self._reading = False
+        try:
+            await self._journal.write([])
+            self._reading = True
+            self.seq = await self._journal.last_event()
+        except JournalError as error:  # the runs hear of it themselves, and the service ends with them
+            self._failure = str(error)
+        else:
+            self._failure = ""
+            for listener in self.on_round:
+                listener()
+        self._took, self._begun = anyio.current_time() - begun, None
+
+    async def _tick(self) -> None:
+        while True:
+            self._ticked = anyio.current_time()
+            await anyio.sleep(_LAG_EVERY)
+            self._lags.append(max(0.0, anyio.current_time() - self._ticked - _LAG_EVERY))
+
+    async def _look_at_files(self) -> None:
+        if not isinstance(self._journal, SqliteJournal):
+            return
+        path = self._journal.path
+        while True:
+            # In a thread, as a disk may hang; names only, see FileLock for why nothing is opened.
+            self._free, self._wal = await anyio.to_thread.run_sync(_read_disk, path, abandon_on_cancel=True)
+            await anyio.sleep(EVERY * _DISK_EVERY)
+
+    # --- what was seen ------------------------------------------------------------------------------------
+
+    def checks(self) -> list[Check]:
+        """What was looked at, as it was seen last."""
+        return [*self._checks()]
+
+    def state(self) -> CheckState:
+        """The worst of the checks."""
+        return max((check.state for check in self._checks()), key=_STATES.__getitem__)
+
+    def _checks(self) -> Iterator[Check]:
+        yield self._of_journal()
+        yield self._of_queue()
+        yield self._of_loop()
+        if self._free is not None:
+            yield self._of_disk(self._free)
+            yield self._of_wal()
+        yield self._of_connections()
+        yield sqlite_check()
+
+    def _of_journal(self) -> Check:
+        name = "journal"
+        if self._failure:
+            return Check(
+                name=name,
+                state="fail",
+                fact=self._failure,
+                advice="nothing is recorded any more: make room or repair the disk, then start again",
+            )
+        waited = 0.0 if self._begun is None else anyio.current_time() - self._begun
+        if waited > (_READS_STUCK if self._reading else STUCK):
+            return Check(
+                name=name,
+                state="fail",
+                fact=f"its {'reader' if self._reading else 'writer'} has not answered for {waited:.0f} s",
+                advice="end a program that holds the database (fuser shows which), or look whether the disk hangs",
+            )
+        return Check(name=name, state="ok", fact=f"answered in {self._took * 1000:.0f} ms, event {self.seq}")
+
+    def _of_queue(self) -> Check:
+        queued = self._journal.queued
+        state: CheckState = "warn" if queued > _QUEUE_WARN else "ok"
+        advice = "runs write faster than the disk takes it: start fewer at once" if state == "warn" else ""
+        return Check(name="queue", state=state, fact=f"{queued} batches wait to be written", advice=advice)
+
+    def _of_loop(self) -> Check:
+        now = anyio.current_time()
+        under_way = 0.0 if self._ticked is None else max(0.0, now - self._ticked - _LAG_EVERY)
+        worst = max([*self._lags, under_way], default=0.0)
+        state: CheckState = "warn" if worst > _LAG_WARN else "ok"
+        advice = "a tool computes on the loop: make it a plain function, which gets a thread" if state == "warn" else ""
+        return Check(name="loop", state=state, fact=f"at most {worst * 1000:.0f} ms late in a minute", advice=advice)
+
+    def _of_disk(self, free: int) -> Check:
+        state: CheckState = "fail" if free < _DISK_FAIL else "warn" if free < _DISK_WARN else "ok"
+        advice = "" if state == "ok" else "make room: remove old runs, then repertory vacuum"
+        return Check(name="disk", state=state, fact=f"{free // 2**20:,} MiB free", advice=advice)
+
+    def _of_wal(self) -> Check:
+        state: CheckState = "warn" if self._wal > _WAL_WARN else "ok"
+        advice = "" if state == "ok" else "a program reads one snapshot for long, so the log is not emptied: end it"
+        return Check(name="log", state=state, fact=f"{self._wal / 2**20:.1f} MiB not yet in the file", advice=advice)
+
+    def _of_connections(self) -> Check:
+        there, most = self.connections()
+        full = there >= most > 0
+        advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients" if full else ""
+        return Check(
+            name="connections", state="warn" if full else "ok", fact=f"{there} of at most {most} open", advice=advice
+        )
+
+
+def sqlite_check(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Check:
+    """Whether the SQLite library is one to rely on."""
+    text = ".".join(map(str, version))
+    if not has_wal_reset_bug(version):
+        return Check(name="sqlite", state="ok", fact=text)
+    advice = "harmless as long as no other program writes to the database; 3.51.3, 3.50.7 and 3.44.6 have it fixed"
+    return Check(name="sqlite", state="warn", fact=f"{text} has the WAL-reset bug", advice=advice)
+
+
+def _read_disk(path: str) -> tuple[int | None, int]:
+    """Bytes that are free for this user where the file stands, and the size of its log."""
+    try:
+        status = os.statvfs(os.path.dirname(path))
+        free = status.f_bavail * status.f_frsize
+    except OSError:
+        return None, 0
+    try:
+        return free, os.stat(f"{path}-wal").st_size
+    except OSError:
+        return free, 0
