@@ -84,7 +84,7 @@ async def test_one_item_is_read_whole_whatever_its_id_and_content(short: Path) -
         for run, item_id in ((run_id, "secret"), (run_id, "../../agents"), (below["hermit"], "plan")):
             refused = await client.get(f"/runs/{run}/memory/item?id={quote(item_id, safe='')}", 404)
             assert f"has no item '{item_id}'" in refused["error"]
-        assert "add ?id=" in (await client.get(f"/runs/{run_id}/memory/item", 400))["error"]
+        assert "required field `id`" in (await client.get(f"/runs/{run_id}/memory/item", 400))["error"]
 
 
 async def test_a_payload_is_read_as_it_is_and_as_it_came_to_be(short: Path) -> None:

@@ -247,6 +247,20 @@ class Run(Generic[ResultT]):
         """
         return self._live.stream.reader(from_start=from_start)
 
+    async def wait_ended(self) -> RunState:
+        """Wait until the run has ended, however it does, and say how it stands.
+
+        That is no final state where the supervisor was closed first. A run that goes on after its end has ended.
+
+        Raises:
+            JournalError: The journal failed, so that nothing can be recorded of it any more.
+        """
+        live = self._live
+        await live.ended.wait()
+        if live.lost is not None:
+            raise live.lost
+        return live.state if live.end is None else live.end.state
+
     async def wait_result(self) -> ResultT:
         """Wait until the run has its result, and return it: a value of the agent's ``output``, by default its text.
 

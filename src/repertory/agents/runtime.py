@@ -150,16 +150,16 @@ class Runtime:
         """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
 
         Raises:
-            RunExists: It has another task or agent.
+            RunExists: It has another task or agent, or was asked for by another request.
             PayloadInvalid: As ``begin``.
             ContextMissing: As ``take_up``.
         """
         live = self.find(started.run_id)
         row = await self.read_run(started.run_id) if live is None else None
         there = live.started if live is not None else row.started if row is not None else started
-        for what in ("agent", "task"):
+        for what in ("agent", "task", "request"):
             has, asked = getattr(there, what), getattr(started, what)
-            if has != asked:
+            if has != asked and (what != "request" or (has and asked)):
                 raise RunExists(
                     f"run {started.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; "
                     "give the new run another id"

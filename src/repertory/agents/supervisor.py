@@ -75,6 +75,7 @@ class Supervisor:
         payload: Any = None,
         context: Any = None,
         run_id: str | None = None,
+        request: str = "",
         on_lifecycle: Callable[[MessageEvent], object] | None = None,
     ) -> Run[ResultT]:
         """Start a run. Returns once it is durable: from then on a crash does not lose it.
@@ -99,6 +100,8 @@ class Supervisor:
                 ``ToolContext.context``. It is neither recorded nor shown to a model; ``resume`` takes it again.
             run_id: The id to give it: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 in all,
                 as it names files and the runs below it. None makes one.
+            request: With a ``run_id``, what tells a repeated call from another one under the same id, such as a digest
+                of all that a client asked for; "" compares the task and the agent's name alone.
             on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
@@ -107,7 +110,7 @@ class Supervisor:
                 used, or policies contradict themselves: they name a tool or a compactor that there is none of, or an
                 expiration without a mode; or the id is malformed.
             PayloadInvalid: The payload does not fit its type, or the agent names none.
-            RunExists: There is a run with this id and another task or agent.
+            RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The run with this id goes on, and was begun with a context.
         """
         check_agent(agent)
@@ -131,6 +134,7 @@ class Supervisor:
             options={} if options is None else options,
             results=msgspec.to_builtins(results) if results is not None else {},
             has_context=context is not None,
+            request=request,
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run

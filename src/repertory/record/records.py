@@ -45,6 +45,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         options: What the caller set for this run.
         results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
         has_context: Whether an application context was handed in, which is never recorded.
+        request: Digest of all that a client asked for under this id, so that another request is told from a repeated
+            one; "" where nobody gave it.
         at: Seconds since 1970.
     """
 
@@ -62,6 +64,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     options: Json = msgspec.field(default_factory=dict)
     results: Json = msgspec.field(default_factory=dict)
     has_context: bool = False
+    request: str = ""
 
     def __post_init__(self) -> None:
         freeze_fields(self, "options", "results")

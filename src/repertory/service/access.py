@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from repertory.errors import ConfigurationError
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
-_OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
+OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
 
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -96,10 +96,8 @@ class Access:
             return Refusal(403, "the request comes from another site's page")
         if first.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refusal(403, "the request comes from another site's page; open the address in a tab of its own")
-        if (method, path) not in _OPEN and not self._is_known(first, values.get("cookie", [])):
+        if (method, path) not in OPEN and not self._is_known(first, values.get("cookie", [])):
             return Refusal(401, "no valid token; see docs/service.md for where it is kept")
-        if method == "POST" and _media_type(first.get("content-type", "")) != "application/json":
-            return Refusal(415, "a POST must have content-type: application/json")
         return None
 
     def _is_our_host(self, host: str) -> bool:
@@ -143,7 +141,7 @@ class Guard:
 
         refusal = self._access.refusal(scope["method"], scope["path"], scope["headers"])
         if refusal is None:
-            if (scope["method"], scope["path"]) not in _OPEN:
+            if (scope["method"], scope["path"]) not in OPEN:
                 scope.get("extensions", {}).get("repertory.admit", _nobody_asks)()
             await self._app(scope, receive, send_guarded)
             return
@@ -160,10 +158,6 @@ def _nobody_asks() -> None:
 def _bearer(shown: str | None) -> bytes:
     scheme, _, secret = (shown or "").partition(" ")
     return secret.strip().encode() if scheme.lower() == "bearer" else b""
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
 
 
 def default_token_file() -> Path:

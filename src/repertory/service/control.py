@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ from repertory.agents.loading import check_limits, lasting_reference
 from repertory.agents.streaming import StreamReader
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RunError
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.views import (
     AgentView,
     RunDetail,
+    RunEnded,
     RunList,
     below,
     newest_trees,
@@ -70,6 +72,7 @@ class Control:
         self._limits = dict(limits)
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
+        self._taken_up = anyio.Event()  # a run, since somebody last looked
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
 
     async def run(self) -> None:
@@ -125,6 +128,33 @@ class Control:
             payload_version=await self.journal.payload_version(run_id),
         )
 
+    async def wait_ended(self, run_id: str, seconds: float) -> RunEnded:
+        """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``."""
+        run_id = await self.find_id(run_id)
+        with anyio.move_on_after(seconds):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._wait_closing, tasks.cancel_scope)
+                await self._wait_ended(run_id)
+                tasks.cancel_scope.cancel()
+        row = await self.journal.read_run(run_id)
+        state = run_view(row, live=self._find(run_id) is not None).state
+        return RunEnded(id=run_id, state=state, result=row.result, error=row.error, updated_at=row.updated_at)
+
+    async def _wait_ended(self, run_id: str) -> None:
+        while True:
+            taken_up = self._taken_up  # before looking, so that nothing falls in between
+            if (await self.journal.read_run(run_id)).state in FINAL_STATES:
+                return
+            run = self._find(run_id)
+            if run is None:
+                await taken_up.wait()
+            elif await run.wait_ended() not in FINAL_STATES:
+                return  # the supervisor closes
+
+    async def _wait_closing(self, scope: anyio.CancelScope) -> None:
+        await self.feed.ending.wait()
+        scope.cancel()
+
     async def unfinished(self) -> list[RunRow]:
         """The runs, without those below them, that the record says go on but nobody runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
@@ -136,13 +166,36 @@ class Control:
 
     # --- steering -----------------------------------------------------------------------------------------
 
-    async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
+    async def start(
+        self,
+        agent: str,
+        task: str,
+        *,
+        root: str | None = None,
+        payload: Any = None,
+        run_id: str | None = None,
+        key: str = "",
+    ) -> str:
         """Start a run; returns its id once it is durable.
+
+        Args:
+            agent: Its name, as ``agents`` lists it.
+            task: What it is asked to do.
+            root: The folder that a run of the research team may read.
+            payload: The first value of its payload; None for the defaults.
+            run_id: The id to give it: then there is one run of it, however often this is called, also in the next
+                process. None makes one.
+            key: Anything that stands for this start; the id follows from it then. "" for nothing.
 
         Raises:
             ConfigurationError: There is no such agent, the folder is not allowed, or the task is empty.
+            PayloadInvalid: The payload does not fit what the agent takes.
+            RunExists: Something else was started under this id or key.
         """
         options: Json = {}
+        if key:
+            run_id = f"run-{_digest(key)}"
+        request = "" if run_id is None else _digest(self.journal.redact([agent, task, root, payload]))
         if agent == RESEARCH and self._root is not None:
             reference = _RESEARCH_REF
             options = {"root": str(self._confine(root))}
@@ -159,13 +212,20 @@ class Control:
             options["limits"] = self._limits
         definition = load_agent(reference, **options)
         self._forget_ended()
-        run_id = new_id("run")
+        run_id = run_id or new_id("run")
         self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either
         try:
             run = await self.supervisor.spawn(
-                definition, task, agent_ref=reference, options=options, context=self._context, run_id=run_id
+                definition,
+                task,
+                agent_ref=reference,
+                options=options,
+                payload=payload,
+                context=self._context,
+                run_id=run_id,
+                request=request,
             )
-            self._roots[run_id] = run
+            self._hold(run)
         finally:
             self._beginning.discard(run_id)
         return run_id
@@ -214,7 +274,7 @@ class Control:
             self._forget_ended()
             self._beginning.add(run_id)
             try:
-                self._roots[run_id] = await self.supervisor.resume(run_id, context=self._context)
+                self._hold(await self.supervisor.resume(run_id, context=self._context))
             finally:
                 self._beginning.discard(run_id)
 
@@ -258,8 +318,14 @@ class Control:
             agent = load_agent(started.agent_ref, **started.options)
             run = await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
             self._forget_ended()
-            self._roots[run_id] = run
+            self._hold(run)
             return run
+
+    def _hold(self, run: Run[Any]) -> None:
+        """Know a run as one of this process, and have those look again who wait for one that was not."""
+        self._roots[run.id] = run
+        taken_up, self._taken_up = self._taken_up, anyio.Event()
+        taken_up.set()
 
     def _find(self, run_id: str) -> Run[Any] | None:
         return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)
@@ -285,6 +351,10 @@ class Control:
         if not folder.is_relative_to(self._root):
             raise ConfigurationError(f"root must be a folder in {self._root}, got {root[:500]!r}")
         return folder
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(canonical_json(value), digest_size=12).hexdigest()
 
 
 def _top(rows: Sequence[RunRow], row: RunRow) -> str:

@@ -29,6 +29,7 @@ class Feed:
         self._supervisor = supervisor
         self._happened = anyio.Event()
         self.bell = anyio.Event()
+        self.ending = anyio.Event()
         self.closed = False
 
     async def run(self) -> None:
@@ -55,6 +56,7 @@ class Feed:
     def close(self) -> None:
         """End every follower once it has sent what there is."""
         self.closed = True
+        self.ending.set()
         self._happened.set()
         self.ring()
 

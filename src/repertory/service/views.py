@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from repertory.record.journal import Journal
+from repertory.agents.waiting_calls import WaitingCall
+from repertory.llm.messages import Json
+from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, RunRow, ScopeMode
 from repertory.record.statistics import RunStatistics
+from repertory.service.health import Check
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,67 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[RunView]
     seq: int
     more: int
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """A run has begun, or had already, where the request was repeated."""
+
+    id: str
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for is durable, or takes effect at the run's next boundary."""
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended, or how it stands.
+
+    Attributes:
+        state: As in ``RunView``.
+        result: Its answer, once it is ``done``.
+        error: Why it ``failed``.
+        updated_at: When it came into this state, in seconds since 1970.
+    """
+
+    id: str
+    state: str
+    result: str | None
+    error: str | None
+    updated_at: float
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool calls that wait, oldest first."""
+
+    waiting: list[WaitingCall]
+
+
+class ContentList(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run and those below it have stored, oldest first.
+
+    Attributes:
+        more: Whether there are more than were asked for.
+    """
+
+    run_id: str
+    contents: list[Json]
+    more: bool
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How the service is.
+
+    Attributes:
+        status: ``ok``, or ``fail`` where it cannot do its work.
+        checks: What was looked at.
+        durability: What an acknowledged write survives.
+        seq: The number of the newest event.
+    """
+
+    status: Literal["ok", "fail"]
+    durability: Durability
+    seq: int
+    checks: list[Check]
 
 
 def run_view(row: RunRow, *, live: bool) -> RunView:

@@ -1,0 +1,181 @@
+"""The document that describes the service to machines: OpenAPI 3.1, made of the table of operations and its structs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from repertory._version import __version__
+from repertory.llm.messages import Json
+from repertory.service.access import OPEN
+from repertory.service.routes import Operation
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_JSON: Final = "application/json"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What every answer says that is an error: the fact, then what to do instead."""
+
+    error: str
+
+
+ANY_ERRORS: Final[tuple[int, ...]] = (400, 401, 403, 421, 500, 503)  # that any request may get
+BODY_ERRORS: Final[tuple[int, ...]] = (408, 413, 415)  # that one with a body may get besides
+_MEANS: Final[dict[int, str]] = {
+    400: "The request is not what was expected.",
+    401: "No valid token came with it.",
+    403: "It comes from the page of another site.",
+    404: "There is no such thing.",
+    408: "The body did not come in time.",
+    409: "Not in the state that things are in.",
+    413: "The body is too large.",
+    415: "The body is no application/json.",
+    421: "The host is not this machine's.",
+    422: "It was understood, and contradicts what is on record or what the agent takes.",
+    500: "The service is at fault.",
+    503: "The journal does not answer, or too much is open; try again later.",
+}
+
+
+def document(operations: Sequence[Operation], *, agents: Sequence[str], root: bool) -> Json:
+    """Make the document.
+
+    Args:
+        operations: All that can be asked.
+        agents: The names of those that a run can be started with.
+        root: Whether the service has a folder for runs to read.
+    """
+    structs = [kind for each in operations for kind in _structs_of(each)]
+    schemas, components = msgspec.json.schema_components([Problem, *structs], ref_template=_REFERENCE)
+    by_type = dict(zip(map(str, [Problem, *structs]), schemas, strict=True))
+    for name, schema in components.items():
+        components[name] = _described(schema)
+    _narrow(components, agents, root=root)
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", operation.path)
+        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, by_type, components)
+    for kind in {kind.__name__ for each in operations for kind in (each.takes("query"), each.takes("headers")) if kind}:
+        del components[kind]  # they are written as parameters
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "repertory",
+            "version": __version__,
+            "description": "Starts, watches and steers runs of agents. See docs/service.md.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "On a port. On the unix socket the file's mode decides who may ask.",
+                }
+            },
+            "responses": {str(status): _problem(status) for status in _MEANS},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _structs_of(operation: Operation) -> Iterator[Any]:
+    for part in ("query", "headers", "body"):
+        kind = operation.takes(part)
+        if kind is not None:
+            yield kind
+    if operation.gives is not None:
+        yield operation.gives
+
+
+def _narrow(components: dict[str, Json], agents: Sequence[str], *, root: bool) -> None:
+    """Say what this very service takes."""
+    fields = components["NewRun"]["properties"]
+    if agents:
+        fields["agent"]["enum"] = [*agents]
+    if not root:
+        del fields["root"]
+
+
+def _problem(status: int) -> Json:
+    return {
+        "description": _MEANS[status],
+        "content": {_JSON: {"schema": {"$ref": _REFERENCE.format(name=Problem.__name__)}}},
+    }
+
+
+def _operation(operation: Operation, by_type: dict[str, Json], components: dict[str, Json]) -> Json:
+    body = operation.takes("body")
+    errors = sorted({*ANY_ERRORS, *operation.errors, *(BODY_ERRORS if body is not None else ())})
+    summary, _, more = inspect.cleandoc(operation.handle.__doc__ or "").partition("\n\n")
+    described: Json = {
+        "operationId": operation.handle.__name__,
+        "summary": " ".join(summary.split()),
+        "parameters": [*_parameters(operation, components)],
+        "responses": {
+            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in errors},
+            **{str(status): _answer(operation, status, by_type) for status in (operation.status, *operation.also)},
+        },
+    }
+    if more:
+        described["description"] = more
+    if (operation.method, operation.path) in OPEN:
+        described["security"] = []
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": by_type[str(body)]}}}
+    return described
+
+
+def _answer(operation: Operation, status: int, by_type: dict[str, Json]) -> Json:
+    if status == 204:
+        return {"description": "Done."}
+    as_json = {} if operation.gives is None else by_type[str(operation.gives)]
+    content = {media: {"schema": as_json if media == _JSON else {"type": "string"}} for media in operation.media}
+    return {"description": "The answer.", "content": content}
+
+
+def _parameters(operation: Operation, components: dict[str, Json]) -> Iterator[Json]:
+    for name in re.findall(r"\{(\w+)(?::\w+)?\}", operation.path):
+        schema = {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_PARTS[name]}
+    for part, where in (("query", "query"), ("headers", "header")):
+        kind = operation.takes(cast(Any, part))
+        if kind is None:
+            continue
+        component = components[kind.__name__]
+        for name, schema in component["properties"].items():
+            wanted = name in component.get("required", ())
+            # To leave a header out is not to send an empty one, so it has no default.
+            shown = {key: value for key, value in schema.items() if (where, key) != ("header", "default")}
+            yield {"name": name, "in": where, "required": wanted, "schema": shown}
+
+
+_PATH_PARTS: Final = {
+    "run_id": "The run's id, or an unambiguous beginning of it.",
+    "call_id": "The tool call, as GET /approvals lists it.",
+    "content_id": "The citation, as GET /runs/{run_id}/contents lists it.",
+}
+
+
+def _described(schema: Json) -> Json:
+    """A schema whose fields say what the docstring of its struct says of them."""
+    text, _, attributes = schema.get("description", "").partition("\n\n    Attributes:\n")
+    if not attributes:
+        return schema
+    said: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(attributes).split("\n"):
+        found = re.fullmatch(r"(\w+): (.*)", line)
+        name = found[1] if found else name
+        said[name] = found[2] if found else f"{said.get(name, '')} {line.strip()}".strip()
+    fields = {
+        field: {**kept, "description": said[field]} if field in said and "$ref" not in kept else kept
+        for field, kept in schema.get("properties", {}).items()
+    }
+    return {**schema, "description": inspect.cleandoc(text), "properties": fields}

@@ -1,0 +1,134 @@
+"""What a request to the service may say: its body, its query, its headers. Checked as it is read, and documented."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory.llm.messages import Json
+
+MAX_TREES: Final = 1000
+MAX_LISTED: Final = 500  # items or contents in one answer
+MAX_WAIT: Final = 60  # seconds that one request may wait for a result
+_INT64: Final = 10**18 - 1
+
+# What says nothing is refused where it is used, in the words of whoever refuses it.
+Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
+
+
+# --- bodies -----------------------------------------------------------------------------------------------
+
+
+class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs``.
+
+    Attributes:
+        agent: Its name, as ``GET /agents`` lists it.
+        task: What to do; for an agent with a typed ``input`` the JSON text of one.
+        root: The folder that the research team may read, in the one of the service.
+        payload: The first value of its payload; null for the defaults.
+        run_id: The id that the run is to have; makes it safe to repeat the request.
+    """
+
+    agent: str
+    task: Words
+    root: str | None = None
+    payload: Any = None
+    run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] | None = None
+
+
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/messages``."""
+
+    text: Words
+
+
+class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/approve``; without ``arguments`` the call is made as it is."""
+
+    arguments: Json | None = None
+    by: str = ""
+
+
+class Denial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/deny``."""
+
+    reason: Words
+    by: str = ""
+
+
+class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/result``."""
+
+    result: Any
+    is_error: bool = False
+
+
+# --- headers ----------------------------------------------------------------------------------------------
+
+
+class StartHeaders(msgspec.Struct, frozen=True, rename={"idempotency_key": "Idempotency-Key"}):
+    """Of ``POST /runs``: a key that makes it safe to repeat; see docs/service.md."""
+
+    idempotency_key: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")] = ""
+
+
+class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-Event-ID"}):
+    """Of an event stream: the number of the last event that the client knows, as browsers send it."""
+
+    last_event_id: Count = 0
+
+
+# --- queries ----------------------------------------------------------------------------------------------
+
+
+class RunsQuery(msgspec.Struct, frozen=True):
+    """Which runs to list: of so many trees, the newest."""
+
+    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
+
+
+class ResultQuery(msgspec.Struct, frozen=True):
+    """How many seconds to wait for the result of a run that has not ended."""
+
+    wait: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT)] = 0
+
+
+class EventsQuery(msgspec.Struct, frozen=True):
+    """Events after which number; and whether to follow, or to answer with a page of those that there are."""
+
+    after: Count = 0
+    follow: Literal["yes", "no"] = "yes"
+
+
+class WindowQuery(msgspec.Struct, frozen=True):
+    """Which part of a list is asked for."""
+
+    skip: Count = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 50
+
+
+class MemoryQuery(WindowQuery, frozen=True):
+    """Words that must all be in what is found; without them, the newest items."""
+
+    text: str = ""
+
+
+class ItemQuery(msgspec.Struct, frozen=True):
+    """Which item. Its id is no part of the path: it may look like one that leads elsewhere."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class VersionQuery(msgspec.Struct, frozen=True):
+    """Which version of a payload; 0 for the newest."""
+
+    version: Count = 0
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    """Which page of a content, from 1."""
+
+    page: Count = 1

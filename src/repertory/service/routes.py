@@ -1,0 +1,192 @@
+"""What can be asked over HTTP: a handler's signature says what it takes and gives, to us and to the document.
+
+A handler is ``async def handler(service, request, *, query: …, headers: …, body: …) -> …``. Each of the three is a
+struct, and is left out where the operation has none. What it returns is answered as JSON. A response that it makes
+itself it declares as ``Annotated[Response, …]`` with the type of the JSON in it, or as ``Response`` where that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+import anyio
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MAX_BODY: Final = 2**20  # bytes
+BODY_TIMEOUT: Final = 10.0  # seconds
+_DIGITS: Final = 18  # of a number, so that it fits into 64 bits
+
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+Handler: TypeAlias = Callable[..., Awaitable[object]]
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that says everything by its path: empty, or an empty object."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be asked.
+
+    Attributes:
+        path: As Starlette writes it.
+        handle: See the module.
+        status: Of an answer that is no error.
+        also: Other such statuses.
+        errors: The statuses that are its own; those that any request may get stand in ``ANY_ERRORS``.
+        media: What kinds of answers there are.
+    """
+
+    method: Method
+    path: str
+    handle: Handler
+    status: int = 200
+    also: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ()
+    media: tuple[str, ...] = ("application/json",)
+
+    def takes(self, part: Literal["query", "headers", "body"]) -> Any:
+        """The struct of a part of the request; None where there is none."""
+        return get_type_hints(self.handle).get(part, Nothing if part == "body" and self.method == "POST" else None)
+
+    @property
+    def gives(self) -> Any:
+        """The type of what it answers as JSON; None where that is something else."""
+        kind = get_type_hints(self.handle, include_extras=True)["return"]
+        if get_origin(kind) is Annotated:
+            return get_args(kind)[1]
+        return None if kind is Response else kind
+
+
+def get(path: str, handle: Handler, **more: Any) -> Operation:
+    """What looks, and changes nothing."""
+    return Operation(method="GET", path=path, handle=handle, **more)
+
+
+def post(path: str, handle: Handler, **more: Any) -> Operation:
+    """What changes something."""
+    return Operation(method="POST", path=path, handle=handle, **more)
+
+
+def delete(path: str, handle: Handler, **more: Any) -> Operation:
+    """What takes something away."""
+    return Operation(method="DELETE", path=path, handle=handle, **more)
+
+
+def make_routes(operations: Sequence[Operation], service: Any) -> list[Route]:
+    """The routes of a service, one for each path, so that a method that it has not is answered with those it has."""
+    by_path: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = _endpoint(operation, service)
+    return [Route(path, _by_method(answer), methods=list(answer)) for path, answer in by_path.items()]
+
+
+def _by_method(
+    answers: Mapping[str, Callable[[Request], Awaitable[Response]]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await answers["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
+
+
+def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitable[Response]]:
+    handle = partial(operation.handle, service)
+    query, headers, body = operation.takes("query"), operation.takes("headers"), operation.takes("body")
+
+    async def endpoint(request: Request) -> Response:
+        parts: dict[str, Any] = {}
+        if query is not None:
+            parts["query"] = _read_query(request, query)
+        if headers is not None:
+            parts["headers"] = _read_headers(request, headers)
+        if body is not None:
+            read = await _read_body(request, body)
+            parts |= {} if body is Nothing else {"body": read}
+        answer = await handle(request, **parts)
+        return answer if isinstance(answer, Response) else as_json(answer, operation.status)
+
+    return endpoint
+
+
+def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer."""
+    return Response(msgspec.json.encode(value), status, headers=headers, media_type="application/json")
+
+
+# --- reading requests -------------------------------------------------------------------------------------
+
+
+def _read_query(request: Request, kind: type[T]) -> T:
+    """What stands behind the question mark. Raises ``HTTPException`` where it is not what was expected."""
+    given = request.query_params.multi_items()
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, text in given:
+        if name not in known:
+            raise HTTPException(400, f"nothing is known of {name[:40]!r} here; there is {', '.join(known)}")
+        if name in values:
+            raise HTTPException(400, f"{name} came more than once")
+        values[name] = _number(text, name) if _is_number(known[name]) else text
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise HTTPException(400, f"the query is not what was expected: {error}") from error
+
+
+def _is_number(kind: Any) -> bool:
+    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.IntType)
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {text[:40]!r}")
+    return int(text)
+
+
+def _read_headers(request: Request, kind: type[T]) -> T:
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        found = request.headers.getlist(field.encode_name)
+        if len(found) > 1:
+            raise HTTPException(400, f"the header {field.encode_name} came more than once")
+        if found:
+            name = field.encode_name
+            values[name] = _number(found[0], name) if _is_number(field.type) else found[0]
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise HTTPException(400, f"a header is not what was expected: {error}") from error
+
+
+async def _read_body(request: Request, kind: type[T]) -> T:
+    """The body as a struct. Raises ``HTTPException`` where it is too large, too slow or not what was expected.
+
+    No page of another site can send JSON without asking first, so a form that it has a browser send ends here.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, f"a {request.method} must have content-type: application/json")
+    body = bytearray()
+    try:
+        with anyio.fail_after(BODY_TIMEOUT):
+            async with aclosing(request.stream()) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > MAX_BODY:
+                        raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not come within {BODY_TIMEOUT:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the body is not whole") from None
+    try:
+        return msgspec.json.decode(bytes(body) or (b"{}" if kind is Nothing else b""), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not what was expected: {error}") from error
