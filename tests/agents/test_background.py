@@ -13,7 +13,7 @@ from delegating import Company, collect, company, delegate, last, results_in, ru
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import RunStopped
+from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record.records import FINAL_STATES
 from repertory.testing import call
@@ -243,6 +243,31 @@ async def test_a_sub_agent_that_the_application_stops_stays_stopped_too() -> Non
                 assert "was stopped after 1 iterations" in await run.wait_result()
         rows = await journal.read_runs()
     assert [(row.state, row.cancelled) for row in rows] == [("done", False), ("stopped", True)]
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_what_fails_while_its_lead_is_stopped_is_tried_again_when_that_goes_on(*, background: bool) -> None:
+    """Nobody is told of the failure as if it were the last word."""
+    policy = rp.Delegation(background=background, on_failure="retry")
+    down = ModelUnavailable("down")
+    turns = [delegate("a", tool=START), collect, last] if background else [delegate("a"), last]
+    firm = Company(*turns, work={"a": [down, "report on a"]})
+    firm.hold("a")
+    async with rp.open_journal() as journal:
+        async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
+            run = await supervisor.spawn(company(policy), "Go.")
+            with trio.fail_after(5):
+                await firm.begun["a"].wait()
+                await trio.testing.wait_all_tasks_blocked()
+                run.stop()
+                firm.release()
+                with pytest.raises(RunStopped):
+                    await run.wait_result()
+        async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
+            again = await supervisor.resume(run.id, agent=company(policy))
+            with trio.fail_after(5):
+                assert "report on a" in await again.wait_result()
+        assert sorted(row.state for row in await journal.read_runs()) == ["done", "done", "failed"]
 
 
 async def test_a_lead_that_crashes_finds_its_sub_agents_again() -> None:

@@ -81,7 +81,8 @@ class Delegated:
         live: The run that works on it: the first, or after a failure the one that was given the task again.
         attempt: Which one that is, from 1.
         why: Why it was cancelled, in this process; "" where it was not.
-        settled: Set when no run works on it any more, nor will.
+        postponed: Whether it failed, and its task is given to another run once the tree is resumed.
+        settled: Set when no run works on it any more, nor will in this incarnation of the lead.
     """
 
     def __init__(self, run_id: str, live: LiveRun, attempt: int = 1) -> None:
@@ -89,6 +90,7 @@ class Delegated:
         self.live = live
         self.attempt = attempt
         self.why = ""
+        self.postponed = False
         self.settled = anyio.Event()
 
     @property
@@ -100,7 +102,8 @@ class Delegated:
     def is_unfinished(self) -> bool:
         """Whether it stands as it is until the tree is resumed."""
         end = self.live.end
-        return self.settled.is_set() and (end is None or (end.state == "stopped" and self.live.root.stop_asked))
+        stopped = end is not None and end.state == "stopped" and self.live.root.stop_asked
+        return self.settled.is_set() and (end is None or stopped or self.postponed)
 
     @property
     def standing(self) -> str:
@@ -398,22 +401,24 @@ class Team:
 
     def _follow(self, delegated: Delegated) -> Delegated:
         self._known[delegated.run_id] = delegated
-        if delegated.live.ended.is_set() and not self._may_retry(delegated):
+        if delegated.live.ended.is_set() and not self._is_to_be_retried(delegated):
             delegated.settled.set()  # long ago: it cancels nobody any more
         else:
             self._actor.start_soon(self._see_through, delegated)
         return delegated
 
-    def _may_retry(self, delegated: Delegated) -> bool:
+    def _is_to_be_retried(self, delegated: Delegated) -> bool:
         end = delegated.live.end
         failed = end is not None and end.state == "failed" and not delegated.why
-        goes_on = not self._ending and self._live.wish not in ("stop", "close")
-        return failed and goes_on and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
+        return failed and self._policy.on_failure == "retry" and delegated.attempt <= self._policy.retries
 
     async def _see_through(self, delegated: Delegated) -> None:
         """Wait for a delegation's end, and do what its failure asks for."""
         await delegated.live.ended.wait()
-        while self._may_retry(delegated) and await self._retry(delegated):
+        while self._is_to_be_retried(delegated):
+            delegated.postponed = self._ending or self._live.wish in ("stop", "close")
+            if delegated.postponed or not await self._retry(delegated):
+                break
             await delegated.live.ended.wait()
         end = delegated.live.end
         if end is not None and end.state == "failed" and self._policy.on_failure == "fail_fast" and not delegated.why:
