@@ -30,8 +30,9 @@ def mcp(
     from repertory.cli.databases import runs_database
     from repertory.cli.running import summaries_by
     from repertory.errors import ConfigurationError
-    from repertory.mcp.server import ABOUT, run_tools, serve_over_stdio
+    from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control
+    from repertory.service.run_tools import ABOUT, run_tools
 
     if not agent and root is None:
         raise ConfigurationError(

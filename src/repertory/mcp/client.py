@@ -402,7 +402,11 @@ async def _client(server: McpServer, heard: MessageHandlerFnT) -> AsyncGenerator
             import httpx2
 
             http = await stack.enter_async_context(
-                httpx2.AsyncClient(headers=server.headers, timeout=httpx2.Timeout(30.0, read=300.0))
+                httpx2.AsyncClient(
+                    headers=server.headers,
+                    timeout=httpx2.Timeout(30.0, read=300.0),
+                    event_hooks={"response": [partial(_note_refusal, words)]},
+                )
             )
             transport = streamable_http_client(server.target, http_client=http)
         else:
@@ -422,6 +426,12 @@ async def _client(server: McpServer, heard: MessageHandlerFnT) -> AsyncGenerator
             said = "\n".join(words)
             raise (ConnectionError(f"{_say(error)}; it said last:\n{said}") if said else error) from error
         yield client
+
+
+async def _note_refusal(words: deque[str], response: Any) -> None:
+    """Remember the status of an answer that is an error, which the SDK does not tell."""
+    if response.is_error:
+        words.append(f"HTTP {response.status_code} {response.reason_phrase}")
 
 
 @contextmanager

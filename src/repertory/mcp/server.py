@@ -1,25 +1,19 @@
-"""Agents, runs and memory of a supervisor as a server of the Model Context Protocol, and any tools as one."""
+"""Tools as a server of the Model Context Protocol: over the standard streams, or request by request over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
 from repertory._version import __version__
-from repertory.agents import Run
-from repertory.agents.events import ModelAnswered, ToolStarted
-from repertory.errors import ConfigurationError, RepertoryError, ToolFailed
-from repertory.llm.messages import Image, Json, Text
-from repertory.record.records import FINAL_STATES
-from repertory.service.control import Control
-from repertory.service.memories import read_item, read_memory
-from repertory.service.views import RunView
-from repertory.tools import Tool, ToolContext, ToolOutput, tool, unknown_tool
+from repertory.errors import ConfigurationError
+from repertory.llm.messages import Image, Text
+from repertory.tools import Tool, ToolContext, ToolOutput, unknown_tool
 from repertory.tools.execution import execute
 
 if TYPE_CHECKING:
@@ -27,15 +21,9 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.server import Server
     from mcp.server.session import ServerSession
+    from starlette.types import Receive, Scope, Send
 
-__all__ = ["run_tools", "serve_over_stdio", "serve_tools"]
-
-ABOUT: Final = """\
-Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
-for the answer; start_run begins one and returns at once. A run goes on when the connection that began it ends.
-"""
-Positive = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+__all__ = ["answer_http", "serve_over_stdio", "serve_tools"]
 
 
 def serve_tools(tools: Iterable[Tool], *, instructions: str = "") -> Server[Any]:
@@ -85,6 +73,19 @@ async def serve_over_stdio(tools: Iterable[Tool], *, instructions: str = "") -> 
         await server.run(reading, writing, server.create_initialization_options())
 
 
+async def answer_http(server: Server[Any], scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one HTTP request of a client of the protocol, by its streamable transport without sessions.
+
+    What the call begins ends with the request, also where the client goes away first. Who may ask, and how long a body
+    may be, is for whoever calls this to see to.
+    """
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    manager = StreamableHTTPSessionManager(server, stateless=True)
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)
+
+
 async def _pass_on(texts: MemoryObjectReceiveStream[str], session: ServerSession) -> None:
     """Report how far a call is, as long as it lasts."""
     with texts:
@@ -127,186 +128,3 @@ def _result(output: ToolOutput) -> types.CallToolResult:
         else:
             content.append(types.TextContent(text="[a block that this protocol has no form for]"))
     return types.CallToolResult(content=content, is_error=output.is_error)
-
-
-def run_tools(control: Control) -> Sequence[Tool]:
-    """Tools over the runs of a supervisor: each agent as a tool of its name, and some to start, follow and steer runs.
-
-    Only the agents that ``control`` offers can be started.
-    """
-    runs = _Runs(control)
-    reads: dict[str, Any] = {"effect": "pure", "repeatable": False}
-    made: list[Tool] = [
-        tool(runs.list_agents, **reads),
-        tool(runs.list_runs, **reads),
-        tool(runs.run_status, **reads),
-        tool(runs.wait_result, deadline=None, **reads),
-        tool(runs.query_memory, **reads),
-        tool(runs.read_memory, **reads),
-        tool(runs.start_run),
-        tool(runs.send_message),
-        tool(runs.stop_run, effect="idempotent"),
-        tool(runs.resume_run, effect="idempotent"),
-    ]
-    taken = {each.name for each in made}
-    for agent in control.agents():
-        name = agent.name if agent.name not in taken else f"ask_{agent.name}"
-        made.append(tool(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
-    return made
-
-
-class _Runs:
-    """What can be asked of the runs. The docstrings are told to the client's model."""
-
-    def __init__(self, control: Control) -> None:
-        self._control = control
-
-    def list_agents(self) -> list[Json]:
-        """The agents that a run can be started with."""
-        return [msgspec.to_builtins(view) for view in self._control.agents()]
-
-    async def list_runs(self, limit: Positive = 20) -> list[Json]:
-        """The newest runs, oldest first.
-
-        Args:
-            limit: How many at most.
-        """
-        return [_brief(view) for view in (await self._control.list_runs(limit)).runs]
-
-    async def run_status(self, run_id: str) -> Json:
-        """How a run stands: its state, its iterations and what it cost.
-
-        Args:
-            run_id: The run, or an unambiguous beginning of its id.
-        """
-        return await self._told(run_id)
-
-    async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
-        """Wait for a run's result; after the timeout say how it stands.
-
-        Args:
-            run_id: The run, or an unambiguous beginning of its id.
-            timeout: Seconds to wait at most.
-        """
-        run = self._live(await self._control.find_id(run_id))
-        if run is not None:
-            with anyio.move_on_after(timeout):
-                await _ended(run)
-        return await self._told(run_id)
-
-    async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
-        """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
-
-        Args:
-            run_id: The run.
-            text: Words to look for.
-            limit: How many at most.
-        """
-        found = await read_memory(self._control.journal, await self._scope_of(run_id), text=text, limit=limit)
-        listed: Json = msgspec.to_builtins(found)
-        return listed
-
-    async def read_memory(self, run_id: str, item_id: str) -> Json:
-        """Read an item of a run's memory whole.
-
-        Args:
-            run_id: The run.
-            item_id: The item, as query_memory lists it.
-        """
-        item: Json = msgspec.to_builtins(await read_item(self._control.journal, await self._scope_of(run_id), item_id))
-        return item
-
-    async def start_run(self, agent: str, task: str) -> Json:
-        """Start a run and return its id at once. It goes on when this connection ends.
-
-        Args:
-            agent: Which agent, as list_agents names them.
-            task: What it is to do, complete in itself.
-        """
-        return {"run_id": await self._control.start(agent, task)}
-
-    async def send_message(self, run_id: str, text: str) -> str:
-        """Say something to a run that is under way; its model reads it at its next iteration.
-
-        Args:
-            run_id: The run.
-            text: What to say.
-        """
-        await self._control.send(run_id, text)
-        return "said"
-
-    async def stop_run(self, run_id: str) -> str:
-        """End a run at its next boundary. It can be resumed.
-
-        Args:
-            run_id: The run.
-        """
-        await self._control.stop(run_id)
-        return "it ends at its next boundary"
-
-    async def resume_run(self, run_id: str) -> str:
-        """Let a run go on that was paused, stopped or failed, or that an earlier process began.
-
-        Args:
-            run_id: The run.
-        """
-        await self._control.resume(run_id)
-        return "it goes on"
-
-    async def ask(self, agent: str, task: str, context: ToolContext) -> str:
-        """Start a run and wait for its answer."""
-        run_id = await self._control.start(agent, task)
-        context.progress(f"run {run_id}")
-        run = self._live(run_id)
-        if run is not None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_follow, run, context)
-                await _ended(run)
-                tasks.cancel_scope.cancel()
-        detail = await self._control.read_run(run_id)
-        if detail.run.state != "done":
-            raise ToolFailed(f"run {run_id} of {agent} is {detail.run.state}: {detail.run.error or 'it has no answer'}")
-        return detail.result or ""
-
-    async def _scope_of(self, run_id: str) -> str:
-        return (await self._control.journal.read_run(run_id)).started.scope_id
-
-    def _live(self, run_id: str) -> Run[Any] | None:
-        try:
-            return self._control.supervisor.run(run_id)
-        except RepertoryError:
-            return None
-
-    async def _told(self, run_id: str) -> Json:
-        detail = await self._control.read_run(run_id)
-        result = {"result": detail.result} if detail.run.state in FINAL_STATES else {}
-        return {**_brief(detail.run), **result}
-
-
-def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[str]]:
-    async def ask(task: str, context: ToolContext) -> str:
-        """Args:
-        task: What it is to do, complete in itself.
-        """
-        return await runs.ask(agent, task, context)
-
-    return ask
-
-
-async def _ended(run: Run[Any]) -> None:
-    """Wait until a run has ended, however it did."""
-    with suppress(RepertoryError):
-        await run.wait_result()
-
-
-async def _follow(run: Run[Any], context: ToolContext) -> None:
-    """Tell the caller what the run does."""
-    async for event in run.events(tree=True):
-        if isinstance(event, ToolStarted):
-            context.progress(f"{event.agent} calls {event.tool}")
-        elif isinstance(event, ModelAnswered) and event.text:
-            context.progress(f"{event.agent}: {event.text[:200]}")
-
-
-def _brief(view: RunView) -> Json:
-    return {key: value for key, value in msgspec.to_builtins(view).items() if value not in (None, "", [])}

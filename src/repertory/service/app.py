@@ -9,7 +9,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
-from starlette.types import ASGIApp
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from repertory.errors import (
     ConfigurationError,
@@ -24,6 +25,7 @@ from repertory.errors import (
     ScopeNotFound,
 )
 from repertory.llm.messages import Json
+from repertory.mcp.server import answer_http, serve_tools
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
@@ -50,7 +52,8 @@ from repertory.service.requests import (
     VersionQuery,
     WindowQuery,
 )
-from repertory.service.routes import Operation, as_json, get, make_routes, post
+from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes
+from repertory.service.run_tools import ABOUT, run_tools
 from repertory.service.views import (
     Accepted,
     AgentView,
@@ -100,8 +103,9 @@ class _Service:
         self._access = access
         self._ping = ping
         self._followers = 0
+        self._mcp: tuple[list[AgentView], Any] | None = None  # the server, and the agents that it offers
         self.app = Starlette(
-            routes=[*make_routes(OPERATIONS, self)],
+            routes=[*make_routes(OPERATIONS, self), Route("/mcp", self.mcp, methods=["POST"])],
             exception_handlers={RepertoryError: _explain, HTTPException: _refuse},
         )
         self.app.router.redirect_slashes = False
@@ -223,6 +227,18 @@ class _Service:
     def _count_followers(self, more: int) -> None:
         self._followers += more
 
+    async def mcp(self, request: Request) -> Response:
+        """A request of an MCP client: the agents and their runs as tools. What it may ask, that protocol describes."""
+        body = await read_bytes(request)
+        self._check_followers()
+        agents = self._control.agents()
+        if self._mcp is None or self._mcp[0] != agents:  # to describe an agent as a tool takes about a millisecond
+            try:
+                self._mcp = agents, serve_tools(run_tools(self._control), instructions=ABOUT)
+            except ConfigurationError as error:
+                raise HTTPException(501, str(error)) from None
+        return _McpAnswer(self._mcp[1], body, self._count_followers)
+
     # --- steering -----------------------------------------------------------------------------------------
 
     async def open_session(self, request: Request) -> Response:
@@ -337,6 +353,26 @@ class _EventStream(StreamingResponse):
         self._count(+1)
         try:
             await super().__call__(*connection)
+        finally:
+            self._count(-1)
+
+
+class _McpAnswer(Response):
+    """What the MCP server says to one request; counted while it lasts, as it may be a stream."""
+
+    def __init__(self, server: Any, body: bytes, count: Callable[[int], None]) -> None:
+        super().__init__()
+        self._server = server
+        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_again() -> Message:
+            return self._messages.pop() if self._messages else await receive()
+
+        self._count(+1)
+        try:
+            await answer_http(self._server, scope, receive_again, send)
         finally:
             self._count(-1)
 

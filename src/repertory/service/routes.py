@@ -43,6 +43,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         also: Other such statuses.
         errors: The statuses that are its own; those that any request may get stand in ``ANY_ERRORS``.
         media: What kinds of answers there are.
+        most: Bytes that its body may have.
     """
 
     method: Method
@@ -52,6 +53,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
     media: tuple[str, ...] = ("application/json",)
+    most: int = MAX_BODY
 
     def takes(self, part: Literal["query", "headers", "body"]) -> Any:
         """The struct of a part of the request; None where there is none."""
@@ -109,7 +111,7 @@ def _endpoint(operation: Operation, service: Any) -> Callable[[Request], Awaitab
         if headers is not None:
             parts["headers"] = _read_headers(request, headers)
         if body is not None:
-            read = await _read_body(request, body)
+            read = await _read_body(request, body, most=operation.most)
             parts |= {} if body is Nothing else {"body": read}
         answer = await handle(request, **parts)
         return answer if isinstance(answer, Response) else as_json(answer, operation.status)
@@ -167,8 +169,8 @@ def _read_headers(request: Request, kind: type[T]) -> T:
         raise HTTPException(400, f"a header is not what was expected: {error}") from error
 
 
-async def _read_body(request: Request, kind: type[T]) -> T:
-    """The body as a struct. Raises ``HTTPException`` where it is too large, too slow or not what was expected.
+async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
+    """The body. Raises ``HTTPException`` where it has more than ``most`` bytes, is too slow, or is said to be no JSON.
 
     No page of another site can send JSON without asking first, so a form that it has a browser send ends here.
     """
@@ -180,13 +182,19 @@ async def _read_body(request: Request, kind: type[T]) -> T:
             async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
                     body += piece
-                    if len(body) > MAX_BODY:
-                        raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+                    if len(body) > most:
+                        raise HTTPException(413, f"the body is larger than {most} bytes")
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {BODY_TIMEOUT:g} s") from None
     except ClientDisconnect:
         raise HTTPException(400, "the body is not whole") from None
+    return bytes(body)
+
+
+async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
+    """The body as a struct. Raises ``HTTPException`` as ``read_bytes``, and where it is not what was expected."""
+    body = await read_bytes(request, most=most)
     try:
-        return msgspec.json.decode(bytes(body) or (b"{}" if kind is Nothing else b""), type=kind)
+        return msgspec.json.decode(body or (b"{}" if kind is Nothing else b""), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"the body is not what was expected: {error}") from error

@@ -1,0 +1,210 @@
+"""The runs and the memory of a supervisor as tools, which MCP serves to clients' models."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import anyio
+import msgspec
+
+from repertory.agents import Run
+from repertory.agents.events import ModelAnswered, ToolStarted
+from repertory.errors import RepertoryError, ToolFailed
+from repertory.llm.messages import Json
+from repertory.record.records import FINAL_STATES
+from repertory.service.control import Control
+from repertory.service.memories import read_item, read_memory
+from repertory.service.views import RunView
+from repertory.tools import Tool, ToolContext, tool
+
+ABOUT: Final = """\
+Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
+for the answer; start_run begins one and returns at once. A run goes on when the connection that began it ends.
+"""
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+
+
+def run_tools(control: Control) -> Sequence[Tool]:
+    """Tools over the runs of a supervisor: each agent as a tool of its name, and some to start, follow and steer runs.
+
+    Only the agents that ``control`` offers can be started.
+    """
+    runs = _Runs(control)
+    reads: dict[str, Any] = {"effect": "pure", "repeatable": False}
+    made: list[Tool] = [
+        tool(runs.list_agents, **reads),
+        tool(runs.list_runs, **reads),
+        tool(runs.run_status, **reads),
+        tool(runs.wait_result, deadline=None, **reads),
+        tool(runs.query_memory, **reads),
+        tool(runs.read_memory, **reads),
+        tool(runs.start_run),
+        tool(runs.send_message),
+        tool(runs.stop_run, effect="idempotent"),
+        tool(runs.resume_run, effect="idempotent"),
+    ]
+    taken = {each.name for each in made}
+    for agent in control.agents():
+        name = agent.name if agent.name not in taken else f"ask_{agent.name}"
+        made.append(tool(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
+    return made
+
+
+class _Runs:
+    """What can be asked of the runs. The docstrings are told to the client's model."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def list_agents(self) -> list[Json]:
+        """The agents that a run can be started with."""
+        return [msgspec.to_builtins(view) for view in self._control.agents()]
+
+    async def list_runs(self, limit: Positive = 20) -> list[Json]:
+        """The newest runs, oldest first.
+
+        Args:
+            limit: How many at most.
+        """
+        return [_brief(view) for view in (await self._control.list_runs(limit)).runs]
+
+    async def run_status(self, run_id: str) -> Json:
+        """How a run stands: its state, its iterations and what it cost.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+        """
+        return await self._told(run_id)
+
+    async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
+        """Wait for a run's result; after the timeout say how it stands.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+            timeout: Seconds to wait at most.
+        """
+        run = self._live(await self._control.find_id(run_id))
+        if run is not None:
+            with anyio.move_on_after(timeout):
+                await _ended(run)
+        return await self._told(run_id)
+
+    async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
+        """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
+
+        Args:
+            run_id: The run.
+            text: Words to look for.
+            limit: How many at most.
+        """
+        found = await read_memory(self._control.journal, await self._scope_of(run_id), text=text, limit=limit)
+        listed: Json = msgspec.to_builtins(found)
+        return listed
+
+    async def read_memory(self, run_id: str, item_id: str) -> Json:
+        """Read an item of a run's memory whole.
+
+        Args:
+            run_id: The run.
+            item_id: The item, as query_memory lists it.
+        """
+        item: Json = msgspec.to_builtins(await read_item(self._control.journal, await self._scope_of(run_id), item_id))
+        return item
+
+    async def start_run(self, agent: str, task: str) -> Json:
+        """Start a run and return its id at once. It goes on when this connection ends.
+
+        Args:
+            agent: Which agent, as list_agents names them.
+            task: What it is to do, complete in itself.
+        """
+        return {"run_id": await self._control.start(agent, task)}
+
+    async def send_message(self, run_id: str, text: str) -> str:
+        """Say something to a run that is under way; its model reads it at its next iteration.
+
+        Args:
+            run_id: The run.
+            text: What to say.
+        """
+        await self._control.send(run_id, text)
+        return "said"
+
+    async def stop_run(self, run_id: str) -> str:
+        """End a run at its next boundary. It can be resumed.
+
+        Args:
+            run_id: The run.
+        """
+        await self._control.stop(run_id)
+        return "it ends at its next boundary"
+
+    async def resume_run(self, run_id: str) -> str:
+        """Let a run go on that was paused, stopped or failed, or that an earlier process began.
+
+        Args:
+            run_id: The run.
+        """
+        await self._control.resume(run_id)
+        return "it goes on"
+
+    async def ask(self, agent: str, task: str, context: ToolContext) -> str:
+        """Start a run and wait for its answer."""
+        run_id = await self._control.start(agent, task)
+        context.progress(f"run {run_id}")
+        run = self._live(run_id)
+        if run is not None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_follow, run, context)
+                await _ended(run)
+                tasks.cancel_scope.cancel()
+        detail = await self._control.read_run(run_id)
+        if detail.run.state != "done":
+            raise ToolFailed(f"run {run_id} of {agent} is {detail.run.state}: {detail.run.error or 'it has no answer'}")
+        return detail.result or ""
+
+    async def _scope_of(self, run_id: str) -> str:
+        return (await self._control.journal.read_run(run_id)).started.scope_id
+
+    def _live(self, run_id: str) -> Run[Any] | None:
+        try:
+            return self._control.supervisor.run(run_id)
+        except RepertoryError:
+            return None
+
+    async def _told(self, run_id: str) -> Json:
+        detail = await self._control.read_run(run_id)
+        result = {"result": detail.result} if detail.run.state in FINAL_STATES else {}
+        return {**_brief(detail.run), **result}
+
+
+def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[str]]:
+    async def ask(task: str, context: ToolContext) -> str:
+        """Args:
+        task: What it is to do, complete in itself.
+        """
+        return await runs.ask(agent, task, context)
+
+    return ask
+
+
+async def _ended(run: Run[Any]) -> None:
+    """Wait until a run has ended, however it did."""
+    with suppress(RepertoryError):
+        await run.wait_result()
+
+
+async def _follow(run: Run[Any], context: ToolContext) -> None:
+    """Tell the caller what the run does."""
+    async for event in run.events(tree=True):
+        if isinstance(event, ToolStarted):
+            context.progress(f"{event.agent} calls {event.tool}")
+        elif isinstance(event, ModelAnswered) and event.text:
+            context.progress(f"{event.agent}: {event.text[:200]}")
+
+
+def _brief(view: RunView) -> Json:
+    return {key: value for key, value in msgspec.to_builtins(view).items() if value not in (None, "", [])}
