@@ -56,6 +56,7 @@
     │   ├── ContextMissing          it was given an application context, which must be handed in again
     │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
+    ├── ServiceUnavailable          no service answers where one was looked for, or not in time
     └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
@@ -325,6 +326,10 @@ class LimitExceeded(RunError):
 
 
 # --- the service ------------------------------------------------------------------------------------------
+
+
+class ServiceUnavailable(RepertoryError):
+    """No service answers where one was looked for, or not in time; the message says how to get one that does."""
 
 
 class AddressInUse(RepertoryError):
