@@ -62,8 +62,6 @@ async def post(app: Any, path: str, value: object, state: dict[str, Any]) -> tup
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_web_application_answers(title: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that is asked twice under one id has one run and one answer; Starlette's can be read along."""
-    if title == "fast_app.py":
-        pytest.importorskip("fastapi")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REPERTORY_MODEL", "offline")
     module = load(title, tmp_path)
