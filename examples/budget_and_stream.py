@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import repertory as rp
+from repertory.agents.streaming import TextStreamed
 from repertory.llm import Text
 from repertory.testing import ScriptedModel, call
 
@@ -39,9 +40,10 @@ async def main() -> None:
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(clerk, "A cheap seat to Lund, please.")
         async for piece in run.stream():
-            print(getattr(piece, "text", f"[{getattr(piece, 'tool', '')}]"))
+            if isinstance(piece, TextStreamed):
+                print(piece.text, end="", flush=True)
         trip = await run.wait_result()
-        print(f"{trip.town}: {trip.euros:.2f} euros, {run.statistics().tokens_billed} tokens")
+        print(f"\n{trip.town}: {trip.euros:.2f} euros, {run.statistics().tokens_billed} tokens")
 
 
 if __name__ == "__main__":

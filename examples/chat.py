@@ -1,6 +1,7 @@
 """A talk: a run that is asked again, read along while it speaks, and goes on in the next process."""
 
 import repertory as rp
+from repertory.agents.streaming import TextStreamed
 from repertory.testing import ScriptedModel, call
 
 
@@ -20,7 +21,7 @@ async def main() -> None:
         run = await supervisor.spawn(clerk, "When does the tide turn in Lagos?", run_id="tides")
         print(await run.wait_result())
         await run.send("And in Oslo?")
-        print([getattr(piece, "text", "…") async for piece in run.stream(from_start=True)])
+        print([piece.text async for piece in run.stream(from_start=True) if isinstance(piece, TextStreamed)])
     async with rp.open_supervisor("talk.db") as supervisor:
         run = await supervisor.resume("tides", agent=clerk)
         print(await run.ask("Which of the two is first?", message_id="q3"))

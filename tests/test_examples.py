@@ -15,12 +15,16 @@ from offline_environment import offline_environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LONGEST = 60
+# Programs that people write every day: so many lines of code, without blank ones, comments and docstrings.
+EVERYDAY = ["approval", "budget_and_stream", "chat", "custom_compactor", "images", "long_lived"]
+EVERYDAY += ["mcp_client", "mcp_server", "team_after_a_crash", "traces"]
+LONGEST_EVERYDAY = 30
 LONGEST_COMPANY = 130  # a whole team with its tools, types and policies
 
 # What each example must print, whatever else it says.
 EXPECTED = {
     "approval": ["may it? refund {'order': 'A7', 'euros': 90}", "They get 40 euros back."],
-    "budget_and_stream": ["I hold the cheap one.", "[final_result]", "Lund: 19.00 euros"],
+    "budget_and_stream": ["I hold the cheap one.", "Lund: 19.00 euros"],
     "chat": ["At 06:12.", "'At 09:40.'", "Lagos."],
     "custom_compactor": ["1 receipt whole, 4 totals"],
     "images": ["The second bar is the highest.", "a result of 1,6"],
@@ -115,6 +119,28 @@ def test_an_example_is_short_and_uses_public_names_only(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert private_names(source) == []
     assert len(source.splitlines()) <= (LONGEST_COMPANY if path.stem.endswith("_company") else LONGEST)
+
+
+def code_lines(source: str) -> int:
+    """Lines that are neither blank, nor a comment, nor of a docstring."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    said = set[int]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            said.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(map(str.strip, source.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and number not in said for number, line in lines)
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_an_everyday_program_has_at_most_thirty_lines_of_code(name: str) -> None:
+    """What people do first takes no page of plumbing."""
+    assert code_lines((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")) <= LONGEST_EVERYDAY
+
+
+def test_lines_of_code_are_counted() -> None:
+    """Negative control: text in an expression counts, a docstring does not."""
+    assert code_lines('"""Said.\n\nMore."""\n\n# a\nx = """b\nc"""\n\ndef f():\n    """Said."""\n    return 1\n') == 4
 
 
 def test_editing_what_the_model_sees_makes_the_prompts_smaller(outputs: dict[str, str], tmp_path: Path) -> None:
