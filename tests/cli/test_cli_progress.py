@@ -80,7 +80,7 @@ def picture(progress: Progress, *, width: int = 100, height: int = 40) -> list[s
     """The picture as lines of text."""
     screen = Console(file=io.StringIO(), width=width, height=height, color_system=None)
     with screen.capture() as capture:
-        screen.print(draw(progress, width, height))
+        screen.print(draw(progress, screen))
     return capture.get().split("\n")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from repertory.cli import output
 from repertory.cli.databases import named_database, new_database
-from repertory.cli.options import AS_JSON, BACKEND, LIMIT, MODEL, PLAIN, Backend, argument, option
+from repertory.cli.options import AS_JSON, BACKEND, LIMIT, MODEL, PLAIN, QUIET, Backend, argument, option
 from repertory.cli.running import execute, existing_folder, limits_by, print_answer
 from repertory.cli.stats import overview
 
@@ -74,6 +74,7 @@ def demo(
     backend: Backend = BACKEND,
     as_json: bool = AS_JSON,
     plain: bool = PLAIN,
+    quiet: bool = QUIET,
 ) -> None:
     """Watch a team of agents answer a question.
 
@@ -98,7 +99,15 @@ def demo(
     if not as_json:
         _print_opening(task, folder, chosen, path)
     fields, error = execute(
-        start, path=path, root=folder, model=chosen, backend=backend, as_json=as_json, plain=plain, is_shown=True
+        start,
+        path=path,
+        root=folder,
+        model=chosen,
+        backend=backend,
+        as_json=as_json,
+        plain=plain,
+        quiet=quiet,
+        is_shown=True,
     )
     if as_json:
         output.print_json(fields)

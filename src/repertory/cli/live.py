@@ -1,7 +1,12 @@
-"""What goes on: a picture of a running tree of agents, redrawn on a terminal, or a line for each thing that happens."""
+"""What goes on: a picture of a running tree of agents, redrawn on a terminal, or a line for each thing that happens.
+
+The picture has below the tree what the first run says, as it says it; what the others say stands in their rows.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator
@@ -9,18 +14,25 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from repertory.agents import events
+from repertory.agents.streaming import Piece
 from repertory.cli import output
 from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
 from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import drawn_on
+from repertory.cli.speech import Speech, SpokenLines
+from repertory.record import FINAL_STATES
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from repertory.agents import Run
+
+_MOST_SPOKEN: Final = 12  # lines of what is said, below the tree
+_BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
 _REFRESH = 8  # times a second; more is not seen, and each redrawing costs a millisecond
 _NOTED = (  # what stays below the picture for a while: it is what the view and the record are about
     events.ContextEdited,
@@ -68,26 +80,28 @@ def count_up(total: int, what: str) -> Generator[Callable[[], None]]:
 
 
 @contextmanager
-def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Progress]:
+def show_progress(*, as_json: bool, plain: bool, stderr: bool, quiet: bool = False) -> Generator[Progress]:
     """Show what goes on until the block is left.
 
     Args:
         as_json: Standard output is kept for the one object; only a terminal at standard error gets a picture.
         plain: Lines instead of a picture.
         stderr: Lines go to standard error, because standard output is for the answer alone.
+        quiet: Neither lines nor a picture.
     """
     from rich.live import Live
 
     screen = output.console(stderr=as_json or stderr)
-    if plain or not has_picture(screen):
-        yield Progress(None if as_json else output.remark if stderr else partial(print, flush=True))
+    if quiet or plain or not has_picture(screen):
+        is_silent, write = quiet or as_json, output.remark if stderr else partial(print, flush=True)
+        yield Progress(None if is_silent else write, beside_answer=not stderr or _one_place())
         return
-    progress = Progress()
+    progress = Progress(is_drawn=True)
     progress.announce = progress.notes.append
     # Rich draws from a thread of its own, so the event loop never waits for the terminal.
     picture = Live(
         console=screen,
-        get_renderable=lambda: draw(progress, screen.width, screen.height),
+        get_renderable=lambda: draw(progress, screen),
         refresh_per_second=_REFRESH,
         redirect_stdout=False,
         redirect_stderr=False,
@@ -108,6 +122,14 @@ def show_progress(*, as_json: bool, plain: bool, stderr: bool) -> Generator[Prog
         progress.end()
 
 
+def _one_place() -> bool:
+    """Whether standard output and standard error go to the same terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+
+
 # --- what is known ----------------------------------------------------------------------------------------
 
 
@@ -125,51 +147,90 @@ class AgentLine:
     cost: float = 0.0
     calls: dict[str, str] = field(default_factory=dict)  # tool calls under way
     now: str = "starting"
+    speech: Speech = field(default_factory=Speech)
 
 
 class Progress:
-    """Takes in events; read from any thread. ``on_line`` gets each event that is worth a line, as text.
+    """Takes in events, and pieces of what runs say; read from any thread.
 
     ``announce`` says what the person at the keyboard has to know, where it does not get into the picture's way; within
     ``aside`` there is no picture, so that something can be asked.
+
+    Args:
+        on_line: Gets each event that is worth a line, and the lines of what the first run says.
+        beside_answer: Those lines go to where the answer is written, so it is not among them.
+        is_drawn: A picture is made of it.
     """
 
-    def __init__(self, on_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, on_line: Callable[[str], None] | None = None, *, beside_answer: bool = False, is_drawn: bool = False
+    ) -> None:
         self.announce: Callable[[str], None] = output.say
         self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self.started_at = time.monotonic()
         self.agents: dict[str, AgentLine] = {}
         self.notes: deque[str] = deque(maxlen=6)
         self.counts: Counter[str] = Counter()
+        self.is_over = False
         self._on_line = on_line
+        self._is_drawn = is_drawn
         self._names: Counter[str] = Counter()
+        self._spoken = SpokenLines(self._write_spoken, hold=beside_answer)
 
     def add(self, event: events.Event) -> None:
         """Take in one event."""
-        agent = self._agent(event)
+        agent = self._agent(event.run_id, event.agent)
         text = self._take(event, agent)
         if text:
-            line = f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {text}"
+            line = self._line(agent, text)
             if self._on_line is not None:
                 self._on_line(line)
             if isinstance(event, _NOTED):
                 self.notes.append(line)
 
+    def wants_speech(self, run_id: str) -> bool:
+        """Whether what a run says is shown: in a picture that of all, in lines that of the first."""
+        return self._is_drawn or (self._on_line is not None and next(iter(self.agents), run_id) == run_id)
+
+    def hear(self, run: Run[Any], piece: Piece | None) -> None:
+        """Take in a piece of what a run says; None where it says no more."""
+        agent = self._agent(run.id, run.agent.name)
+        if piece is not None:
+            agent.speech.hear(piece)
+            called = agent.speech.calling
+            agent.now = "" if agent.speech.text else "thinking"
+            if called:
+                agent.now = f"writes a call of {one_line(called)}"
+        if self._on_line is None:
+            return
+        if piece is not None:
+            self._spoken.hear(piece)
+        else:
+            self._spoken.end(is_answered=run.state == "done")
+
+    def _write_spoken(self, text: str) -> None:
+        if self._on_line is not None:
+            self._on_line(self._line(next(iter(self.agents.values())), f"│ {text}"))
+
+    def _line(self, agent: AgentLine, text: str) -> str:
+        return f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {text}"
+
     def end(self) -> None:
         """Nothing more will come: what goes on by its record was interrupted."""
+        self.is_over = True
         for agent in self.agents.values():
             if agent.state in ("running", "waiting"):
                 agent.state, agent.now = "interrupted", ""
                 agent.calls.clear()
 
-    def _agent(self, event: events.Event) -> AgentLine:
-        agent = self.agents.get(event.run_id)
+    def _agent(self, run_id: str, agent_name: str) -> AgentLine:
+        agent = self.agents.get(run_id)
         if agent is None:
-            self._names[event.agent] += 1
+            self._names[agent_name] += 1
             # An id begins with the parent's; in the first run that is seen, nobody looks for one.
-            parent_id = event.run_id.rpartition(".")[0] if self.agents else None
-            name = f"{event.agent} {self._names[event.agent]}" if parent_id else event.agent
-            agent = self.agents[event.run_id] = AgentLine(event.run_id, parent_id, one_line(name, 32))
+            parent_id = run_id.rpartition(".")[0] if self.agents else None
+            name = f"{agent_name} {self._names[agent_name]}" if parent_id else agent_name
+            agent = self.agents[run_id] = AgentLine(run_id, parent_id, one_line(name, 32))
         return agent
 
     def _take(self, event: events.Event, agent: AgentLine) -> str:
@@ -239,20 +300,17 @@ class Progress:
 # --- the picture ------------------------------------------------------------------------------------------
 
 
-def draw(progress: Progress, width: int, height: int) -> RenderableType:
-    """Draw the tree as it stands.
-
-    Args:
-        progress: What is known.
-        width: Columns of the terminal.
-        height: Its lines.
-    """
+def draw(progress: Progress, screen: Console) -> RenderableType:
+    """Draw the tree as it stands, and what its first run says."""
     from rich.console import Group
     from rich.text import Text
 
     agents = list(progress.agents.values())
-    fitting = max(3, height - 11)
+    spoken = agents[0].speech if agents and not progress.is_over else Speech()
+    fitting = max(3, screen.height - 11)
     tree = list(in_tree(agents, attrgetter("run_id", "parent_id")))
+    widest = max([15, *(len(branch + agent.name) for branch, agent in tree[:fitting])])
+    room = max(10, screen.width - widest - _BEFORE_NOW)
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{branch}{agent.name}".ljust(15),  # so that the columns stay where they are as agents come
@@ -260,24 +318,31 @@ def draw(progress: Progress, width: int, height: int) -> RenderableType:
             f"{agent.iteration:4}",
             f"{tokens(agent.view_tokens)} / {tokens(agent.record_tokens)}".rjust(15),
             output.dollars(agent.cost),
-            Text(_now(agent), style="dim"),
+            Text(_now(agent, room), style="dim"),
         )
         for branch, agent in tree[:fitting]
     ]
     headers = ("AGENT", "STATE", "ITER", "VIEW / RECORD", "COST", "NOW")
-    parts: list[RenderableType] = [output.table(headers, rows, width=width, right="ITER|VIEW / RECORD|COST")]
+    parts: list[RenderableType] = [output.table(headers, rows, width=screen.width, right="ITER|VIEW / RECORD|COST")]
     if len(agents) > fitting:
         parts.append(Text(f"… {len(agents) - fitting} more", style="dim"))
     facts = [f"\n{time.monotonic() - progress.started_at:.0f} s", f"{len(agents)} agents"]
     facts += [f"{progress.counts[what]} {what}" for what in ("tool calls", "summaries", "edits of the view")]
     facts.append(output.dollars(sum(agent.cost for agent in agents)))
     parts.append(Text("   ".join(facts), style="bold", no_wrap=True, overflow="ellipsis"))
-    parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in list(progress.notes))
+    notes = list(progress.notes)
+    parts.extend(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes)
+    left = screen.height - len(rows) - len(notes) - 6  # beside headers, figures and what separates them
+    if said := spoken.draw(screen, min(_MOST_SPOKEN, left)):
+        parts += [Text(), *said]
     return Group(*parts)
 
 
-def _now(agent: AgentLine) -> str:
+def _now(agent: AgentLine, room: int) -> str:
+    """What an agent does, and of a sub-agent that speaks the end of what it says."""
     calls = list(agent.calls.values())
     if not calls:
-        return agent.now
+        if agent.now or agent.state in FINAL_STATES or not agent.speech.text:
+            return agent.now
+        return "answers" if agent.parent_id is None else agent.speech.tail(room)
     return calls[0] if len(calls) == 1 else f"{len(calls)} calls: {calls[0]}"

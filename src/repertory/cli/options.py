@@ -28,6 +28,7 @@ SOCKET = option("--socket PATH", "The unix socket of a service. Default: that of
 PORT = option("--port N", "Its port of 127.0.0.1 instead.", min=1, max=65535)
 AS_JSON = option("--json", "Write one JSON object to standard output, and nothing else.", False)
 PLAIN = option("--plain", "Write plain lines instead of a live picture.", False)
+QUIET = option("--quiet", "Show nothing of what goes on; only the answer, and what went wrong.", False)
 FULL = option("--full", "Show everything whole.", False)
 MODEL = option(
     "--model NAME", "The model. Default: $REPERTORY_MODEL, else Claude if a key or server is set, else offline."

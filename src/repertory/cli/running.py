@@ -42,6 +42,7 @@ def run(
     backend: Backend = shared.BACKEND,
     as_json: bool = shared.AS_JSON,
     plain: bool = shared.PLAIN,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Run an agent on a task.
 
@@ -67,6 +68,7 @@ def run(
         backend=backend,
         as_json=as_json,
         plain=plain,
+        quiet=quiet,
     )
     report(fields, error, as_json=as_json)
 
@@ -86,6 +88,7 @@ def resume(
     backend: Backend = shared.BACKEND,
     as_json: bool = shared.AS_JSON,
     plain: bool = shared.PLAIN,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Go on with a run that did not finish.
 
@@ -137,6 +140,7 @@ def resume(
         backend=backend,
         as_json=as_json,
         plain=plain,
+        quiet=quiet,
     )
     report(fields, error, as_json=as_json)
 
@@ -193,6 +197,7 @@ def execute(
     backend: Backend,
     as_json: bool,
     plain: bool,
+    quiet: bool = False,
     summary_model: str | None = None,
     is_shown: bool = False,
 ) -> tuple[Json, RepertoryError | None]:
@@ -206,6 +211,7 @@ def execute(
         backend: The event loop.
         as_json: Standard output is kept for the one object.
         plain: Lines instead of a picture.
+        quiet: Neither.
         summary_model: Writes summaries; None for the small one of the same provider, "none" for none.
         is_shown: What goes on belongs to standard output, beside the answer.
 
@@ -217,6 +223,7 @@ def execute(
     from repertory.agents import open_supervisor
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
+    from repertory.cli.speech import read_along
     from repertory.cli.stopping import stopped_by_signals
     from repertory.tools.citations import check_citations
 
@@ -233,8 +240,14 @@ def execute(
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
                 watching.start_soon(decide_at_terminal, run, progress.announce, progress.aside)
-                async for event in run.events(tree=True):
-                    progress.add(event)
+                async with anyio.create_task_group() as showing:
+                    if progress.wants_speech(run.id):
+                        showing.start_soon(read_along, run, progress.hear)
+                    async for event in run.events(tree=True):
+                        is_new = event.run_id not in progress.agents and event.run_id != run.id
+                        progress.add(event)
+                        if is_new and progress.wants_speech(event.run_id):
+                            watching.start_soon(read_along, supervisor.run(event.run_id), progress.hear)
                 watching.cancel_scope.cancel()
             if stop.asked.is_set():
                 progress.announce("stopping at the next boundary; once more stops at once")
@@ -244,7 +257,7 @@ def execute(
         go_on = f"go on with: repertory resume {run.id} --db {path}"
         return await _outcome(run, name, path, go_on, stop.interrupted(f"interrupted, nothing is lost; {go_on}"))
 
-    with show_progress(as_json=as_json, plain=plain, stderr=not is_shown) as progress:
+    with show_progress(as_json=as_json, plain=plain, stderr=not is_shown, quiet=quiet) as progress:
         fields, error = anyio.run(main, backend=backend)
     answer = fields["answer"]
     citations = [] if answer is None or root is None else check_citations(answer, root)

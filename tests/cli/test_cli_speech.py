@@ -1,0 +1,278 @@
+"""What a model says while it says it, as ``repertory run`` shows it: on a terminal, and in lines."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cli_support import EVIL, EVIL_SHOWN, in_a_process, settings
+from rich.console import Console
+
+from repertory.agents.streaming import (
+    Piece,
+    StreamRestarted,
+    TextStreamed,
+    ThinkingStreamed,
+    ToolCallStreamed,
+)
+from repertory.cli.speech import Speech, SpokenLines
+from repertory.testing.screen import Screen
+
+AGENT = '''\
+import anyio
+import repertory as rp
+from repertory.llm import ModelResponse, Text
+from repertory.llm.messages import ToolUse
+from repertory.llm.model import Retrying, TextDelta, ThinkingDelta, ToolUseStarted
+from repertory.llm.profiles import OFFLINE
+
+
+@rp.tool(effect="pure")
+def look() -> str:
+    """Look."""
+    return "a gate"
+
+
+class Speaker:
+    """Says something, then waits for somebody to open the next gate."""
+
+    name, profile, asked, opened = "speaker", OFFLINE, 0, 0
+
+    async def gate(self):
+        self.opened += 1
+        while not await anyio.Path(f"gate{self.opened}").exists():
+            await anyio.sleep(0.02)
+
+    async def complete(self, request, *, on_event=None):
+        self.asked += 1
+        if self.asked == 1:
+            on_event(ThinkingDelta("Where may the gate be?"))
+            await self.gate()
+            on_event(TextDelta("I look for it."))
+            await self.gate()
+            on_event(ToolUseStarted("c1", "look"))
+            return ModelResponse(content=(Text("I look for it."), ToolUse("c1", "look", {})), stop_reason="tool_use")
+        on_event(TextDelta("It is lost"))
+        await self.gate()
+        on_event(Retrying(attempt=1, delay=0.0, reason="the line broke"))
+        on_event(TextDelta("It is in\\nthe north."))
+        await self.gate()
+        return ModelResponse(content=(Text("It is in\\nthe north."),), stop_reason="end_turn")
+
+    async def aclose(self):
+        pass
+
+
+clerk = rp.Agent("clerk", tools=[look], model=Speaker())
+lead = rp.Agent("lead", team=[clerk])
+'''
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with an agent whose model takes its time."""
+    (tmp_path / "ag.py").write_text(AGENT)
+    return tmp_path
+
+
+def open_gates(home: Path) -> None:
+    """Let the model speak on without a stop."""
+    for number in range(1, 5):
+        (home / f"gate{number}").touch()
+
+
+class Terminal:
+    """A process at a terminal of its own."""
+
+    def __init__(self, home: Path, *words: str) -> None:
+        self._fd, self._theirs = pty.openpty()
+        self._screen = Screen(90, 24)
+        self._read = getincrementaldecoder("utf-8")().decode
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "repertory", *words],
+            preexec_fn=lambda: os.login_tty(self._theirs),  # noqa: PLW1509 - there are no threads here
+            env={**settings(home), "TERM": "xterm", "COLUMNS": "90", "LINES": "24", "PYTHONPATH": str(home)},
+            cwd=home,
+        )
+
+    def see(self, is_so: Callable[[str], bool]) -> str:
+        """Wait until what a person sees is so; what it is."""
+        end = time.monotonic() + 40
+        while not is_so(seen := "\n".join(self._screen.lines)):
+            assert time.monotonic() < end, seen
+            if select.select([self._fd], [], [], 0.05)[0]:
+                self._screen.write(self._read(os.read(self._fd, 65_536)))
+        return seen
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._theirs)
+        os.close(self._fd)
+
+
+@pytest.fixture
+def terminal(home: Path) -> Iterator[Terminal]:
+    """``repertory run`` of the slow agent at a terminal."""
+    made = Terminal(home, "run", "Where is the gate?", "--agent", "ag:clerk", "--db", "a.db")
+    yield made
+    made.close()
+
+
+def test_a_terminal_shows_what_the_model_says_while_it_says_it(home: Path, terminal: Terminal) -> None:
+    """Below the tree: its thinking, then its text with the thinking folded; after a retry only what is valid now."""
+    seen = terminal.see(lambda seen: "Where may the gate be?" in seen)
+    assert "thinking" in seen
+    (home / "gate1").touch()
+    seen = terminal.see(lambda seen: "I look for it." in seen)
+    assert "Where may" not in seen
+    assert "thought 22 characters" in seen
+    (home / "gate2").touch()
+    terminal.see(lambda seen: "It is lost" in seen)
+    (home / "gate3").touch()
+    seen = terminal.see(lambda seen: "the north." in seen)
+    assert "It is lost" not in seen
+    assert "asks the model again" in seen
+    (home / "gate4").touch()
+    seen = terminal.see(lambda seen: "done" in seen and "the north." in seen)
+    assert seen.count("the north.") == 1  # the picture lets go of it, as the answer stands below
+
+
+def run_of(home: Path, *words: str, together: bool = False) -> tuple[str, str]:
+    """Standard output and standard error of a run; in one if they go to one place."""
+    open_gates(home)
+    if not together:
+        done = in_a_process("run", "Where?", *words, "--db", "a.db", home=home, env={"PYTHONPATH": str(home)})
+        assert done.code == 0
+        return done.out, done.err
+    ended = subprocess.run(
+        [sys.executable, "-m", "repertory", "run", "Where?", *words, "--db", "a.db"],
+        env={**settings(home), "PYTHONPATH": str(home)},
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return ended.stdout, ""
+
+
+def test_without_a_terminal_it_comes_in_lines(home: Path) -> None:
+    """Beside the other lines; the answer alone goes to standard output."""
+    out, err = run_of(home, "--agent", "ag:clerk")
+    assert out == "It is in\nthe north.\n"
+    spoken = [line.partition("│ ")[2] for line in err.splitlines() if "│" in line]
+    assert spoken[:2] == ["[thinks]", "I look for it."]
+    assert spoken[-2:] == ["It is in", "the north."]
+
+
+def test_an_answer_stands_once_where_lines_and_answer_go_to_one_place(home: Path) -> None:
+    """In a log that takes both, what came before the answer is told, and the answer is not told twice."""
+    out, _ = run_of(home, "--agent", "ag:clerk", together=True)
+    assert "│ I look for it." in out
+    assert out.count("the north.") == 1
+    assert out.endswith("It is in\nthe north.\n")
+
+
+def test_quiet_shows_the_answer_only(home: Path) -> None:
+    """For scripts: nothing of what goes on."""
+    assert run_of(home, "--agent", "ag:clerk", "--quiet") == ("It is in\nthe north.\n", "")
+
+
+# --- pieces -----------------------------------------------------------------------------------------------
+
+
+def text(words: str, iteration: int = 1) -> Piece:
+    """A piece of text."""
+    return TextStreamed(iteration=iteration, text=words)
+
+
+def thought(words: str, iteration: int = 1) -> Piece:
+    """A piece of thinking."""
+    return ThinkingStreamed(iteration=iteration, text=words)
+
+
+def called(iteration: int = 1) -> Piece:
+    """The beginning of a call."""
+    return ToolCallStreamed(iteration=iteration, call_id="1", tool="look")
+
+
+def void(iteration: int = 1) -> Piece:
+    """A new beginning."""
+    return StreamRestarted(iteration=iteration, reason=f"broke {EVIL}")
+
+
+def drawn(speech: Speech, lines: int, width: int = 40) -> list[str]:
+    """What is drawn of it."""
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    with screen.capture() as capture:
+        screen.print(*speech.draw(screen, lines), sep="\n")
+    return [line.rstrip() for line in capture.get().removesuffix("\n").split("\n")]
+
+
+def test_the_end_of_a_long_answer_is_drawn() -> None:
+    """In no more lines and columns than there are, whatever the letters; nothing in it steers the terminal."""
+    speech = Speech()
+    speech.hear(thought("hm " * 10))
+    for number in range(3_000):
+        speech.hear(text(f"word {number} 語語語 "))
+    lines = drawn(speech, 5)
+    assert lines[0] == "thought 30 characters"
+    assert len(lines) == 5
+    assert "word 2999" in " ".join(lines)
+    speech.hear(text(f"\n\n{EVIL}", iteration=2))
+    assert "".join(drawn(speech, 5, width=200)) == EVIL_SHOWN
+    assert drawn(speech, 0) == [""]
+    assert drawn(Speech(), 5) == [""]
+
+
+def test_a_new_answer_and_one_begun_anew_take_the_place_of_what_was_heard() -> None:
+    """A reader is never shown two attempts as one."""
+    speech = Speech()
+    for piece in (thought("deep"), text("First"), void(), text("Second")):
+        speech.hear(piece)
+    assert (speech.text, speech.thought_length) == ("Second", 0)
+    speech.hear(called())
+    assert speech.calling == "look"
+    speech.hear(thought("What next?", iteration=2))
+    assert (speech.text, speech.calling, speech.tail(20)) == ("", "", "What next?")
+    speech.hear(text("x" * 50 + " the end", iteration=2))
+    assert speech.tail(20) == f"…{'x' * 11} the end"
+
+
+def lines_of(*pieces: Piece, hold: bool) -> list[str]:
+    """What is written of pieces before their end."""
+    lines: list[str] = []
+    spoken = SpokenLines(lines.append, hold=hold)
+    for piece in pieces:
+        spoken.hear(piece)
+    return lines
+
+
+def test_lines_are_written_once_they_are_complete() -> None:
+    """A long one without an end earlier, at a word; what is void is said to be, if any of it was seen."""
+    assert lines_of(text("one\n\ntw"), text("o\nthr"), hold=False) == ["one", "two"]
+    (line,) = lines_of(text("word " * 100), hold=False)
+    assert line == " ".join(["word"] * 100)
+    begun = lines_of(text("one\ntwo"), void(), text("three\n"), hold=False)
+    assert begun == ["one", f"[void so far: broke {EVIL_SHOWN}]", "three"]
+    assert lines_of(text("one"), void(), text("two\n"), hold=False) == ["two"]
+    assert lines_of(thought("a"), thought("b"), text(f"{EVIL}\n"), hold=False) == ["[thinks]", EVIL_SHOWN]
+
+
+def test_an_answer_is_held_until_it_is_not_the_last() -> None:
+    """A call, or another answer, shows that a text was said on the way."""
+    assert lines_of(text("one\ntwo"), hold=True) == []
+    assert lines_of(text("one\ntwo"), called(), hold=True) == ["one", "two"]
+    assert lines_of(text("one"), text("two", iteration=2), hold=True) == ["one"]
