@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ async def read_all(journal: Journal, path: Path) -> Shown:
     rows = await journal.read_runs()
     node = await read_node(journal, rows, RUN_ID, live=False)
     names = RunStatistics.__struct_fields__
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection, connection:
         found = connection.execute(f"SELECT {', '.join(names)} FROM run_statistics").fetchall()
     view = [RunStatistics(**dict(zip(names, row, strict=True))) for row in found]
     figures = [await read_figures(journal, row) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -321,7 +322,7 @@ async def test_the_history_can_be_queried_with_sql(tmp_path: Path) -> None:
     async with rp.open_supervisor(path) as supervisor:
         run = await supervisor.spawn(agent_with(call("put", path="rounds", value=2)), "Go.")
         await run.wait_result()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         rows = connection.execute(
             "SELECT version, author, source, path, op, value, conflicts_with FROM payload_history WHERE version > 1"
         ).fetchall()

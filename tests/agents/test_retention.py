@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ async def test_what_the_ledger_holds_whole_is_retrieved_from_there(where: str, t
         assert stored is not None
         assert stored.body == log_of(1, 150)
     if where == "file":
-        with sqlite3.connect(tmp_path / "runs.db") as database:
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
             assert database.execute("SELECT count(*) FROM content_bodies").fetchone() == (0,)
         database.close()
     whole, line, found = (text_of(request.messages[-1].content) for request in model.requests[1:])

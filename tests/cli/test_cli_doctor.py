@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -249,7 +249,7 @@ def test_the_doctor_finds_damage_when_it_looks_deep(made: Path, tmp_path: Path) 
     assert "as it was written" in checks_of(tmp_path, "--deep", "--db", str(made))["database"]["fact"]
     copy = tmp_path / "damaged.db"
     shutil.copy(made, copy)
-    with sqlite3.connect(copy) as database:
+    with closing(sqlite3.connect(copy)) as database, database:
         database.execute("UPDATE entries SET content = replace(content, 'e', 'a') WHERE position = 1")
     database.close()
     assert checks_of(tmp_path, "--db", str(copy))["database"]["verdict"] != "problem"

@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_no_column_can_be_changed_unnoticed(
     original, written = sound
     for garbage in ("NULL", "12345", "'x'", "x'ff00'", "CAST(x'ff41' AS TEXT)", "'{\"a\": ['", "-0.5"):
         path = copy(original, tmp_path)
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             ((seq, before),) = database.execute(f"SELECT max(seq), {column} FROM {table}").fetchall()
             ((same,),) = database.execute(f"SELECT {garbage} IS ?", (before,)).fetchall()
             try:
@@ -161,7 +162,7 @@ def test_a_damaged_record_is_named_with_its_run_and_position(
 ) -> None:
     """So that a person knows what is lost; nothing else is refused."""
     path = copy(sound[0], tmp_path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE entries SET content = replace(content, 'hello 7', 'hello 8') WHERE position = 7")
         database.execute("UPDATE request_bodies SET body = replace(body, 'hi', 'ho')")
         database.execute("DELETE FROM content_bodies")
@@ -187,7 +188,7 @@ def test_a_damaged_record_is_named_with_its_run_and_position(
 def test_a_record_that_is_gone_is_missed(sound: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Numbers are dense over all tables, so the deep check finds that one is not there."""
     path = copy(sound[0], tmp_path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM decisions WHERE run_id = 'run-1'")
     database.close()
     _, short, found = anyio.run(look, path, sound[1])
@@ -200,7 +201,7 @@ def test_a_search_goes_on_beside_a_damaged_entry(
 ) -> None:
     """What cannot be read is not indexed; who owns the file can search everything else."""
     path = copy(sound[0], tmp_path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE entries SET content = CAST(x'ff' AS TEXT) WHERE run_id = 'run-1' AND position = 5")
         database.execute("UPDATE search_progress SET entries = 0")
         database.execute("INSERT INTO entry_search (entry_search) VALUES ('delete-all')")
@@ -271,7 +272,7 @@ def test_bytes_that_rot_a_thousand_times(sound: tuple[Path, dict[str, Any]], tmp
 def test_the_columns_are_of_the_kinds_that_the_file_knows(sound: tuple[Path, dict[str, Any]]) -> None:
     """A checksum is over what is read, so nothing may be converted on the way: each kind has its column type."""
     names = {str: "TEXT", int: "INTEGER", float: "REAL"}
-    with sqlite3.connect(sound[0]) as database:
+    with closing(sqlite3.connect(sound[0])) as database, database:
         for table in TABLES.values():
             declared = {name: kind for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table.name})")}
             assert list(declared) == ["seq", *table.columns, "checksum"]

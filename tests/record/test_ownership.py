@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,6 @@ def test_of_eight_processes_that_make_the_file_one_owns_it(tmp_path: Path) -> No
     winners = [child.pid for child, answer in zip(children, answers, strict=True) if answer == "opened"]
     assert len(winners) == 1
     assert sum("is owned by process" in answer for answer in answers) == 7
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()

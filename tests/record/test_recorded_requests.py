@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ async def test_the_view_of_model_calls_shows_the_messages_that_were_sent(tmp_pat
         await journal.write([ModelReplied(run_id="run-1", call=5, at=9.0, usage=Usage(1, 2, 4, 8, 16))])
         for call, (_, sent, _) in enumerate(steps, 1):
             assert await journal.read_request("run-1", call) == sent
-    with sqlite3.connect(tmp_path / "j.db") as database:
+    with closing(sqlite3.connect(tmp_path / "j.db")) as database, database:
         found = database.execute(
             "SELECT request_messages, prompt_tokens, completion_tokens, created_at FROM llm_calls "
             "WHERE run_id = 'run-1' ORDER BY id"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ def there_and_back(record: Record) -> Record:
     flat: list[Value] = [7]
     for _, row, checksum in encoded:
         flat += [*row, checksum ^ 7]
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database, database:
         marks = ", ".join("?" * len(flat))
         restored = database.execute(f"SELECT {marks}", flat).fetchone()
     database.close()

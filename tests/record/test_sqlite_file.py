@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -38,7 +39,7 @@ async def make(path: Path) -> None:
 
 def query(path: Path, sql: str) -> list[tuple[object, ...]]:
     """Ask the file with nothing but the standard library."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         rows = database.execute(sql).fetchall()
     database.close()
     return rows
@@ -173,14 +174,14 @@ def test_a_lock_is_given_up_once(tmp_path: Path) -> None:
 def newer(path: Path) -> None:
     """Make a journal of the future."""
     anyio.run(make, path)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 999")
     database.close()
 
 
 def foreign(path: Path) -> None:
     """Make somebody else's database."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE theirs (x)")
     database.close()
 

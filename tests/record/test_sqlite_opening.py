@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def entries_without_the_log(path: Path) -> int:
 
 def entries(path: Path) -> int:
     """How many entries there are, by plain SQLite."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         ((count,),) = database.execute("SELECT count(*) FROM entries").fetchall()
     database.close()
     return int(count)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def new_writer(path: Path) -> SqliteWriter:
 
 def positions(path: Path, run_id: str) -> list[int]:
     """What is in the file, by plain SQLite."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         rows = database.execute("SELECT position FROM entries WHERE run_id = ? ORDER BY seq", (run_id,)).fetchall()
     database.close()
     return [position for (position,) in rows]
@@ -292,7 +293,7 @@ def test_the_sequence_goes_on_where_it_was(tmp_path: Path, run_async: RunAsync) 
     run_async(main)
     tables = ("runs", "contents", "content_bodies", "model_calls", "request_bodies")
     found: dict[str, list[Any]] = {}
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         for table in tables:
             found[table] = [seq for (seq,) in database.execute(f"SELECT seq FROM {table}")]
     database.close()

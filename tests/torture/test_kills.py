@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_the_checker_of_approvals_compares_both_sides(tmp_path: Path, capfd: pyt
         ([*lines, told], "was decided 2 times"),
     ]:
         assert any(words in problem for problem in approval_problems(database, changed))
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM events WHERE type = 'ApprovalDecided' AND body LIKE '%book%'")
     connection.close()
     assert any("decided 0 times" in problem for problem in approval_problems(database, lines))
@@ -154,7 +155,7 @@ def test_the_checker_of_effects_compares_both_sides(tmp_path: Path, capfd: pytes
         ([*lines, f"{fire} ".replace("call_", "call_x").strip()], "is not on record"),
     ]:
         assert words in effect_problems(database, changed)[0]
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DELETE FROM events WHERE type = 'torture-effect'")
     connection.close()
     assert "committed 0 times" in effect_problems(database, lines)[0]
@@ -163,7 +164,7 @@ def test_the_checker_of_effects_compares_both_sides(tmp_path: Path, capfd: pytes
 def test_a_damaged_file_is_seen(tmp_path: Path) -> None:
     """Negative control: one page of rubbish."""
     path = tmp_path / "x.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t (x)")
         connection.executemany("INSERT INTO t VALUES (?)", [("x" * 500,)] * 100)
     connection.close()

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import stat
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from operator import attrgetter
@@ -143,6 +144,7 @@ class MemoryJournal(Journal):
         super().__init__("memory", redactor)
         self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         migrate(self._connection, ":memory:")
+        weakref.finalize(self, self._connection.close)  # nothing is lost with one that nobody closes
         self._inserter = Inserter(self._connection)
         self._lock = threading.Lock()
         self._closed = False
