@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_a_tree_is_drawn_with_its_branches() -> None:
 
     parents = {"a": None, "b": "a", "c": "a", "d": "b", "e": "gone"}
     runs = [{"run_id": run_id, "parent_id": parent_id} for run_id, parent_id in parents.items()]
-    drawn = [f"{branch}{run['run_id']}" for branch, run in in_tree(runs)]
+    drawn = [f"{branch}{run['run_id']}" for branch, run in in_tree(runs, itemgetter("run_id", "parent_id"))]
     assert drawn == ["a", "├ b", "│ └ d", "└ c", "e"]
 
 
