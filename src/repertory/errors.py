@@ -54,9 +54,9 @@
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
     │   ├── ContextMissing          it was given an application context, which must be handed in again
+    │   ├── QueueFull               its client has as many runs in the queue as it may
     │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
-    ├── ServiceUnavailable          no service answers where one was looked for, or not in time
     └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
@@ -321,15 +321,23 @@ class ContextMissing(RunError):
     """A run was given an application context, which is never recorded, and was to go on without one."""
 
 
+class QueueFull(RunError):
+    """A run would have to wait, and its client has as many in the queue as it may; nothing was recorded of it.
+
+    Attributes:
+        retry_after: Seconds after which it makes sense to ask again.
+    """
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class LimitExceeded(RunError):
     """A limit was reached, of the run or of one above it; see ``Limits``."""
 
 
 # --- the service ------------------------------------------------------------------------------------------
-
-
-class ServiceUnavailable(RepertoryError):
-    """No service answers where one was looked for, or not in time; the message says how to get one that does."""
 
 
 class AddressInUse(RepertoryError):

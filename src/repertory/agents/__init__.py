@@ -11,6 +11,8 @@ from repertory.agents.alerts import AlertThresholds
 from repertory.agents.definitions import load_agents
 from repertory.agents.delegation import Delegation
 from repertory.agents.loading import load_agent
+from repertory.agents.queue import QueuedRun
+from repertory.agents.quotas import Quota, Quotas
 from repertory.agents.research import research_team
 from repertory.agents.runs import Run
 from repertory.agents.supervisor import Supervisor, open_supervisor, run, run_sync
@@ -20,6 +22,9 @@ __all__ = [
     "AlertThresholds",
     "Delegation",
     "Limits",
+    "QueuedRun",
+    "Quota",
+    "Quotas",
     "Run",
     "Supervisor",
     "events",

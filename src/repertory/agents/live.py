@@ -110,7 +110,7 @@ class LiveRun:
         begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
         waiting: Delegations that have not reported yet.
         place: Among the sub-agents of the run above it; None for a root, and for one that has ended already.
-        queued: Whether it waits for its turn among them.
+        in_line: Whether it waits for its turn among them.
         agent_changed: Whether it goes on with another definition than the one it was begun with.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
@@ -144,7 +144,7 @@ class LiveRun:
     iteration: int = 0
     waiting: int = 0
     place: Place | None = None
-    queued: bool = False
+    in_line: bool = False
     agent_changed: bool = False
     wish: Wish = "go"
     stop_asked: bool = False
@@ -411,7 +411,7 @@ class LiveRun:
 
         The loops look at their boundaries. The last two are not taken back.
         """
-        if self.parent is None and not self.ended.is_set():
+        if self.parent is None and self.ref is not None and not self.ended.is_set():
             self.tally.clock.run(on=wish != "pause")
         for run in self.tree():
             if run.wish not in ("stop", "close"):
@@ -435,9 +435,9 @@ class LiveRun:
         if self.iteration == 0 and worth_warming(head, profile, above.agent.delegation.warm_cache):
             place.head = head
         while not (place.has_turn or self.wish in ("stop", "close")):
-            self.queued = True
+            self.in_line = True
             await self._changed.wait()
-        self.queued = False
+        self.in_line = False
 
     def answered(self, *, refused: bool = False) -> None:
         """Note that a model call has an answer under way, or that the server did not take it."""

@@ -67,12 +67,12 @@ class Run(Generic[ResultT]):
 
     @property
     def state(self) -> RunState:
-        """How it stands: ``running``, ``paused``, or how it ended: ``done``, ``failed``, ``stopped``.
+        """How it stands: ``queued``, ``running``, ``paused``, or how it ended: ``done``, ``failed``, ``stopped``.
 
         ``waiting`` says that it waits for sub-agents, or as one of them for its turn, or for what ``waiting`` lists.
         """
         live = self._live
-        return "waiting" if live.state == "running" and (live.waiting or live.queued) else live.state
+        return "waiting" if live.state == "running" and (live.waiting or live.in_line) else live.state
 
     def waiting(self, *, tree: bool = False) -> list[WaitingCall]:
         """Its tool calls that wait for an approval or for their result, oldest first.
@@ -424,19 +424,24 @@ class Run(Generic[ResultT]):
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are under way."""
         self._live.stop_asked = True
+        self._runtime.stop_queued(self._live)
         self._live.wish_for("stop")
 
     def kill(self) -> None:
         """End the run now, cancelling what is under way. What is in the record stays."""
+        self._live.stop_asked = True
+        self._runtime.stop_queued(self._live)
         self._live.kill()
 
     def pause(self) -> None:
-        """Hold the run at its next boundary until ``resume``."""
+        """Hold the run at its next boundary until ``resume``; one that is queued leaves the queue."""
         self._live.wish_for("pause")
+        self._runtime.pause_queued(self._live)
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Let a paused run go on; one that was paused in the queue comes to its end."""
         self._live.wish_for("go")
+        self._runtime.requeue(self._live)
 
 
 def _checked_id(message_id: str | None) -> str:

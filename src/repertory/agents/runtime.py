@@ -12,7 +12,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, Supervision, handler
+from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, StopReason, Supervision, handler
 from repertory.agents.agent import Agent
 from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.inbox import Said
@@ -24,6 +24,7 @@ from repertory.agents.open_calls import close_calls
 from repertory.agents.payloads import check_payloads, instructions_of, new_payload
 from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies, results_of
+from repertory.agents.queue import Queue
 from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
 from repertory.agents.sharing import first_drafts
@@ -62,6 +63,7 @@ class Runtime:
         self._actors: dict[str, ActorRef[Any]] = {}
         self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
         self.closing = False
+        self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:
@@ -86,6 +88,13 @@ class Runtime:
         for live in self._live.values():
             live.wish_for("close")
 
+    def close(self) -> None:
+        """Begin nothing more. Who waits in the queue, or was paused there, stays so on record."""
+        self.closing = True
+        for live in list(self._live.values()):
+            if live.ref is None and self._leave_queue(live):
+                live.set_ended()
+
     # --- how a run begins ---------------------------------------------------------------------------------
 
     def alone_with(self, run_id: str) -> anyio.Lock:
@@ -101,12 +110,22 @@ class Runtime:
         payload: Any = None,
         context: Any = None,
     ) -> LiveRun:
-        """Start a new run; its beginning, task and payload are one transaction, and on their way to the disk.
+        """Start a new run, or queue it; its beginning, task and payload are one transaction, on their way to the disk.
 
         Raises:
+            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
             PayloadInvalid: The payload does not fit what the agent declares, nor do its defaults.
             ConfigurationError: The agent's instructions show what its payload has not.
         """
+        if parent is not None:
+            return await self._begin(started, agent, parent=parent, payload=payload, context=context)
+        await self.queue.look()
+        with self.queue.entering(started):
+            return await self._begin(started, agent, parent=None, payload=payload, context=context)
+
+    async def _begin(
+        self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any, context: Any
+    ) -> LiveRun:
         shared, scope_id = self.shared, f"scope-{started.run_id}"
         lead = None if parent is None else parent.payload
         state, first = new_payload(agent, payload, started=started, lead=lead, redact=self._journal.redact)
@@ -135,6 +154,8 @@ class Runtime:
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._launch(live, *drafts, also=[started, *first])
         live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
+        if live.state == "queued":
+            live.publish(StateChanged, state="queued")
         return live
 
     async def ensure(
@@ -151,7 +172,7 @@ class Runtime:
 
         Raises:
             RunExists: It has another task or agent, or was asked for by another request.
-            PayloadInvalid: As ``begin``.
+            PayloadInvalid, QueueFull: As ``begin``.
             ContextMissing: As ``take_up``.
         """
         live = self.find(started.run_id)
@@ -180,9 +201,9 @@ class Runtime:
         context: Any = None,
         said: tuple[str, Said] | None = None,
     ) -> LiveRun:
-        """Let a run of the journal go on, or show how it ended where it is in one of the given states.
+        """Let a run of the journal go on, or queue it, or show how it ended where it is in one of the given states.
 
-        What is ``said`` to it as it goes on is one transaction with that.
+        What is ``said`` to it as it goes on is one transaction with that. One that waits on record keeps its place.
 
         Raises:
             PayloadInvalid: Its payload does not fit the type that the agent names now.
@@ -206,13 +227,15 @@ class Runtime:
         last = self._actors.get(live.run_id)
         if last is not None:
             await last.wait_stopped()  # it has ended, and its actor is on its way out
+        if parent is None:
+            await self.queue.look()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        records: list[Record] = [live.state_record("running")]
+        records: list[Record] = []
         if said is not None and live.inbox.is_new(*said):
-            records.insert(0, live.said_record(*said))
+            records.append(live.said_record(*said))
             live.inbox.put(*said)
-        self._launch(live, also=records)
-        live.publish(StateChanged, state="running")
+        self._launch(live, also=records, was=row.state)
+        live.publish(StateChanged, state=live.state)
         return live
 
     def check(self, agent: Agent[Any], started: RunStarted) -> None:
@@ -276,12 +299,62 @@ class Runtime:
         parent.root.members.add(run_id)
         return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
 
-    def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = ()) -> None:
-        """Write what begins a run, make it known, and start its actor: below its parent's actor, or at the top.
+    # --- at once, or in the queue -------------------------------------------------------------------------
+
+    def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = (), was: RunState | None = None) -> None:
+        """Write what begins a run, make it known, and start its actor, or let it wait in the queue for that.
 
         All in one step without a wait: a caller who is cancelled leaves a run that is in the record and in this
         process, or in neither. The loop waits until the record is durable, and so may the caller.
+
+        Args:
+            live: The run.
+            drafts: Its first entries.
+            also: Records of the same transaction.
+            was: Its state on record; None for a new run.
         """
+        why = self.queue.why_waits(live.started) if live.parent is None else ""
+        if why:
+            queued = [] if was == "queued" else [live.state_record("queued", reason=why)]
+            live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
+            live.state = "queued"
+        else:
+            self._start(live, *drafts, also=also if was is None else [*also, live.state_record("running")])
+        self._live[live.run_id] = self.retention.known[live.run_id] = live
+        self._make_newest(live)
+        _attach(live)
+        if why:
+            self.queue.put(live)
+
+    def _begin_queued(self, live: LiveRun) -> None:
+        """Start a run that waited."""
+        self._start(live, also=[live.state_record("running")])
+        live.publish(StateChanged, state="running")
+
+    def stop_queued(self, live: LiveRun) -> None:
+        """End a run that waits in the queue, or was paused there, as there is no loop to do it; else do nothing."""
+        if live.ref is None and not live.is_ending and self._leave_queue(live):
+            live.ending, live.end = True, RunEnd("stopped")
+            self._tasks.start_soon(self.end_run, live, RunEnd("stopped"))
+
+    def pause_queued(self, live: LiveRun) -> None:
+        """Take a run out of the queue that waits there; else do nothing."""
+        if self.queue.remove(live):
+            live.state = "paused"
+            self._journal.submit([live.state_record("paused")])
+            live.publish(StateChanged, state="paused")
+
+    def requeue(self, live: LiveRun) -> None:
+        """Let a run begin, or wait again, that was paused in the queue; else do nothing."""
+        if live.ref is None and live.state == "paused" and not live.is_ending:
+            self._launch(live, was="paused")
+            live.publish(StateChanged, state=live.state)
+
+    def _leave_queue(self, live: LiveRun) -> bool:
+        return self.queue.remove(live) or live.state == "paused"
+
+    def _start(self, live: LiveRun, *drafts: Draft, also: Sequence[Record]) -> None:
+        """Write that a run goes on, and start its actor: below its parent's actor, or at the top."""
         place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
         ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
         try:
@@ -289,13 +362,12 @@ class Runtime:
         except BaseException:
             ref.kill()  # it has not run yet, and never will
             raise
-        live.ref = ref
+        live.ref, live.state = ref, "running"
         if live.parent is not None:
             live.place = live.parent.line.join(live.wake)
-        self._live[live.run_id] = self.retention.known[live.run_id] = live
+        else:
+            self.queue.went(live)
         self._actors[live.run_id] = ref
-        self._make_newest(live)
-        _attach(live)
         if live.parent is not None and live.parent.wish == "pause":
             live.wish_for("pause")
         if any(run.stop_asked for run in live.lineage()):
@@ -309,7 +381,7 @@ class Runtime:
     def _make_newest(self, live: LiveRun) -> None:
         """Have those who hold a run as it was find it as it is now."""
         earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
-        if earlier is not None:
+        if earlier is not None and earlier is not live:
             earlier.successor = live
 
     # --- how a run ends -----------------------------------------------------------------------------------
@@ -350,6 +422,12 @@ class Runtime:
         reason = await ref.wait_stopped()
         if self._actors.get(live.run_id) is ref:
             del self._actors[live.run_id]
+        try:
+            await self._see_ended(live, reason)
+        finally:
+            self.queue.left(live)
+
+    async def _see_ended(self, live: LiveRun, reason: StopReason) -> None:
         if live.ended.is_set():
             return
         try:

@@ -30,6 +30,8 @@ from repertory.agents.models import check_prices, open_models
 from repertory.agents.payloads import check_payloads
 from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies
+from repertory.agents.queue import QueuedRun
+from repertory.agents.quotas import Quotas, check_client
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
@@ -76,9 +78,12 @@ class Supervisor:
         context: Any = None,
         run_id: str | None = None,
         request: str = "",
+        priority: int = 0,
+        client: str = "",
+        labels: Sequence[str] = (),
         on_lifecycle: Callable[[MessageEvent], object] | None = None,
     ) -> Run[ResultT]:
-        """Start a run. Returns once it is durable: from then on a crash does not lose it.
+        """Start a run, or queue it where there is no room. Returns once it is durable: a crash does not lose it then.
 
         With a ``run_id`` it is safe to repeat, in this process or after a restart, also side by side: there is one
         run of this id, and every call gives it. One that a crash interrupted goes on, one that has ended stays as it
@@ -102,6 +107,10 @@ class Supervisor:
                 as it names files and the runs below it. None makes one.
             request: With a ``run_id``, what tells a repeated call from another one under the same id, such as a digest
                 of all that a client asked for; "" compares the task and the agent's name alone.
+            priority: How urgent it is where runs wait, from -100 to 100: higher begins first, and five minutes of
+                waiting weigh as much as one level.
+            client: Who asks for it, for ``Quotas.clients``; "" for nobody in particular.
+            labels: Kept with it, for supervisors that share a journal.
             on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
                 see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
 
@@ -112,12 +121,15 @@ class Supervisor:
             PayloadInvalid: The payload does not fit its type, or the agent names none.
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The run with this id goes on, and was begun with a context.
+            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
         """
         check_agent(agent)
         check_listener(on_lifecycle)
         check_policies(agent, results)
         check_rules(agent, self._runtime.shared.approvals)
         check_payloads(agent)
+        check_number("priority", priority, int, least=-100, most=100)
+        check_client(client)
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
         if run_id is not None:
@@ -135,6 +147,9 @@ class Supervisor:
             results=msgspec.to_builtins(results) if results is not None else {},
             has_context=context is not None,
             request=request,
+            priority=priority,
+            client=client,
+            labels=tuple(labels),
         )
         check_fields("spawn", started)
         started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
@@ -215,6 +230,19 @@ class Supervisor:
         """Every run in the journal, oldest first; None means in any state."""
         return await self.journal.read_runs(states=states)
 
+    async def queue(self) -> list[QueuedRun]:
+        """The runs that wait for room, in the order in which they begin, each with what it waits for."""
+        return await self._runtime.queue.list()
+
+    def change_bounds(self, *, max_runs: int | None, quotas: Quotas | None) -> None:
+        """Let more or fewer runs be under way from now on; as for ``open_supervisor``. What is under way goes on.
+
+        Raises:
+            ConfigurationError: ``max_runs`` is no whole number above 0, or ``quotas`` are none.
+        """
+        check_type("quotas", quotas, Quotas | None, "Quotas(…), or None for none")
+        self._runtime.queue.bound(max_runs, quotas or Quotas())
+
     async def share_content(self, content_id: str, run_id: str) -> None:
         """Let a run of another tree, and all of its tree, read a stored content, under the same citation.
 
@@ -290,12 +318,15 @@ async def open_supervisor(
     drain_timeout: float = 5.0,
     redact: Sequence[str] = (),
     approvals: Approvals | None = None,
+    max_runs: int | None = None,
+    quotas: Quotas | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
     """Open a place for runs.
 
     Leaving the block brings runs that are still going to their next boundary, waits for that at most
-    ``drain_timeout`` seconds, and cancels what is left. Their record stays, so they can be resumed.
+    ``drain_timeout`` seconds, and cancels what is left. Their record stays, so they can be resumed. Runs that wait in
+    the queue stay there on record, and keep their place when they are resumed.
 
     Args:
         path: The journal's file, made if it is not there; None keeps the record in memory only.
@@ -315,13 +346,17 @@ async def open_supervisor(
             becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
         approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
             What agents and tools say counts besides: the strictest does.
+        max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
+            no bound.
+        quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
         clock: Gives the time in seconds since 1970.
 
     Raises:
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; or a value to redact is shorter than 8 characters.
+            are no ``AlertThresholds``; ``max_runs`` or ``quotas`` are none; or a value to redact is shorter than 8
+            characters.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
@@ -371,14 +406,19 @@ async def open_supervisor(
             cleaning = anyio.CancelScope()
             stack.callback(cleaning.cancel)
             tasks.start_soon(retention.clean_for_ever, cleaning)
+            serving = anyio.CancelScope()
+            stack.callback(serving.cancel)
+            tasks.start_soon(runtime.queue.serve, serving)
+            supervisor = Supervisor(runtime)
+            supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
             try:
-                yield Supervisor(runtime)
+                yield supervisor
                 runtime.wind_down()
             except BaseException as error:
                 errors.append(error)
                 raise
             finally:
-                runtime.closing = True
+                runtime.close()
                 shared.hub.close()
                 shared.tallies.close()
     except BaseExceptionGroup as group:

@@ -111,7 +111,7 @@ class Delegated:
         live, end = self.live, self.live.end
         after = f"after {live.iteration} iterations"
         if not self.settled.is_set() or end is None:
-            return "waits for its turn" if live.queued else f"still at work, {live.iteration} iterations so far"
+            return "waits for its turn" if live.in_line else f"still at work, {live.iteration} iterations so far"
         if end.state == "done":
             return f"done {after}"
         if end.state == "failed":

@@ -20,6 +20,7 @@ from repertory.llm.profiles import Amount
 from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
 from repertory.record.entries import Entry
 from repertory.record.items import ItemReads
+from repertory.record.queue import QueueReads
 from repertory.record.records import (
     ContentStored,
     DecisionMade,
@@ -61,7 +62,7 @@ _OF_RUN: Final = "WHERE t.run_id = ? ORDER BY t.seq"
 _RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABLES[EntryAppended]
 
 
-class Journal(ItemReads):
+class Journal(ItemReads, QueueReads):
     """The one durable store. ``SqliteJournal`` keeps it in a file, ``MemoryJournal`` in this process.
 
     A read shows everything that was submitted before it, by whatever task or thread, whether somebody still waits
@@ -237,6 +238,7 @@ class Journal(ItemReads):
                 result=now.result,
                 error=now.error,
                 cancelled=now.cancelled,
+                reason=now.reason,
             )
 
         return await self._fetch(

@@ -17,7 +17,7 @@ from repertory.llm.messages import Block, Json
 from repertory.llm.model import Usage
 from repertory.record.entries import Entry
 
-RunState: TypeAlias = Literal["running", "waiting", "paused", "done", "failed", "stopped"]
+RunState: TypeAlias = Literal["queued", "running", "waiting", "paused", "done", "failed", "stopped"]
 Effect: TypeAlias = Literal["pure", "idempotent", "transactional", "unsafe"]
 OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
 ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
@@ -47,6 +47,9 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         has_context: Whether an application context was handed in, which is never recorded.
         request: Digest of all that a client asked for under this id, so that another request is told from a repeated
             one; "" where nobody gave it.
+        priority: How urgent it is in the queue: higher begins first.
+        client: Who asked for it, for quotas; "" for nobody in particular.
+        labels: What a supervisor must offer to run it, where several share a journal.
         at: Seconds since 1970.
     """
 
@@ -65,9 +68,12 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     results: Json = msgspec.field(default_factory=dict)
     has_context: bool = False
     request: str = ""
+    priority: int = 0
+    client: str = ""
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        freeze_fields(self, "options", "results")
+        freeze_fields(self, "options", "results", sequences=("labels",))
 
 
 class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,7 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
         error: Why it failed, once ``failed``.
         cancelled: Whether this very run was ended, once ``stopped``, rather than together with the run above it. Then
             it does not go on with that one.
+        reason: What it waited for when it was ``queued``.
     """
 
     run_id: str
@@ -88,6 +95,7 @@ class RunStateChanged(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     error: str | None = None
     cancelled: bool = False
+    reason: str = ""
 
 
 class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
@@ -501,6 +509,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         iteration: The one that it is in, or ended in; 0 before its first model call. A run that was killed is in
             the iteration that it was killed in.
         cancelled: Whether this very run was ended, rather than together with the run above it.
+        reason: What it waited for when it was ``queued``; "" in other states.
     """
 
     started: RunStarted
@@ -510,6 +519,21 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     error: str | None = None
     cancelled: bool = False
+    reason: str = ""
+
+
+class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits in the queue.
+
+    Attributes:
+        at: When it was queued, in seconds since 1970.
+    """
+
+    run_id: str
+    agent: str
+    client: str
+    priority: int
+    at: float
 
 
 class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -351,7 +351,8 @@ TABLES: Final[dict[type[Any], Table]] = {
         Table(
             "runs",
             RunStarted,
-            "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id at options",
+            "run_id agent task model agent_digest agent_ref parent_id parent_call_id depth scope_id priority client at "
+            "options",
         ),
         Table("run_states", RunStateChanged, "run_id state at iteration result error"),
         Table(

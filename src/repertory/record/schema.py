@@ -62,11 +62,16 @@ _FIRST = Migration(
         # Few entries bring something back; who cleans up looks whether a run has any.
         "CREATE INDEX retrievals_by_run ON entries (run_id) WHERE retrieved IS NOT NULL",
         "CREATE INDEX run_states_by_run ON run_states (run_id)",
+        # Of the states of all runs, those that the queue is read from.
+        "CREATE INDEX run_states_queued ON run_states (state) WHERE state = 'queued'",
         "CREATE INDEX decisions_by_run ON decisions (run_id)",
         "CREATE INDEX tool_intents_by_run ON tool_intents (run_id)",
         "CREATE INDEX tool_outcomes_by_call ON tool_outcomes (run_id, call_id)",
         "CREATE INDEX model_calls_by_run ON model_calls (run_id, call)",
         "CREATE INDEX model_replies_by_run ON model_replies (run_id, call)",
+        # What was used since midnight is asked for whenever a quota is looked at.
+        "CREATE INDEX model_calls_by_time ON model_calls (at)",
+        "CREATE INDEX model_replies_by_time ON model_replies (at)",
         "CREATE INDEX contents_by_id ON contents (content_id)",
         "CREATE INDEX contents_by_run ON contents (run_id)",
         "CREATE INDEX summaries_by_run ON summaries (run_id)",

@@ -85,10 +85,9 @@ class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-E
 
 
 class RunsQuery(msgspec.Struct, frozen=True):
-    """Which runs to list: of so many trees, the newest; and whether with their figures."""
+    """Which runs to list: of so many trees, the newest."""
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
-    figures: Literal["yes", "no"] = "no"
 
 
 class ResultQuery(msgspec.Struct, frozen=True):

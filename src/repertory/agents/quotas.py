@@ -1,0 +1,126 @@
+"""How much may run at once, and how much a day: for agents, and for the clients that ask for runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from repertory._choices import check_number, check_pattern, check_type
+from repertory._frozen import freeze_fields
+from repertory.errors import ConfigurationError
+from repertory.llm.profiles import Amount
+
+ANY_CLIENT: Final = "*"
+_CLIENT = re.compile(r"[!-~]{0,100}")
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much an agent or a client may use. A run that would go beyond it waits in the queue.
+
+    A quota decides when runs begin. What is under way goes on to its end, and is bounded by its own ``Limits``. A run
+    counts with all runs below it, for the agent at its top.
+
+    Attributes:
+        runs: How many at once; None for no bound. Also those that are paused or wait for an approval count.
+        tokens_per_day: Tokens of all prompts and answers in a day of UTC, as ``Limits.tokens`` counts them; None for no
+            bound.
+        cost_per_day: The same in US dollars, as ``Limits.cost`` counts them.
+        queued: How many may wait in the queue; one more raises ``QueueFull``. None for no bound. 1,000 runs that wait
+            take about 30 MB of memory.
+
+    Raises:
+        ConfigurationError: A value is no number, or out of its bounds.
+    """
+
+    runs: int | None = None
+    tokens_per_day: int | None = None
+    cost_per_day: float | None = None
+    queued: int | None = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "tokens_per_day"):
+            check_number(f"quota.{name}", getattr(self, name), int, least=1, none=True)
+        check_number("quota.queued", self.queued, int, least=0, none=True)
+        check_number("quota.cost_per_day", self.cost_per_day, int | float, least=0, none=True)
+        if self.cost_per_day == 0:
+            raise ConfigurationError("quota.cost_per_day must be above 0, or None for no bound, got 0")
+
+    @property
+    def is_daily(self) -> bool:
+        """Whether it bounds what is used in a day."""
+        return self.tokens_per_day is not None or self.cost_per_day is not None
+
+    def reached(self, whose: str, *, runs: int, used: Amount) -> str:
+        """Why no other run may begin now; "" where one may.
+
+        Args:
+            whose: The agent or client, as the reason names it.
+            runs: How many are under way.
+            used: What was used today.
+        """
+        if self.runs is not None and runs >= self.runs:
+            return f"{whose} has {runs} runs under way, as many as its quota allows (runs)"
+        if self.tokens_per_day is not None and used.tokens >= self.tokens_per_day:
+            return (
+                f"{whose} has used {used.tokens:,} of {self.tokens_per_day:,} tokens today, calls under way included "
+                "(tokens_per_day); the day ends at midnight UTC"
+            )
+        if self.cost_per_day is not None and used.cost >= self.cost_per_day:
+            return (
+                f"{whose} has spent ${used.cost:.4f} of ${self.cost_per_day:.4f} today, calls under way included "
+                "(cost_per_day); the day ends at midnight UTC"
+            )
+        return ""
+
+
+_NO_QUOTA: Final = Quota()
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """The quotas of a supervisor. Who is not named has none, but for the bound of the queue.
+
+    Attributes:
+        agents: By the name of the agent at the top of a run.
+        clients: By the name that ``spawn(client=…)`` gives; ``*`` is for each client that is not named.
+
+    Raises:
+        ConfigurationError: These are no mappings of names to quotas.
+    """
+
+    agents: Mapping[str, Quota] = msgspec.field(default_factory=dict[str, Quota])
+    clients: Mapping[str, Quota] = msgspec.field(default_factory=dict[str, Quota])
+
+    def __post_init__(self) -> None:
+        for where in ("agents", "clients"):
+            check_type(f"quotas.{where}", getattr(self, where), Mapping, "a mapping of names to Quota(…)")
+            for name, quota in getattr(self, where).items():
+                check_type(f"quotas.{where}[{name!r:.100}]", quota, Quota, "a Quota(…)")
+        freeze_fields(self, "agents", "clients")
+
+    def of_agent(self, name: str) -> Quota:
+        """The quota of an agent."""
+        return self.agents.get(name, _NO_QUOTA)
+
+    def of_client(self, name: str) -> Quota:
+        """The quota of a client."""
+        return self.clients.get(name) or self.clients.get(ANY_CLIENT, _NO_QUOTA)
+
+    @property
+    def is_daily(self) -> bool:
+        """Whether any of them bounds what is used in a day."""
+        return any(quota.is_daily for quota in (*self.agents.values(), *self.clients.values()))
+
+
+def check_client(client: object) -> None:
+    """Raise ``ConfigurationError`` for what is no name of a client."""
+    check_pattern("client", client, _CLIENT, "have at most 100 printable ASCII characters without spaces")
+
+
+def midnight(now: float, *, days: int = 0) -> float:
+    """When the day of UTC began that a time is in, or so many days later; all in seconds since 1970."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (day + timedelta(days=days)).timestamp()

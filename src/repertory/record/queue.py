@@ -1,0 +1,93 @@
+"""The queue of runs, as the journal has it: who waits, in what order, and what was used of a day's quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from repertory.llm.profiles import Amount
+from repertory.record.records import QueuedRow
+from repertory.record.rows import Value
+
+T = TypeVar("T")
+
+AGEING: Final = 300.0
+"""Seconds of waiting that weigh as much as one level of priority.
+
+A choice: runs take minutes, so that a level is worth about one run. All who wait grow older at the same rate, so their
+order never changes while they wait, and no clock is needed to know it.
+"""
+
+_FIELDS: Final = QueuedRow.__struct_fields__
+# A run's state is that of its newest record; few of those that ever waited wait still.
+_QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
+    FROM run_states s JOIN runs r ON r.run_id = s.run_id
+    WHERE s.state = 'queued' AND s.seq = (SELECT max(seq) FROM run_states WHERE run_id = s.run_id)"""
+# A call without a reply was cut off, or is under way: the most that it can take counts, as it does for limits.
+_USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
+        SELECT run_id, cost + cost_lost AS cost, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens
+               + cache_write_1h_tokens + tokens_lost AS tokens
+        FROM model_replies WHERE at >= ?
+        UNION ALL
+        SELECT run_id, CAST(json_extract(more, '$.cost_at_most') AS DOUBLE PRECISION),
+               CAST(json_extract(more, '$.tokens_at_most') AS BIGINT)
+        FROM model_calls c WHERE at >= ? AND NOT EXISTS (
+            SELECT 1 FROM model_replies m WHERE m.run_id = c.run_id AND m.call = c.call)) u
+    JOIN runs r ON r.run_id = substr(u.run_id, 1, instr(u.run_id || '.', '.') - 1)
+    GROUP BY r.agent, r.client"""
+
+
+class QueueReads:
+    """The part of a journal that reads the queue of runs."""
+
+    async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Any], T]) -> T:
+        raise NotImplementedError
+
+    async def read_queue(
+        self,
+        *,
+        without_runs: Collection[str] = (),
+        without_agents: Collection[str] = (),
+        without_clients: Collection[str] = (),
+        limit: int | None = None,
+    ) -> list[QueuedRow]:
+        """The runs that wait to begin, in the order in which they do.
+
+        Higher priority comes first, and ``AGEING`` seconds of waiting weigh as much as one level of it.
+
+        Args:
+            without_runs: Ids of runs to leave out.
+            without_agents: Names of agents whose runs to leave out.
+            without_clients: Names of clients whose runs to leave out.
+            limit: How many at most; None for all.
+        """
+        sql, values = _QUEUED, list[Value]()
+        for column, left_out in (("run_id", without_runs), ("agent", without_agents), ("client", without_clients)):
+            if left_out:
+                sql += f" AND r.{column} NOT IN ({', '.join('?' * len(left_out))})"
+                values += left_out
+        sql += f" ORDER BY s.at - {AGEING} * r.priority, s.seq"
+        if limit is not None:
+            sql += " LIMIT ?"
+            values.append(limit)
+
+        def decode(rows: Any) -> list[QueuedRow]:
+            return [msgspec.convert(dict(zip(_FIELDS, row, strict=True)), QueuedRow) for row in rows]
+
+        return await self._fetch("queue", sql, values, decode)
+
+    async def read_used(self, since: float) -> dict[tuple[str, str], Amount]:
+        """What trees of runs have used since a time, by the agent and the client of their roots.
+
+        Attempts that broke off, and calls without a reply, count with the most that they can have taken.
+
+        Args:
+            since: Seconds since 1970.
+        """
+
+        def decode(rows: Any) -> dict[tuple[str, str], Amount]:
+            return {(agent, client): Amount(float(cost), int(tokens)) for agent, client, cost, tokens in rows}
+
+        return await self._fetch("what was used", _USED, (since, since), decode)
