@@ -57,6 +57,7 @@
     │   ├── QueueFull               its client has as many runs in the queue as it may
     │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
+    ├── ServiceUnavailable          no service answers where one was looked for, or not in time
     └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
@@ -338,6 +339,10 @@ class LimitExceeded(RunError):
 
 
 # --- the service ------------------------------------------------------------------------------------------
+
+
+class ServiceUnavailable(RepertoryError):
+    """No service answers where one was looked for, or not in time; the message says how to get one that does."""
 
 
 class AddressInUse(RepertoryError):

@@ -52,14 +52,14 @@ def test_the_demo_makes_a_private_database_that_the_other_commands_find(demo: Re
     assert f"reading {path}" in listed.err
     runs = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
     assert len(runs) == demo.json["agents"]
-    assert sum(run["iterations"] for run in runs) == demo.json["iterations"]
+    assert sum(run["figures"]["iterations"] for run in runs) == demo.json["iterations"]
     assert invoke("ps", home=demo_home).out.startswith("Nothing is under way.")
 
 
 def test_what_the_researchers_saw_was_edited(demo: Result, demo_home: Path) -> None:
     """The newest request of a researcher shows stubs or a summary, each explained by a decision."""
     runs = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
-    child = next(run["run_id"] for run in runs if run["parent_id"] == demo.json["run_id"])
+    child = next(run["id"] for run in runs if run["parent_id"] == demo.json["run_id"])
     shown = invoke("inspect", child, "--json", home=demo_home).json
     assert {entry["shown"] for entry in shown["record"]} & {"stub", "covered"}
     assert shown["decisions"]
@@ -72,7 +72,7 @@ def test_a_run_that_is_done_is_resumed_to_its_answer(demo: Result, demo_home: Pa
     assert again.code == 0, again.err
     assert again.json["answer"] == demo.json["answer"]
     listed = invoke("ps", "-a", "--json", home=demo_home).json["runs"]
-    assert sum(run["iterations"] for run in listed) == demo.json["iterations"]
+    assert sum(run["figures"]["iterations"] for run in listed) == demo.json["iterations"]
 
 
 def test_in_a_pipe_the_demo_writes_plain_lines(tmp_path: Path) -> None:

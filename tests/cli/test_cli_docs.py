@@ -27,7 +27,7 @@ def fields(value: Any) -> set[str]:
     found = set(value)
     for name in ("runs", "record", "decisions", "entries", "checks", "scenarios", "contents"):
         for row in value.get(name, ()):
-            found |= set(row)
+            found |= set(row) | set(row.get("figures") or ())
     return found | set(value.get("citations", ()))
 
 

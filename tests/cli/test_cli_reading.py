@@ -38,12 +38,12 @@ def test_ps_json_is_one_object_with_every_run(made: Path, home: Path) -> None:
     """The same data for a program, and nothing else on standard output or standard error."""
     result = invoke("ps", "-a", "--json", "--db", made, home=home)
     assert result.err == ""
-    runs = {run["run_id"]: run for run in result.json["runs"]}
+    runs = {run["id"]: run for run in result.json["runs"]}
     assert set(runs) == {RUN, CHILD, OTHER}
     assert runs[RUN]["state"] == "failed"
-    assert runs[RUN]["tokens_seen"] == 750
-    assert runs[RUN]["iterations"] == 3
-    assert runs[RUN]["cost"] == pytest.approx(0.003)
+    assert runs[RUN]["figures"]["tokens_seen"] == 750
+    assert runs[RUN]["figures"]["iterations"] == 3
+    assert runs[RUN]["figures"]["cost"] == pytest.approx(0.003)
     assert runs[CHILD]["parent_id"] == RUN
     assert [run_id for run_id, run in runs.items() if run["resumable"]] == [RUN, OTHER]
 
@@ -54,12 +54,12 @@ def test_a_run_is_not_called_interrupted_while_its_database_is_owned(made: Path,
     async def look() -> None:
         async with open_journal(made):
             result = await anyio.to_thread.run_sync(lambda: in_a_process("ps", "--json", "--db", str(made), home=home))
-            states = {run["run_id"]: run["state"] for run in result.json["runs"]}
+            states = {run["id"]: run["state"] for run in result.json["runs"]}
             assert states[OTHER] == "running"
-            assert result.json["owned"] is True
+            assert [run["id"] for run in result.json["runs"] if run["live"]] == [OTHER]
 
     anyio.run(look)
-    assert invoke("ps", "--json", "--db", made, home=home).json["owned"] is False
+    assert not any(run["live"] for run in invoke("ps", "--json", "--db", made, home=home).json["runs"])
 
 
 def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_ps_without_any_database_says_how_to_begin(tmp_path: Path) -> None:
     result = invoke("ps", home=tmp_path)
     assert (result.code, result.err) == (0, "")
     assert "repertory demo" in result.out
-    assert invoke("ps", "--json", home=tmp_path).json == {"database": None, "owned": False, "runs": []}
+    assert invoke("ps", "--json", home=tmp_path).json == {"database": None, "service": None, "runs": [], "more": 0}
 
 
 def test_tree_shows_what_each_run_below_one_has_spent(made: Path, home: Path) -> None:
@@ -77,15 +77,17 @@ def test_tree_shows_what_each_run_below_one_has_spent(made: Path, home: Path) ->
     assert lines[1].split()[:6] == [RUN, "lead", "failed", "3", "750", "$0.0030"]
     assert lines[2].startswith("└ .0badc0de")
     assert lines[3].split() == ["2", "runs", "3", "750", "$0.0030"]
-    (only,) = invoke("tree", CHILD, "--json", "--db", made, home=home).json["runs"]
-    assert (only["run_id"], only["state"]) == (CHILD, "done")
+    only = invoke("tree", CHILD, "--json", "--db", made, home=home).json["tree"]
+    assert (only["run"]["id"], only["run"]["state"], only["children"]) == (CHILD, "done", [])
 
 
 def test_tree_says_whose_memory_each_run_uses(demo: Result) -> None:
     """That of the root is its own; the demo's researchers share it."""
     shown = invoke("tree", "--json", "--db", demo.json["database"], home=Path(demo.json["database"]).parent).json
-    assert [run["memory"] for run in shown["runs"]] == ["root", *["shared"] * (shown["total"]["runs"] - 1)]
-    assert shown["total"]["cost"] == pytest.approx(sum(run["cost"] for run in shown["runs"]))
+    root, below = shown["tree"], shown["tree"]["children"]
+    assert [root["memory"], *(node["memory"] for node in below)] == ["root", *["shared"] * len(below)]
+    total = sum(node["statistics"]["cost_seen"] for node in (root, *below))
+    assert shown["tree_statistics"]["cost_seen"] == pytest.approx(total)
 
 
 def test_inspect_shows_how_each_entry_was_shown(made: Path, home: Path) -> None:

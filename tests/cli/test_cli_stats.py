@@ -17,7 +17,8 @@ from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import ModelProfile, profile_for
 from repertory.record import MemoryJournal, RunStatistics
-from repertory.service.reports import percentile, read_runs
+from repertory.service.reports import percentile
+from repertory.service.views import list_runs
 from repertory.testing import FunctionModel, call
 
 PROFILE = profile_for("claude-sonnet-4-5")
@@ -180,8 +181,8 @@ def test_the_list_of_runs_asks_the_database_twice_however_many_there_are() -> No
             for _ in range(5):
                 await (await supervisor.spawn(rp.Agent("a"), "Go.")).wait_result()
         asked.clear()
-        runs = await read_runs(journal, live=False)
-        assert [run["iterations"] for run in runs] == [1] * 5
+        runs = (await list_runs(journal, lambda _: False, 10, figures=True)).runs
+        assert [run.figures.iterations for run in runs if run.figures is not None] == [1] * 5
 
     anyio.run(main)
     assert asked == ["read_runs", "read_statistics"]

@@ -25,6 +25,7 @@ from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
 WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress", "torture"}
+WRITING |= {"start", "send", "pause", "stop", "kill", "approve", "deny"}
 NEVER_HAD = {
     "/payload": (404,),
     "/payload/history": (404,),
@@ -110,13 +111,13 @@ def look_with_every_command(left: Left) -> None:
     """All of them answer, and what they say of iterations and calls is what the journal holds."""
     for words in commands(left):
         command(*words, left=left)
-    listed = {run["run_id"]: run for run in command("ps", "--all", "--json", left=left)["runs"]}
+    listed = {run["id"]: run for run in command("ps", "--all", "--json", left=left)["runs"]}
     assert list(listed) == left.ids
     for row in left.rows:
         run_id = row.started.run_id
         assert row.iteration == left.iteration(run_id)
         assert listed[run_id]["state"] == (row.state if row.state in FINAL_STATES else "interrupted")
-        assert listed[run_id]["iterations"] == row.iteration
+        assert listed[run_id]["figures"]["iterations"] == row.iteration
         (figures,) = command("stats", run_id, "--json", left=left)["runs"]
         ended = {call.intended.call_id for call in left.tools[run_id] if call.finished is not None}
         assert figures["statistics"]["tool_calls"] >= len(ended), run_id

@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
-from repertory.cli.approvals import approvals
 from repertory.cli.chat import chat
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
@@ -27,13 +26,15 @@ from repertory.cli.runs import ps, tree, welcome
 from repertory.cli.serve import serve
 from repertory.cli.service import service
 from repertory.cli.stats import stats
+from repertory.cli.steering import approvals, approve, deny, kill, pause, send, start, stop
 from repertory.cli.torture import stress, torture
 from repertory.errors import RepertoryError
 
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
-    *("memory", "payload", "content", "replay", "serve", "service", "approvals", "mcp", "doctor", "stress", "torture"),
+    *("serve", "service", "start", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
+    *("memory", "payload", "content", "replay", "mcp", "doctor", "stress", "torture"),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -141,6 +142,14 @@ for _command in (
     resume,
     chat,
     serve,
+    start,
+    send,
+    pause,
+    stop,
+    kill,
+    approvals,
+    approve,
+    deny,
     mcp,
     ps,
     tree,
@@ -153,11 +162,5 @@ for _command in (
     torture,
 ):
     app.command()(_command)
-for _name, _group in (
-    ("memory", memory),
-    ("payload", payload),
-    ("content", content),
-    ("approvals", approvals),
-    ("service", service),
-):
+for _name, _group in (("memory", memory), ("payload", payload), ("content", content), ("service", service)):
     app.add_typer(_group, name=_name)

@@ -1,20 +1,23 @@
-"""Which database a command is about, and the run in it."""
+"""Which database, or which service, a command is about, and the run in it."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from repertory.cli.output import NothingThere, say
-from repertory.errors import ConfigurationError, RunNotFound
+from repertory.errors import ConfigurationError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
     from repertory.record import Journal, RunRow
+    from repertory.service.client import ServiceClient
+    from repertory.service.places import Place
+    from repertory.service.sources import RunSource
 
 VARIABLE = "REPERTORY_DB"
 
@@ -131,8 +134,7 @@ def read_run(
     def missing(where: str) -> str:
         if newest:
             return f"every run in {where} has finished or is under way; repertory ps -a lists them"
-        what = "no run" if run_id is None else f"no run {run_id!r}"
-        return f"there is {what} in {where}; repertory ps -a lists what there is"
+        return str(no_run(run_id, where))
 
     return read_found(db, find, reader, missing)
 
@@ -171,24 +173,157 @@ def read_found(
 
 
 def find_run(rows: Sequence[RunRow], run_id: str | None) -> RunRow | None:
-    """The run that an id, or a part of one, stands for; None where there is none.
+    """The run that an id, or a part of one, stands for; None where there is none. Raises ``RunNotFound``."""
+    found = find_id([(row.started.run_id, row.started.parent_id) for row in rows], run_id)
+    return next((row for row in rows if row.started.run_id == found), None)
+
+
+def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | None:
+    """The id that a part of one stands for; None where there is none.
 
     Args:
-        rows: The runs.
-        run_id: The id; None stands for the newest root.
+        ids: Those of the runs, each with that of its parent, oldest first.
+        part: The id, or any part of it; None stands for the newest root.
 
     Raises:
         RunNotFound: Several fit that are not one tree.
     """
-    if run_id is None:
-        return next((row for row in reversed(rows) if row.started.parent_id is None), None)
+    if part is None:
+        return next((run_id for run_id, parent_id in reversed(ids) if parent_id is None), None)
     # A root's id is the beginning of the ids below it, so a part of it fits its whole tree.
-    fitting = sorted((row for row in rows if run_id in row.started.run_id), key=lambda row: len(row.started.run_id))
-    if not fitting:
+    fitting = sorted((run_id for run_id, _ in ids if part in run_id), key=len)
+    others = [other for other in fitting if not other.startswith(fitting[0])]
+    if others and fitting[0] != part:
+        listed = ", ".join([fitting[0], *others][:4])
+        raise RunNotFound(f"{part!r} fits more than one run, say more of it: {listed}")
+    return fitting[0] if fitting else None
+
+
+# --- a service, or the file -------------------------------------------------------------------------------
+
+
+class At(NamedTuple):
+    """What the options of a command say about where runs are."""
+
+    db: Path | None = None
+    socket: Path | None = None
+    port: int | None = None
+
+    @property
+    def is_service_named(self) -> bool:
+        """Whether it is a service that was named, and no file."""
+        return self.socket is not None or self.port is not None
+
+
+def find_service(at: At) -> Place | None:
+    """Where the service listens that a command is about: the one that was named, else the one that owns the database
+    that was named, else one of this user's. None where there is none.
+    """
+    from repertory.service.places import Place, service_of, usual_service
+
+    if at.is_service_named:
+        if at.socket is not None and at.port is not None:
+            raise ConfigurationError("either a socket or a port can be asked at, got both")
+        return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
+    named = named_database(at.db)
+    if named is not None:
+        return service_of(named)
+    return usual_service() or next((place for path in kept_databases() if (place := service_of(path))), None)
+
+
+@asynccontextmanager
+async def open_service(at: At) -> AsyncGenerator[ServiceClient | None]:
+    """Ask the service that a command is about until the end of the block; None where there is none.
+
+    Raises:
+        ServiceUnavailable: It does not answer.
+    """
+    from repertory.service.client import open_client
+
+    place = find_service(at)
+    if place is None:
+        yield None
+        return
+    async with open_client(place, database=None if at.is_service_named else named_database(at.db)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_source(at: At, *, quiet: bool = False) -> AsyncGenerator[RunSource]:
+    """Look at runs until the end of the block: in the service, or in the file where none answers.
+
+    Args:
+        at: Where.
+        quiet: Do not say which file is read.
+
+    Raises:
+        NothingThere: There is no database.
+        ServiceUnavailable: The service that was named by its socket or port does not answer.
+    """
+    from repertory.service.sources import open_record
+
+    async with AsyncExitStack() as stack:
+        client = await _answering(at, stack)
+        if client is not None:
+            yield client
+            return
+        path, *others = databases_to_read(at.db)
+        if named_database(at.db) is None and not quiet:
+            more = f"; {len(others)} older beside it, --db FILE picks one" if others else ""
+            say(f"reading {path}{more}")
+        yield await stack.enter_async_context(open_record(path))
+
+
+async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
+    """The service that a command is about; None where there is none, or it does not answer and need not."""
+    try:
+        return await stack.enter_async_context(open_service(at))
+    except ServiceUnavailable as error:
+        if at.is_service_named:
+            raise
+        say(f"{error}; reading the file")
         return None
-    ids = [row.started.run_id for row in fitting]
-    others = [other for other in ids if not other.startswith(ids[0])]
-    if others and ids[0] != run_id:
-        listed = ", ".join([ids[0], *others][:4])
-        raise RunNotFound(f"{run_id!r} fits more than one run, say more of it: {listed}")
-    return fitting[0]
+
+
+def ask_about_run(run_id: str | None, at: At, ask: Callable[[RunSource, str], Awaitable[T]]) -> T:
+    """Find a run by its id, or a part of it, where a command is about, and ask about it.
+
+    Args:
+        run_id: The id; None for the newest root.
+        at: Where to look.
+        ask: Is handed the source and the whole id.
+
+    Raises:
+        NothingThere: There is no database, or no such run.
+        RunNotFound: There are several such runs.
+    """
+    import anyio
+
+    from repertory.service.sources import open_record
+
+    async def main() -> T:
+        async with AsyncExitStack() as stack:
+            client = await _answering(at, stack)
+            if client is not None:
+                found = find_id(await client.list_ids(), run_id)
+                if found is not None:
+                    return await ask(client, found)
+                if at.is_service_named or named_database(at.db) is not None:
+                    raise no_run(run_id, client.database)
+        paths = databases_to_read(at.db)
+        for path in paths:
+            async with open_record(path) as source:
+                found = find_id(await source.list_ids(), run_id)
+                if found is not None:
+                    if named_database(at.db) is None:
+                        say(f"reading {path}")
+                    return await ask(source, found)
+        raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}")
+
+    return anyio.run(main)
+
+
+def no_run(run_id: str | None, where: str) -> NothingThere:
+    """The error of a run that is not there."""
+    what = "no run" if run_id is None else f"no run {run_id!r}"
+    return NothingThere(f"there is {what} in {where}; repertory ps -a lists what there is")

@@ -47,7 +47,7 @@ async def decide_at_terminal(
         if not there:
             say(
                 f"{call_line(event.tool, event.arguments, 80)} waits until it is allowed: end this, then repertory "
-                f"resume {run.id} at a terminal, or repertory serve --resume and repertory approvals"
+                f"resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
             )
 
 

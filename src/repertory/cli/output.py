@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -28,6 +29,7 @@ STORE = 78
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM
 
+_LONG = re.compile(r"\S{400,}")  # an id that no run has; a path that one may have is shorter
 _SIZES = {"COLUMNS": range(20, 1001), "LINES": range(1, 1001)}  # what may be asked for: tables are padded to it
 
 
@@ -63,6 +65,7 @@ _EXIT_CODES: dict[type[errors.RepertoryError], int] = {  # the first that fits c
     errors.ConfigurationError: USAGE,
     errors.JournalLocked: BUSY,
     errors.AddressInUse: BUSY,
+    errors.ServiceUnavailable: BUSY,
     errors.JournalSchemaTooNew: STORE,
     errors.JournalUnreadable: STORE,
     errors.JournalWriteFailed: STORE,
@@ -79,10 +82,19 @@ def exit_code_of(error: errors.RepertoryError) -> int:
 def words_of(error: errors.RepertoryError) -> str:
     """What to tell a person at a shell. The library's own words are for who writes Python."""
     if not isinstance(error, errors.JournalLocked) or not error.path:
-        return str(error)
+        return _LONG.sub(lambda found: f"{found[0][:100]}…", str(error))
+    from repertory.service.places import service_of
+
+    where = f"--db {shlex.quote(error.path)}"
     owner = f"process {error.owner}" if error.owner else "another process"
     end = f", end it in order with `kill {error.owner}`" if error.owner else ""
-    reading = f"{error.reading if isinstance(error, InUse) else 'repertory ps'} --db {shlex.quote(error.path)}"
+    place = service_of(error.path)
+    if place is not None:
+        return (
+            f"{error.path} is served by {owner} at {place}: ask it with `repertory start`, `attach`, `send` or "
+            f"`resume` ({where}){end}"
+        )
+    reading = f"{error.reading if isinstance(error, InUse) else 'repertory ps'} {where}"
     return f"{error.path} is in use by {owner}: wait for it{end}, or read beside it with `{reading}`"
 
 
@@ -209,6 +221,9 @@ def print_table(screen: Console, headers: Sequence[str], rows: Sequence[Sequence
 
 def print_json(value: Any) -> None:
     """Write one JSON value to standard output: on one line, or indented for a person at a terminal."""
+    import msgspec
+
+    value = msgspec.to_builtins(value)
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, indent=2 if sys.stdout.isatty() else None)
     sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.cli import options as shared
 from repertory.cli import output
-from repertory.cli.databases import read_run, runs_database
+from repertory.cli.databases import At, find_service, read_run, runs_database
 from repertory.cli.options import Backend, argument, option
+from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def resume(
     context: str | None = shared.CONTEXT,
     root: Path | None = option("--root DIR", "Another folder than before."),
     db: Path | None = shared.DATABASE,
+    socket: Path | None = shared.SOCKET,
+    port: int | None = shared.PORT,
     model: str | None = shared.MODEL,
     limit: list[str] = shared.LIMIT,
     summary_model: str | None = shared.SUMMARY_MODEL,
@@ -89,8 +92,18 @@ def resume(
 ) -> None:
     """Go on with a run that did not finish.
 
-    It may have been interrupted, stopped or failed. No tool call with an unknown effect is made twice.
+    It may have been interrupted, paused, stopped or failed. No tool call with an unknown effect is made twice. Where a
+    service has the database it goes on there, and the command returns at once; else it goes on here.
     """
+    at = At(db, socket, port)
+    if find_service(at) is not None:
+        if agent or context or root or model or limit or summary_model:
+            raise ConfigurationError(
+                "a service goes on with a run as it was begun: leave --agent, --context, --root, --model, --limit and "
+                "--summary-model out, or end the service first"
+            )
+        resume_in_service(run_id, at, as_json=as_json)
+        return
 
     async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, RunRow]:
         return path, row

@@ -5,33 +5,38 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import (
+    At,
+    ask_about_run,
     data_dir,
     databases_to_read,
-    kept_databases,
     named_database,
-    open_to_read,
-    read_run,
+    open_source,
 )
-from repertory.cli.options import AS_JSON, DATABASE, RUN, option
+from repertory.cli.options import AS_JSON, DATABASE, PORT, RUN, SOCKET, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow
+    from repertory.record import RunStatistics
+    from repertory.service.places import Place
+    from repertory.service.sources import RunSource
+    from repertory.service.views import RunDetail, RunList, RunNode, RunView
 
 COLOURS = {
     "running": "cyan",
     "waiting": "blue",
     "paused": "yellow",
+    "queued": "dim",
     "done": "green",
     "failed": "red",
     "stopped": "yellow",
@@ -56,80 +61,73 @@ _ALWAYS = (
 def ps(
     *,
     db: Path | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
     everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
     as_json: bool = AS_JSON,
 ) -> None:
-    """List runs as a tree.
+    """List runs as a tree: those of the service, where one runs.
 
     Tokens are those of all prompts together. A run that no process works on any more is interrupted: resume it.
     """
-    if named_database(db) is None and not kept_databases():
+    import anyio
+
+    at = At(db, socket, port)
+
+    async def read() -> tuple[str, Place | None, RunList]:
+        async with open_source(at, quiet=as_json) as source:
+            return source.database, source.place, await source.list_runs()
+
+    try:
+        database, place, found = anyio.run(read)
+    except output.NothingThere:
+        if named_database(db) is not None:
+            raise
         if as_json:
-            output.print_json({"database": None, "owned": False, "runs": []})
+            output.print_json({"database": None, "service": None, "runs": [], "more": 0})
         else:
             welcome()
         return
-    path, *others = databases_to_read(db)
-    runs, owned = _read_runs(path)
-    shown = runs if everything else _unfinished_trees(runs)
+    shown = found.runs if everything else _unfinished_trees(found.runs)
     if as_json:
-        output.print_json({"database": str(path), "owned": owned, "runs": shown})
+        output.print_json({"database": database, "service": place and str(place), "runs": shown, "more": found.more})
         return
-    if named_database(db) is None:
-        more = f"; {len(others)} older beside it, --db FILE picks one" if others else ""
-        output.say(f"reading {path}{more}")
     _print(shown)
-    hint = _hint(runs, shown, "" if named_database(db) is None else f" --db {path}")
+    hint = _hint(found, shown, place, "" if named_database(db) is None else f" --db {database}")
     if hint:
         sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
 
 
-def _read_runs(path: Path) -> tuple[list[Json], bool]:
-    """The runs of a database, and whether a process may write to it."""
-    import anyio
-
-    from repertory.record.sqlite_file import is_owned
-    from repertory.service.reports import read_runs
-
-    owned = is_owned(path)
-
-    async def read() -> list[Json]:
-        async with open_to_read(path) as journal:
-            return await read_runs(journal, live=owned)
-
-    return anyio.run(read), owned
-
-
-def _unfinished_trees(runs: Sequence[Json]) -> list[Json]:
+def _unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
     """The trees whose root has not come to an end, whole."""
     kept: set[str] = set()
     for run in runs:
-        if run["parent_id"] in kept or (run["parent_id"] is None and run["state"] not in ("done", "failed", "stopped")):
-            kept.add(run["run_id"])
-    return [run for run in runs if run["run_id"] in kept]
+        if run.parent_id in kept or (run.parent_id is None and run.state not in ("done", "failed", "stopped")):
+            kept.add(run.id)
+    return [run for run in runs if run.id in kept]
 
 
-def _hint(runs: Sequence[Json], shown: Sequence[Json], where: str) -> str:
+def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: str) -> str:
     """What a person may want to do next; "" where the table says it all."""
-    resumable = [run["run_id"] for run in shown if run["resumable"]]
+    resumable = [run.id for run in shown if run.resumable]
     if resumable:
         return f"Go on with: repertory resume {resumable[-1]}{where}"
     if shown:
         return ""
-    return f"Nothing is under way. {len(runs)} runs have ended: repertory ps -a{where} shows them."
+    begin = f" Begin one: repertory start AGENT TASK{where}." if place is not None else ""
+    ended = len(found.runs) + found.more
+    return f"Nothing is under way. {ended} runs have ended: repertory ps -a{where} shows them.{begin}"
 
 
-def _print(runs: Sequence[Json]) -> None:
+def _print(runs: Sequence[RunView]) -> None:
     rows = [
         (
-            f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
-            output.one_line(run["agent"]),
-            coloured_state(run["state"]),
-            output.duration(time.time() - run["started_at"]),
-            str(run["iterations"]),
-            output.tokens(run["tokens_seen"]),
-            output.dollars(run["cost"]),
-            output.one_line(run["error"] or run["task"], 200),
+            f"{branch}{own_id(run.id, run.parent_id) if branch else output.one_line(run.id)}",
+            output.one_line(run.agent),
+            coloured_state(run.state),
+            output.duration(time.time() - run.started_at),
+            *figures_of(run),
+            output.one_line(run.error or run.task, 200),
         )
         for branch, run in in_tree(runs)
     ]
@@ -139,47 +137,69 @@ def _print(runs: Sequence[Json]) -> None:
         output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
 
 
-def tree(run_id: str | None = RUN, *, db: Path | None = DATABASE, as_json: bool = AS_JSON) -> None:
+def figures_of(run: RunView) -> tuple[str, str, str]:
+    """Iterations, tokens and dollars of a run, as a table has them."""
+    figures = run.figures
+    return (
+        ("", "", "")
+        if figures is None
+        else (str(figures.iterations), output.tokens(figures.tokens_seen), output.dollars(figures.cost))
+    )
+
+
+def tree(
+    run_id: str | None = RUN,
+    *,
+    db: Path | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
+    as_json: bool = AS_JSON,
+) -> None:
     """Show a run and those below it as a tree, with what each has spent and whose memory it uses.
 
     MEMORY is root for a memory of its own from the start; for a sub-agent it is what it was given of the one above:
     shared, a snapshot, or isolated from it. Tokens are those of all prompts together.
     """
-    from repertory.record.sqlite_file import is_owned
-    from repertory.service.reports import read_tree
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, list[Json]]:
-        return path, await read_tree(journal, row.started.run_id, live=is_owned(path))
+    async def read(source: RunSource, found: str) -> tuple[str, RunDetail]:
+        return source.database, await source.read_run(found)
 
-    path, runs = read_run(run_id, db, read)
-    total = {name: sum(run[name] for run in runs) for name in ("iterations", "tokens_seen", "output_tokens", "cost")}
+    database, detail = ask_about_run(run_id, At(db, socket, port), read)
     if as_json:
-        output.print_json({"database": str(path), "total": {"runs": len(runs), **total}, "runs": runs})
+        output.print_json({"database": database, **msgspec.to_builtins(detail)})
         return
     rows: list[tuple[str | Text, ...]] = [
         (
-            f"{branch}{own_id(run) if branch else output.one_line(run['run_id'])}",
-            output.one_line(run["agent"]),
-            coloured_state(run["state"]),
-            str(run["iterations"]),
-            output.tokens(run["tokens_seen"]),
-            output.dollars(run["cost"]),
-            run["memory"] or "–",
-            output.one_line(run["error"] or run["task"], 200),
+            f"{branch}{own_id(node.run.id, node.run.parent_id) if branch else output.one_line(node.run.id)}",
+            output.one_line(node.run.agent),
+            coloured_state(node.run.state),
+            *_spent(node.statistics),
+            node.memory or "–",
+            output.one_line(node.run.error or node.run.task, 200),
         )
-        for branch, run in in_tree(runs)
+        for branch, node in in_tree(list(nodes_of(detail.tree)), attrgetter("run.id", "run.parent_id"))
     ]
-    figures = (str(total["iterations"]), output.tokens(total["tokens_seen"]), output.dollars(total["cost"]))
     if len(rows) > 1:
-        rows.append((f"{len(rows)} runs", "", "", *figures, "", ""))
+        rows.append((f"{len(rows)} runs", "", "", *_spent(detail.tree_statistics), "", ""))
     headers = ("RUN", "AGENT", "STATE", "ITER", "TOKENS", "COST", "MEMORY", "TASK")
     screen = output.console()
     output.show(screen, output.table(headers, rows, width=screen.width, right="ITER|TOKENS|COST"))
 
 
-def own_id(run: Json) -> str:
+def _spent(figures: RunStatistics) -> tuple[str, str, str]:
+    return str(figures.iterations), output.tokens(figures.tokens_seen), output.dollars(figures.cost_seen)
+
+
+def nodes_of(node: RunNode) -> Iterator[RunNode]:
+    """A run and those below it, parents first."""
+    yield node
+    for child in node.children:
+        yield from nodes_of(child)
+
+
+def own_id(run_id: str, parent_id: str | None) -> str:
     """A sub-agent's id is its parent's and a part of its own; that part."""
-    return output.one_line(run["run_id"].removeprefix(run["parent_id"] or ""))
+    return output.one_line(run_id.removeprefix(parent_id or ""))
 
 
 def coloured_state(state: str) -> Text:
@@ -193,7 +213,7 @@ T = TypeVar("T")
 
 
 def in_tree(
-    runs: Sequence[T], ids: Callable[[Any], tuple[str, str | None]] = itemgetter("run_id", "parent_id")
+    runs: Sequence[T], ids: Callable[[Any], tuple[str, str | None]] = attrgetter("id", "parent_id")
 ) -> Iterator[tuple[str, T]]:
     """Each run after its parent, with what to draw before it. Whose parent is not among them is a root.
 
@@ -224,26 +244,33 @@ def in_tree(
 
 def welcome() -> None:
     """See what there is, and say what to do with it. Nothing is written, and nothing that is there is an error."""
+    import anyio
+
+    async def read() -> tuple[str, Place | None, RunList]:
+        async with open_source(At(), quiet=True) as source:
+            return source.database, source.place, await source.list_runs()
+
     try:
-        paths = databases_to_read(None)
+        database, place, found = anyio.run(read)
     except output.NothingThere:
         where = named_database(None) or data_dir()
         _print_next(f"No runs yet in {where}. Begin:", _BEGIN, _ALWAYS)
         return
-    try:
-        roots = [run for run in _read_runs(paths[0])[0] if run["parent_id"] is None]
     except RepertoryError as error:
         _print_next(f"The newest database cannot be read: {error}", _ALWAYS)
         return
-    left = [run for run in roots if run["resumable"]]
-    going = sum(run["state"] != "done" for run in roots) - len(left)
-    more = f", {_count(len(paths) - 1, 'older database')} beside it" if len(paths) > 1 else ""
-    facts = f"{paths[0]}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
+    roots = [run for run in found.runs if run.parent_id is None]
+    left = [run for run in roots if run.resumable]
+    going = sum(run.state != "done" for run in roots) - len(left)
+    older = 0 if place is not None else len(databases_to_read(None)) - 1
+    more = f", {_count(older, 'older database')} beside it" if older else ""
+    served = "" if place is None else f"A service listens at {place}. "
+    facts = f"{served}{database}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
     if going:
         _print_next(facts, (("repertory ps", "the runs under way"), *_LOOK[1:]), _ALWAYS)
     elif left:
         newest = left[: -_LISTED - 1 : -1]
-        resuming = [(f"repertory resume {run['run_id']}", output.one_line(run["task"], 40)) for run in newest]
+        resuming = [(f"repertory resume {run.id}", output.one_line(run.task, 40)) for run in newest]
         _print_next(f"{facts} Go on:", resuming, _LOOK, _ALWAYS)
     else:
         _print_next(facts, _LOOK, _BEGIN, _ALWAYS)

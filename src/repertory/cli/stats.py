@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,10 +131,10 @@ def overview(total: Json) -> Iterator[tuple[str, str, str]]:
 
 def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
     rows = []
-    for branch, run in in_tree(runs):
+    for branch, run in in_tree(runs, itemgetter("run_id", "parent_id")):
         figures = run["statistics"]
         row = (
-            f"{branch}{own_id(run)}",
+            f"{branch}{own_id(run['run_id'], run['parent_id'])}",
             one_line(run["agent"]),
             str(figures["iterations"]),
             tokens(figures["tokens_seen"]),
@@ -153,7 +154,7 @@ def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
     lines = [(run, line) for run in runs for line in run["decisions"] if line["tokens_before"]]
     rows = [
         (
-            own_id(run) if run["parent_id"] is not None else one_line(run["agent"], 12),
+            own_id(run["run_id"], run["parent_id"]) if run["parent_id"] is not None else one_line(run["agent"], 12),
             str(line["iteration"]),
             line["kind"],
             f"{tokens(line['tokens_before'])} → {tokens(line['tokens_after'])}",

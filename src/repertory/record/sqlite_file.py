@@ -13,7 +13,7 @@ import os
 import sqlite3
 import weakref
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from repertory.errors import (
     JournalClosed,
@@ -44,6 +44,7 @@ _OF_THE_DISK: Final = frozenset(
     }
 )
 _READERS_TIMEOUT: Final = 1000  # milliseconds to wait at opening for those who read
+_MOST_WORDS: Final = 10_000  # bytes of a lock file: two paths of the longest kind, and room
 _PIECE: Final = 2**20  # bytes of the log that are copied at once
 WAL_LIMIT: Final = 64 * 2**20  # bytes that the write-ahead log keeps on disk between checkpoints
 
@@ -286,7 +287,7 @@ class FileLock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            owner = os.pread(descriptor, 32, 0).partition(b"\n")[0].decode("ascii", "replace").strip()
             self.release()
             whose = "this process" if owner == str(os.getpid()) else f"process {owner or '(starting)'}"
             raise JournalLocked(
@@ -315,13 +316,54 @@ def is_owned(path: str | os.PathLike[str]) -> bool:
         with open(f"{os.path.realpath(path)}.lock", "rb") as lock:
             # Only where the owner seems alive is the lock tried, so that looking never gets in an opener's way.
             with contextlib.suppress(PermissionError):  # alive, and another user's
-                os.kill(int(lock.read(32)), 0)
+                os.kill(int(lock.readline(32)), 0)
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except (OSError, ValueError):  # no lock file, not ours to read, or nobody's
         pass
     return False
+
+
+class Owner(NamedTuple):
+    """Who owns a journal.
+
+    Attributes:
+        pid: The process; 0 where it has not said so yet.
+        words: What it has left for others; b"" where it left nothing, or somebody else may have written it.
+    """
+
+    pid: int
+    words: bytes
+
+
+def announce(path: str | os.PathLike[str], words: bytes) -> None:
+    """Leave a line for others beside a journal that this process owns. It counts for as long as the lock is held.
+
+    Raises:
+        JournalClosed: Another process owns the journal by now.
+    """
+    # The lock belongs to its own descriptor: closing another one of the same file leaves it.
+    with open(f"{os.path.realpath(path)}.lock", "r+b", buffering=0) as lock:
+        first = b"%d\n" % os.getpid()
+        if lock.read(len(first)) != first:
+            raise JournalClosed(f"{path} is not owned by this process any more")
+        lock.write(words + b"\n")
+
+
+def owner_of(path: str | os.PathLike[str]) -> Owner | None:
+    """The living process that owns a journal; None where there is none.
+
+    That the lock is held says that it lives, so neither a file that was left behind nor a reused number is believed.
+    """
+    if not is_owned(path):
+        return None
+    with contextlib.suppress(OSError), open(f"{os.path.realpath(path)}.lock", "rb") as lock:
+        status = os.fstat(lock.fileno())
+        pid, _, words = lock.read(_MOST_WORDS).partition(b"\n")
+        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return Owner(int(pid) if pid.isdigit() else 0, words.strip() if ours else b"")
+    return None
 
 
 class OpenedFile:

@@ -29,7 +29,7 @@ from repertory.mcp.server import answer_http, serve_tools
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
-from repertory.service.feed import PING, Along, Follower, event_view
+from repertory.service.feed import PING, Along, Follower
 from repertory.service.memories import MemoryView, read_item, read_memory
 from repertory.service.metrics import CONTENT_TYPE, read_metrics
 from repertory.service.openapi import document
@@ -62,8 +62,10 @@ from repertory.service.views import (
     RunDetail,
     RunEnded,
     RunList,
+    ServiceView,
     Started,
     Waiting,
+    event_view,
 )
 
 MAX_FOLLOWERS: Final = 32  # event streams at once, so that connections are left for everything else
@@ -138,13 +140,17 @@ class _Service:
         """The figures of all runs as Prometheus reads them."""
         return Response(await read_metrics(self._control.journal), media_type=CONTENT_TYPE)
 
+    async def service(self, request: Request) -> ServiceView:
+        """Who answers here."""
+        return await self._control.describe()
+
     async def agents(self, request: Request) -> list[AgentView]:
         """What can be started."""
         return self._control.agents()
 
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
-        """The newest trees of runs."""
-        return await self._control.list_runs(query.limit)
+        """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
+        return await self._control.list_runs(query.limit, figures=query.figures == "yes")
 
     async def read_run(self, request: Request) -> RunDetail:
         """One run with its figures, its tree and its answer."""
@@ -295,6 +301,11 @@ class _Service:
         await self._control.stop(request.path_params["run_id"])
         return Accepted()
 
+    async def kill(self, request: Request) -> Accepted:
+        """End a run at once."""
+        await self._control.kill(request.path_params["run_id"])
+        return Accepted()
+
     async def pause(self, request: Request) -> Accepted:
         """Hold a run at its next boundary."""
         await self._control.pause(request.path_params["run_id"])
@@ -317,6 +328,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post("/session", _Service.open_session, status=204),
     get("/healthz", _Service.health, also=(503,)),
     get("/metrics", _Service.metrics, media=("text/plain",)),
+    get("/service", _Service.service),
     get("/agents", _Service.agents),
     get("/events", _Service.events, media=(_STREAM, _JSON)),
     get("/runs", _Service.list_runs),
@@ -337,6 +349,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_CALL}/deny", _Service.deny, status=202, errors=(404, 409)),
     post(f"{_CALL}/result", _Service.give_result, status=202, errors=(404, 409)),
     post(f"{_RUN}/stop", _Service.stop, status=202, errors=(404, 409)),
+    post(f"{_RUN}/kill", _Service.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", _Service.pause, status=202, errors=(404, 409)),
     post(f"{_RUN}/resume", _Service.resume, status=202, errors=(404, 409)),
 )

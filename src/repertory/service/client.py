@@ -2,64 +2,214 @@
 
 from __future__ import annotations
 
-import http.client
-import socket
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
+import anyio
+import httpx2
 import msgspec
 
-from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound
+from repertory.agents.streaming import Piece
+from repertory.agents.waiting_calls import WaitingCall
+from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
 from repertory.service.access import default_token_file, read_token
-from repertory.service.sockets import default_socket
+from repertory.service.places import Place
+from repertory.service.views import Accepted, EventView, RunDetail, RunList, ServiceView, Started, Waiting
 
-_TIMEOUT: Final = 30.0  # seconds; a decision is durable when the answer comes
-_ERRORS: Final[dict[int, type[RepertoryError]]] = {400: ConfigurationError, 404: RunNotFound, 409: RunError}
+T = TypeVar("T")
+
+GREETING: Final = 4.0  # seconds until a service must say who it is: that takes its loop and nothing else
+ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for one that hangs
+SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which shows one every 15
+_ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
+    **dict.fromkeys((400, 401, 403, 415, 421), ConfigurationError),
+    404: RunNotFound,
+    **dict.fromkeys((409, 422), RunError),
+    503: ServiceUnavailable,
+}
 
 
-def ask_service(path: str, body: Any = None, *, at: Path | None = None, port: int | None = None) -> Any:
-    """Ask, and give the answer's JSON.
+class _Refused(msgspec.Struct):
+    error: str
+
+
+class ServiceClient:
+    """Speaks to one service. Its methods raise what the service's own would.
+
+    Attributes:
+        place: Where it listens.
+        service: What it says of itself.
+    """
+
+    service: ServiceView
+
+    def __init__(self, http: httpx2.AsyncClient, place: Place) -> None:
+        self._http = http
+        self.place = place
+
+    async def greet(self) -> None:
+        """Find out who serves. Raises ``ServiceUnavailable``."""
+        self.service = await self._ask("GET", "/service", ServiceView, within=GREETING)
+
+    @property
+    def database(self) -> str:
+        """The whole path of the database that it serves."""
+        return self.service.database
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    async def list_ids(self) -> list[tuple[str, str | None]]:
+        """The ids of the runs of the newest 1,000 trees, each with its parent's, oldest first."""
+        return [(run.id, run.parent_id) for run in (await self._ask("GET", "/runs?limit=1000", RunList)).runs]
+
+    async def list_runs(self, limit: int = 1000) -> RunList:
+        """The newest trees of runs, with their figures."""
+        return await self._ask("GET", f"/runs?figures=yes&limit={limit}", RunList)
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        return await self._ask("GET", f"/runs/{_part(run_id)}", RunDetail)
+
+    async def waiting(self) -> list[WaitingCall]:
+        """The tool calls that wait for an approval or for their result, oldest first."""
+        return (await self._ask("GET", "/approvals", Waiting)).waiting
+
+    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
+        """The next events that have happened, of a run or of all; none is the end."""
+        return await self._ask("GET", f"{_events_of(run_id)}?follow=no&after={after}", list[EventView])
+
+    async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
+        """Events of a run, or of all, behind a number, as they come. Ends when the service does."""
+        async with aclosing(self._stream(f"{_events_of(run_id)}?after={after}")) as blocks:
+            async for block in blocks:
+                yield msgspec.json.decode(block, type=EventView)
+
+    async def stream(self, run_id: str) -> AsyncGenerator[Piece]:
+        """What a run's model says, as it comes, to the end of its turn."""
+        async with aclosing(self._stream(f"/runs/{_part(run_id)}/stream")) as blocks:
+            async for block in blocks:
+                yield msgspec.json.decode(block, type=Piece)
+
+    # --- steering -----------------------------------------------------------------------------------------
+
+    async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
+        """Start a run; its id, once it is durable."""
+        body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
+        return (await self._ask("POST", "/runs", Started, body)).id
+
+    async def send(self, run_id: str, text: str) -> None:
+        """Say something to a run; it is durable afterwards."""
+        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text})
+
+    async def steer(self, run_id: str, verb: str) -> None:
+        """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
+        await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Accepted, {})
+
+    async def decide(self, run_id: str, call_id: str, verb: str, body: Mapping[str, Any]) -> None:
+        """``approve`` or ``deny`` a call that waits; it is durable afterwards."""
+        await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
+
+    # --- the wire -----------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, method: str, path: str, kind: type[T], body: Mapping[str, Any] | None = None, *, within: float = ANSWER
+    ) -> T:
+        sent = None if body is None else msgspec.json.encode(body)
+        try:
+            with anyio.fail_after(within):
+                answer = await self._http.request(method, path, content=sent)
+        except (httpx2.HTTPError, OSError, TimeoutError) as error:
+            raise _unreachable(self.place, error, within) from error
+        if answer.status_code >= 400:
+            _raise_refusal(answer.status_code, answer.content)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise ServiceUnavailable(
+                f"what answers at {self.place} is no service of this version: {error}; end it, and start another"
+            ) from error
+
+    async def _stream(self, path: str) -> AsyncGenerator[bytes]:
+        """The data of an event stream. Raises ``ServiceUnavailable`` where it breaks off or falls silent."""
+        try:
+            with anyio.fail_after(ANSWER):
+                request = self._http.build_request("GET", path, timeout=httpx2.Timeout(ANSWER, read=SILENCE))
+                response = await self._http.send(request, stream=True)
+            async with aclosing(response):
+                if response.status_code >= 400:
+                    _raise_refusal(response.status_code, await response.aread())
+                kind = ""
+                async for line in response.aiter_lines():
+                    name, _, value = line.partition(": ")
+                    if name == "event":
+                        kind = value
+                    elif name == "data" and not kind:
+                        yield value.encode()
+                    elif name == "data":  # of "bye" or "end"
+                        return
+        except (httpx2.HTTPError, OSError, TimeoutError) as error:
+            raise _unreachable(self.place, error) from error
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _events_of(run_id: str | None) -> str:
+    return "/events" if run_id is None else f"/runs/{_part(run_id)}/events"
+
+
+@asynccontextmanager
+async def open_client(place: Place, *, database: Path | None = None) -> AsyncGenerator[ServiceClient]:
+    """Find out who serves somewhere, and ask there until the end of the block.
 
     Args:
-        path: What to ask for, with its query.
-        body: What to post; None asks with GET.
-        at: The unix socket; None for the one that a service listens at unless told otherwise.
-        port: A port of 127.0.0.1 instead.
+        place: Where.
+        database: What must be served there; None for any.
 
     Raises:
-        ConfigurationError: No service answers there, or it does not understand.
-        RepertoryError: What the service says is wrong.
+        ServiceUnavailable: Nobody answers there, or not in time, or it serves another database.
+        ConfigurationError: The token cannot be read, or is not the one.
     """
-    place = f"127.0.0.1:{port}" if port is not None else f"unix:{at or default_socket()}"
     headers = {"content-type": "application/json"}
-    if port is not None:
-        headers["authorization"] = f"Bearer {read_token(default_token_file())}"
-    connection = _UnixConnection(at or default_socket()) if port is None else http.client.HTTPConnection(place)
-    connection.timeout = _TIMEOUT
-    try:
-        sent = None if body is None else msgspec.json.encode(body)
-        connection.request("GET" if body is None else "POST", path, sent, headers)
-        answer = connection.getresponse()
-        said = msgspec.json.decode(answer.read())
-    except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
-        raise ConfigurationError(
-            f"no service answers at {place} ({error}); start one with repertory serve, or name where it is with "
-            "--socket or --port"
-        ) from error
-    finally:
-        connection.close()
-    if answer.status >= 400:
-        raise _ERRORS.get(answer.status, RepertoryError)(said["error"])
-    return said
+    if place.port is not None:
+        token_file = default_token_file() if place.token_file is None else Path(place.token_file)
+        headers["authorization"] = f"Bearer {read_token(token_file)}"
+    # Nothing of the environment's: a proxy has no business with a service of this machine. No certificates either.
+    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    transport = httpx2.AsyncHTTPTransport(uds=place.socket, verify=plain, trust_env=False)
+    base = "http://localhost" if place.port is None else f"http://127.0.0.1:{place.port}"
+    async with httpx2.AsyncClient(
+        transport=transport, base_url=base, headers=headers, timeout=ANSWER, trust_env=False
+    ) as http:
+        client = ServiceClient(http, place)
+        await client.greet()
+        # Another one may listen there by now: somebody has removed the socket of ours.
+        if database is not None and client.database != _whole(database):
+            raise ServiceUnavailable(f"the service at {place} serves {client.database} and not {database}")
+        yield client
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost")
-        self._path = path
+def _whole(path: Path) -> str:
+    return str(path.resolve())
 
-    def connect(self) -> None:
-        """Connect to the socket instead of a port."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+
+def _raise_refusal(status: int, body: bytes) -> None:
+    words = body.decode(errors="replace")[:500]
+    with suppress(msgspec.DecodeError):
+        words = msgspec.json.decode(body, type=_Refused).error
+    raise _ERRORS.get(status, RepertoryError)(words)
+
+
+def _unreachable(place: Place, error: Exception, within: float = SILENCE) -> ServiceUnavailable:
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return ServiceUnavailable(
+            f"the service at {place} did not answer within {within:g} s; it may hang: try again, else end it (kill, "
+            "then kill -9; nothing that was acknowledged is lost) and start repertory serve --resume"
+        )
+    words = str(error) or type(error).__name__
+    return ServiceUnavailable(f"no service answers at {place} ({words}); start one with repertory serve")

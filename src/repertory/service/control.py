@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +14,7 @@ from typing import Any, Final
 import anyio
 
 from repertory._ids import new_id
+from repertory._version import __version__
 from repertory.agents import Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits, lasting_reference
 from repertory.agents.streaming import StreamReader
@@ -26,11 +29,10 @@ from repertory.service.views import (
     RunDetail,
     RunEnded,
     RunList,
-    below,
-    newest_trees,
-    read_node,
+    ServiceView,
+    list_runs,
+    read_detail,
     run_view,
-    sum_of,
 )
 
 RESEARCH: Final = "research"
@@ -70,6 +72,7 @@ class Control:
         self._root = None if root is None else _existing_folder(root)
         self._context = context
         self._limits = dict(limits)
+        self._started_at = time.time()
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._taken_up = anyio.Event()  # a run, since somebody last looked
@@ -88,6 +91,16 @@ class Control:
 
     # --- looking ------------------------------------------------------------------------------------------
 
+    async def describe(self) -> ServiceView:
+        """Who serves."""
+        return ServiceView(
+            version=__version__,
+            database=getattr(self.journal, "path", ""),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            seq=await self.journal.last_event(),
+        )
+
     def agents(self) -> list[AgentView]:
         """What a run can be started with."""
         views = [AgentView(name=name, description=line) for name, (_, line) in self._references.items()]
@@ -100,33 +113,13 @@ class Control:
         """How many trees of runs are under way in this process."""
         return sum(run.state not in FINAL_STATES for run in self._roots.values())
 
-    async def list_runs(self, limit: int) -> RunList:
-        """The newest trees of runs, oldest first."""
-        seq = await self.journal.last_event()  # before the list, so that nothing falls in between
-        rows, more = newest_trees(await self.journal.read_runs(), limit)
-        tops: dict[str, str] = {}
-        views = []
-        for row in rows:
-            started = row.started
-            top = tops[started.run_id] = tops.get(started.parent_id or "", started.run_id)
-            views.append(run_view(row, live=self._is_live(top) and row.state not in FINAL_STATES))
-        return RunList(runs=views, seq=seq, more=more)
+    async def list_runs(self, limit: int, *, figures: bool = False) -> RunList:
+        """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""
+        return await list_runs(self.journal, self._is_live, limit, figures=figures)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        run_id = await self.find_id(run_id)
-        rows = await self.journal.read_runs()  # one reading for all of it, so that state and result agree
-        row = next(row for row in rows if row.started.run_id == run_id)
-        live = self._is_live(_top(rows, row))
-        node = await read_node(self.journal, below(rows, run_id), run_id, live=live)
-        return RunDetail(
-            run=node.run,
-            result=row.result,
-            statistics=node.statistics,
-            tree_statistics=sum_of(node),
-            tree=node,
-            payload_version=await self.journal.payload_version(run_id),
-        )
+        return await read_detail(self.journal, self._is_live, run_id)
 
     async def wait_ended(self, run_id: str, seconds: float) -> RunEnded:
         """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``."""
@@ -231,14 +224,16 @@ class Control:
         return run_id
 
     async def send(self, run_id: str, text: str) -> None:
-        """Say something to a run; it is durable afterwards. One that is done, failed or stopped goes on with it.
+        """Say something to a run; it is durable afterwards.
+
+        One that is done, failed, stopped or was interrupted goes on with it.
 
         Raises:
-            RunError: It was interrupted, or it has ended and belongs to another run.
+            RunError: Nobody runs it, and it belongs to another run.
             ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
         """
         run_id = await self.find_id(run_id)
-        run = self._find(run_id) or await self._ended(run_id)
+        run = self._find(run_id) or await self._take_up(run_id)
         await run.send(text)
         self.feed.ring()
 
@@ -254,6 +249,10 @@ class Control:
     async def pause(self, run_id: str) -> None:
         """Hold a run at its next boundary. Raises ``RunError``."""
         (await self._live(run_id)).pause()
+
+    async def kill(self, run_id: str) -> None:
+        """End a run at once; what it was doing is left as it is. Raises ``RunError``."""
+        (await self._live(run_id)).kill()
 
     async def resume(self, run_id: str) -> None:
         """Let a paused run go on, or one that an earlier process began, or that failed or was stopped.
@@ -305,15 +304,19 @@ class Control:
             raise RunError(f"run {run_id} is not under way in this process; resume it first")
         return run
 
-    async def _ended(self, run_id: str) -> Run[Any]:
-        """A run that has ended, as it is."""
+    async def _take_up(self, run_id: str) -> Run[Any]:
+        """A run that nobody runs: one that has ended as it is, one that was interrupted so that it goes on."""
         async with self._resuming:
             row = await self.journal.read_run(run_id)
             kept = self._find(run_id) or self._roots.get(run_id)
             if kept is not None:
                 return kept
             started = row.started
-            if row.state not in FINAL_STATES or started.parent_id is not None or not started.agent_ref:
+            if started.parent_id is not None:
+                raise RunError(f"run {run_id} is not under way, and belongs to {started.parent_id}; say it to that one")
+            if row.state == "paused":
+                raise RunError(f"run {run_id} was paused and is not under way in this process; resume it first")
+            if not started.agent_ref:
                 return await self._live(run_id)
             agent = load_agent(started.agent_ref, **started.options)
             run = await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
@@ -355,13 +358,6 @@ class Control:
 
 def _digest(value: object) -> str:
     return hashlib.blake2b(canonical_json(value), digest_size=12).hexdigest()
-
-
-def _top(rows: Sequence[RunRow], row: RunRow) -> str:
-    by_id = {other.started.run_id: other for other in rows}
-    while row.started.parent_id is not None:
-        row = by_id[row.started.parent_id]
-    return row.started.run_id
 
 
 def _existing_folder(path: Path) -> Path:

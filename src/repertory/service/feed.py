@@ -13,9 +13,9 @@ import msgspec
 
 from repertory.agents import Supervisor
 from repertory.agents.streaming import Piece, StreamReader
-from repertory.llm.messages import Json
 from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
+from repertory.service.views import event_view
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives
@@ -102,18 +102,6 @@ class Follower:
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
                 await bell.wait()
         return b": ping\n\n"
-
-
-def event_view(sequence: int, event: EventLogged) -> Json:
-    """One event as a client gets it."""
-    return {
-        "seq": sequence,
-        "run_id": event.run_id,
-        "type": event.type,
-        "iteration": event.iteration,
-        "at": event.at,
-        "body": event.body,
-    }
 
 
 def frame(sequence: int, event: EventLogged) -> bytes:

@@ -23,6 +23,7 @@ from repertory.service.access import Access, default_token_file, read_or_make_to
 from repertory.service.app import create_app
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
+from repertory.service.places import announce_service, place_of_listener
 from repertory.service.server import serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
@@ -117,6 +118,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         for listener, access, _ in places:
                             app = create_app(control, access)
                             tasks.start_soon(partial(serve_http, app, listener, stopping=stopping, report=report))
+                        # Of several the socket: it needs no token.
+                        reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
+                        announce_service(options.database, min(reached, key=lambda place: place.port is not None))
                         where = " and ".join(address for _, _, address in places)
                         report(f"serving {options.database} at {where}")
                         systemd.ready(_status(control))

@@ -18,7 +18,7 @@ from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
-from repertory.service.views import below, run_view
+from repertory.service.views import below
 from repertory.tools.pages import page_bounds
 
 _LINE = 120  # characters of the line that says what an entry is
@@ -32,38 +32,6 @@ _OF_REPLY = ("usage", "cost", "duration", "stop_reason", "error")
 
 def _fields(of: object, names: Iterable[str]) -> Json:
     return {name: getattr(of, name) for name in names}
-
-
-# --- all runs ---------------------------------------------------------------------------------------------
-
-
-async def read_runs(journal: Journal, *, live: bool) -> list[Json]:
-    """Read a line for each run: two questions to the database, however many it holds.
-
-    Args:
-        journal: The database.
-        live: Whether a process works on it; without one, a run that goes on by its record was interrupted.
-    """
-    rows, all_figures = await journal.read_runs(), await journal.read_statistics()
-    runs = []
-    for row in rows:
-        started, state = row.started, run_view(row, live=live).state
-        figures = all_figures.get(started.run_id, RunStatistics())
-        run = {**_fields(started, _OF_RUN), "state": state, "result": row.result, "error": row.error}
-        run |= {"started_at": started.at, "updated_at": max(row.updated_at, figures.replied_at)}
-        run |= _fields(figures, ("iterations", "tokens_seen", "output_tokens"))
-        resumable = started.parent_id is None and state in ("interrupted", "failed", "stopped")
-        runs.append({**run, "cost": figures.cost_seen, "resumable": resumable})
-    return runs
-
-
-async def read_tree(journal: Journal, run_id: str, *, live: bool) -> list[Json]:
-    """Read a run and those below it as ``read_runs`` does, parents first, each with whose memory it uses."""
-    scopes = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
-    rows = below(await journal.read_runs(), run_id)
-    memory = {row.started.run_id: scopes.get(row.started.scope_id) for row in rows}
-    runs = {run["run_id"]: run for run in await read_runs(journal, live=live)}
-    return [{**runs[each], "memory": mode} for each, mode in memory.items()]
 
 
 # --- the record of a run ----------------------------------------------------------------------------------

@@ -85,9 +85,10 @@ class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-E
 
 
 class RunsQuery(msgspec.Struct, frozen=True):
-    """Which runs to list: of so many trees, the newest."""
+    """Which runs to list: of so many trees, the newest; and whether with their figures."""
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
+    figures: Literal["yes", "no"] = "no"
 
 
 class ResultQuery(msgspec.Struct, frozen=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
-from repertory.record.records import FINAL_STATES, RunRow, ScopeMode
+from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode
 from repertory.record.statistics import RunStatistics
 from repertory.service.health import Check
 
@@ -27,6 +27,22 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None
 
 
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run itself has done and cost, in all processes.
+
+    Attributes:
+        iterations: Those that had an answer.
+        tokens_seen: Those of all its prompts together.
+        cost: In US dollars.
+    """
+
+    iterations: int = 0
+    tool_calls: int = 0
+    tokens_seen: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list.
 
@@ -34,6 +50,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         state: As in the record; ``interrupted`` where the record says that it goes on, but not in this process.
         live: Whether this process runs it.
         resumable: Whether a POST to its ``resume`` makes it go on.
+        figures: None in a list that was not asked for them.
     """
 
     id: str
@@ -49,6 +66,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     updated_at: float
     error: str | None = None
+    figures: RunFigures | None = None
 
 
 class RunNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +104,7 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     """The newest trees of runs.
 
     Attributes:
+        runs: Oldest first, each after its parent.
         seq: The number of the newest event when the list was made: ``/events?after=seq`` goes on from here.
         more: How many older trees are left out.
     """
@@ -156,9 +175,42 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check]
 
 
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a run.
+
+    Attributes:
+        seq: Its number in the journal.
+        type: As ``repertory.agents.events`` names it; ``UserSaid`` for a message.
+    """
+
+    seq: int
+    run_id: str
+    type: str
+    iteration: int
+    at: float
+    body: Json
+
+
+class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who serves.
+
+    Attributes:
+        database: The whole path of the journal's file; "" where it is none.
+        pid: The process.
+        started_at: Seconds since 1970.
+        seq: The number of the newest event.
+    """
+
+    version: str
+    database: str
+    pid: int
+    started_at: float
+    seq: int
+
+
 def run_view(row: RunRow, *, live: bool) -> RunView:
-    """What a list says about a run."""
-    started = row.started
+    """What a list says about a run; ``live`` is whether somebody runs its tree."""
+    started, live = row.started, live and row.state not in FINAL_STATES
     state = row.state if live or row.state in FINAL_STATES else "interrupted"
     return RunView(
         id=started.run_id,
@@ -174,6 +226,63 @@ def run_view(row: RunRow, *, live: bool) -> RunView:
         started_at=started.at,
         updated_at=row.updated_at,
         error=row.error,
+    )
+
+
+def event_view(seq: int, event: EventLogged) -> EventView:
+    """One event as it is shown outside."""
+    return EventView(
+        seq=seq, run_id=event.run_id, type=event.type, iteration=event.iteration, at=event.at, body=event.body
+    )
+
+
+IsLive: TypeAlias = Callable[[str], bool]
+"""Whether somebody runs the tree of a root, by the root's id."""
+
+
+def roots_of(rows: Iterable[RunRow]) -> dict[str, str]:
+    """The root of each run, by ids; ``rows`` have parents first."""
+    roots: dict[str, str] = {}
+    for row in rows:
+        roots[row.started.run_id] = roots.get(row.started.parent_id or "", row.started.run_id)
+    return roots
+
+
+async def list_runs(journal: Journal, is_live: IsLive, limit: int, *, figures: bool = False) -> RunList:
+    """The newest trees of runs, oldest first; with figures that is one question more, however many runs there are."""
+    seq = await journal.last_event()  # before the list, so that nothing falls in between
+    rows, more = newest_trees(await journal.read_runs(), limit)
+    roots, all_figures = roots_of(rows), await journal.read_statistics() if figures else {}
+    views = [run_view(row, live=is_live(roots[row.started.run_id])) for row in rows]
+    if figures:
+        views = [_with_figures(view, all_figures.get(view.id, RunStatistics())) for view in views]
+    return RunList(runs=views, seq=seq, more=more)
+
+
+def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
+    own = RunFigures(
+        iterations=figures.iterations,
+        tool_calls=figures.tool_calls,
+        tokens_seen=figures.tokens_seen,
+        output_tokens=figures.output_tokens,
+        cost=figures.cost_seen,
+    )
+    return msgspec.structs.replace(view, figures=own, updated_at=max(view.updated_at, figures.replied_at))
+
+
+async def read_detail(journal: Journal, is_live: Callable[[str], bool], run_id: str) -> RunDetail:
+    """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+    run_id = (await journal.read_run(run_id)).started.run_id
+    rows = await journal.read_runs()  # one reading for all of it, so that state and result agree
+    tree = below(rows, run_id)
+    node = await read_node(journal, tree, run_id, live=is_live(roots_of(rows)[run_id]))
+    return RunDetail(
+        run=node.run,
+        result=tree[0].result,
+        statistics=node.statistics,
+        tree_statistics=sum_of(node),
+        tree=node,
+        payload_version=await journal.payload_version(run_id),
     )
 
 
@@ -206,7 +315,7 @@ async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, li
     modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     nodes: dict[str, RunNode] = {}
     for row in rows:
-        view = run_view(row, live=live and row.state not in FINAL_STATES)
+        view = run_view(row, live=live)
         memory = modes.get(row.started.scope_id)
         node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), memory=memory, children=[])
         if row.started.parent_id in nodes:

@@ -1,0 +1,76 @@
+"""Where a service listens, and which one serves a database.
+
+A service leaves that in the lock file beside its database. The lock says whether the service lives, so what a killed
+one left behind is never believed, and neither is the number of a process that is another by now.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from repertory.record.sqlite_file import announce, owner_of
+from repertory.service.sockets import default_socket
+
+_CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a service listens: at a unix socket, or at a port of 127.0.0.1.
+
+    Attributes:
+        socket: The path of the socket; None for a port.
+        port: The port; None for a socket.
+        token_file: Where the token for the port is kept; None for the usual file.
+    """
+
+    socket: str | None = None
+    port: int | None = None
+    token_file: str | None = None
+
+    def __str__(self) -> str:
+        return f"127.0.0.1:{self.port}" if self.port is not None else f"unix:{self.socket}"
+
+
+def place_of_listener(listener: socket.socket, *, token_file: Path | None = None) -> Place:
+    """Where a listening socket can be reached."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return Place(socket=os.path.abspath(name))
+    return Place(port=name[1], token_file=None if token_file is None else os.path.abspath(token_file))
+
+
+def announce_service(database: str | os.PathLike[str], place: Place) -> None:
+    """Say beside a database that this process owns where its service listens."""
+    announce(database, msgspec.json.encode(place))
+
+
+def service_of(database: str | os.PathLike[str]) -> Place | None:
+    """Where the service listens that owns a database; None where no service does."""
+    owner = owner_of(database)
+    try:
+        return msgspec.json.decode(owner.words, type=Place) if owner is not None and owner.words else None
+    except msgspec.DecodeError:  # it is being written
+        return None
+
+
+def usual_service() -> Place | None:
+    """The unix socket that a service listens at unless told otherwise; None where nobody of this user listens."""
+    path = default_socket()
+    try:
+        status = path.lstat()
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+            return None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_CONNECT_TIMEOUT)
+            probe.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):  # none, or what a killed one left behind
+        return None
+    except OSError:  # one that takes no connection: asking it says so
+        pass
+    return Place(socket=str(path))

@@ -1,0 +1,133 @@
+"""Where runs are looked at: in a service, or in the file of a database. Both give the same views."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import anyio
+import msgspec
+
+from repertory.agents.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
+from repertory.record import open_journal
+from repertory.record.journal import Journal
+from repertory.record.records import RunState
+from repertory.record.sqlite_file import is_owned
+from repertory.service.places import Place
+from repertory.service.views import EventView, RunDetail, RunList, event_view, list_runs, read_detail
+
+_POLL: Final = 0.5  # seconds between two looks at a record that another process writes
+_PAGE: Final = 500  # events that are read at once
+_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+
+
+class RunSource(Protocol):
+    """Answers what commands ask about runs."""
+
+    @property
+    def database(self) -> str:
+        """The whole path of the database."""
+        ...
+
+    @property
+    def place(self) -> Place | None:
+        """Where the service listens that is asked; None where the file is read."""
+        ...
+
+    async def list_ids(self) -> list[tuple[str, str | None]]:
+        """The ids of all runs, each with its parent's, oldest first."""
+        ...
+
+    async def list_runs(self, limit: int = ...) -> RunList:
+        """The newest trees of runs, with their figures."""
+        ...
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        ...
+
+    async def waiting(self) -> Sequence[WaitingCall]:
+        """The tool calls that wait for an approval or for their result, oldest first."""
+        ...
+
+    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
+        """The next events that have happened, of a run or of all; none is the end."""
+        ...
+
+    def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
+        """Events behind a number, as they come: as long as a service serves, or a process owns the file."""
+        ...
+
+
+class RecordSource:
+    """Reads the file, beside whoever writes to it.
+
+    Attributes:
+        journal: The open database.
+        owned: Whether a living process may write to it.
+    """
+
+    place: Place | None = None
+
+    def __init__(self, journal: Journal, path: Path, *, owned: bool) -> None:
+        self.journal = journal
+        self.database = str(path)
+        self.owned = owned
+
+    async def list_ids(self) -> list[tuple[str, str | None]]:
+        """The ids of all runs, each with its parent's, oldest first."""
+        return [(row.started.run_id, row.started.parent_id) for row in await self.journal.read_runs()]
+
+    async def list_runs(self, limit: int = sys.maxsize) -> RunList:
+        """The newest trees of runs, with their figures."""
+        return await list_runs(self.journal, self._is_live, limit, figures=True)
+
+    async def read_run(self, run_id: str) -> RunDetail:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        return await read_detail(self.journal, self._is_live, run_id)
+
+    async def waiting(self) -> list[WaitingCall]:
+        """The tool calls that wait by the record: of runs that go on, here or once they are resumed."""
+        found: list[WaitingCall] = []
+        for row in await self.journal.read_runs(states=_UNFINISHED):
+            run_id = row.started.run_id
+            records = [each for _, each in await self.journal.read_events(run_id) if each.type in WAITING_EVENTS]
+            if records:
+                answered = {entry.tool_call_id for entry in await self.journal.read_entries(run_id)}
+                calls = WaitingCalls()
+                for record in records:
+                    calls.read_back(record, answered=answered)
+                found += [msgspec.structs.replace(call, agent=row.started.agent) for call in calls.list()]
+        return sorted(found, key=lambda call: call.since)
+
+    async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
+        """The next events that have happened, of a run or of all; none is the end."""
+        events = await self.journal.read_events(run_id, after=after, limit=_PAGE)
+        return [event_view(seq, event) for seq, event in events]
+
+    async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
+        """Events behind a number, as they come, as long as a process owns the file."""
+        while True:
+            owned = is_owned(self.database)  # before looking: what its owner wrote last is still read
+            events = await self.read_events(run_id, after=after)
+            for event in events:
+                yield event
+                after = event.seq
+            if not events:
+                if not owned:
+                    return
+                await anyio.sleep(_POLL)
+
+    def _is_live(self, _root: str) -> bool:
+        return self.owned
+
+
+@asynccontextmanager
+async def open_record(path: Path) -> AsyncGenerator[RecordSource]:
+    """Look into the file of a database, beside whoever writes to it, until the end of the block."""
+    owned = is_owned(path)
+    async with open_journal(path, readonly=True) as journal:
+        yield RecordSource(journal, path, owned=owned)

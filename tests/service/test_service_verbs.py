@@ -1,0 +1,231 @@
+"""Every command about runs, beside a service and where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from test_service_process import HERE, Served
+from typer.testing import CliRunner
+
+from repertory.cli.app import app
+from repertory.record.sqlite_file import FileLock
+from repertory.service.places import Place, announce_service, service_of
+
+
+class Expected(NamedTuple):
+    """What a command leaves behind: its exit code, and words that it says."""
+
+    code: int
+    words: str
+
+
+class Verb(NamedTuple):
+    """A command line, with what comes of it. ``RUN`` stands for a run whose calls wait."""
+
+    line: str
+    served: Expected
+    alone: Expected
+
+
+_DONE = Expected(0, "")
+_NOBODY = Expected(1, "nobody runs what is in")
+VERBS = {
+    "ps": Verb("ps", Expected(0, "waiting"), Expected(0, "interrupted")),
+    "ps --json": Verb("ps --json", Expected(0, '"state": "waiting"'), Expected(0, '"state": "interrupted"')),
+    "tree": Verb("tree RUN", Expected(0, "payer"), Expected(0, "payer")),
+    "tree --json": Verb("tree RUN --json", Expected(0, '"tree_statistics"'), Expected(0, '"tree_statistics"')),
+    "approvals": Verb("approvals", Expected(0, "repertory approve CALL"), Expected(0, "nobody runs these")),
+    "approvals --json": Verb("approvals --json", Expected(0, '"call_id": "c0"'), Expected(0, '"call_id": "c0"')),
+    "start": Verb("start payer Pay.", Expected(0, "run-"), _NOBODY),
+    "start --json": Verb("start payer Pay. --json", Expected(0, '{"id": "run-'), _NOBODY),
+    "approve": Verb("approve c0 --run RUN", _DONE, _NOBODY),
+    "deny": Verb("deny c1 no --run RUN", _DONE, _NOBODY),
+    "send": Verb("send RUN Hurry.", _DONE, _NOBODY),
+    "pause": Verb("pause RUN", _DONE, _NOBODY),
+    "resume": Verb("resume RUN", Expected(0, "goes on in the service"), _DONE),
+    "stop": Verb("stop RUN", _DONE, _NOBODY),
+    "kill": Verb("kill RUN", _DONE, _NOBODY),
+}
+
+
+def test_the_table_has_every_command_that_may_ask_a_service() -> None:
+    """Those with ``--socket``, and ``--json`` wherever there is one; only ``serve`` listens itself."""
+    group: Any = typer.main.get_command(app)
+    asking = {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in group.commands.items()
+    }
+    expected = {name for name, options in asking.items() if "--socket" in options and name != "serve"}
+    assert {verb.line.split()[0] for verb in VERBS.values()} == expected
+    lists = {name for name in expected if "--json" in asking[name]} - {"resume"}
+    assert {name.split()[0] for name in VERBS if "--json" in name} == lists
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder with a short name, as a socket needs it."""
+    with tempfile.TemporaryDirectory(prefix="rp") as path:
+        yield Path(path)
+
+
+def begin(served: Served, agent: str) -> str:
+    """Begin a run, and wait until it is where it waits."""
+    run_id = str(served.ask("POST", "/runs", {"agent": agent, "task": "Go."})["id"])
+    if agent == "payer":
+        while sum(call["run_id"] == run_id for call in served.ask("GET", "/approvals")["waiting"]) < 3:
+            pass
+    return run_id
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    """A service with agents whose runs stand still."""
+    (folder / "on").mkdir()
+    served = Served(folder / "on", "--agent", "serve_agents:payer", "--agent", "serve_agents:walker")
+    served.hear("serving")
+    yield served
+    served.process.terminate()
+    served.end()
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Path:
+    """What a killed service has left: a run whose calls waited."""
+    (folder / "off").mkdir()
+    served = Served(folder / "off", "--agent", "serve_agents:payer", "--agent", "serve_agents:walker")
+    served.hear("serving")
+    begin(served, "payer")
+    served.process.kill()
+    served.end()
+    assert (folder / "off" / "s").exists()  # nobody tidied up
+    return folder / "off"
+
+
+def environment(folder: Path) -> dict[str, str | None]:
+    """That of the agents, with nothing of this machine's settings."""
+    own = {"XDG_RUNTIME_DIR": folder / "run", "XDG_DATA_HOME": folder / "data", "SERVE_FOLDER": folder}
+    keys = ("REPERTORY_DB", "REPERTORY_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+    return {**dict.fromkeys(keys), **{name: str(path) for name, path in own.items()}, "COLUMNS": "200"}
+
+
+def invoke(line: str, folder: Path, run_id: str) -> Any:
+    """Run a command line about the database of a folder."""
+    words = [word.replace("RUN", run_id) if word == "RUN" else word for word in line.split()]
+    done = CliRunner().invoke(app, [*words, "--db", str(folder / "a.db")], env=environment(folder))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def check(verb: str, expected: Expected, done: Any) -> None:
+    """What came of a command is what was expected; of one that failed, one sentence."""
+    assert done.exit_code == expected.code, (verb, done.output)
+    assert expected.words in done.output, (verb, done.output)
+    assert "Traceback" not in done.output
+    if expected.code:
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1
+    elif "--json" in verb:
+        json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
+    """The service is found by the database that it owns, and does what the verb says, or says how the run stands."""
+    run_id = begin(served, "payer")
+    if verb == "resume":
+        served.ask("POST", f"/runs/{run_id}/pause", {})
+    check(verb, VERBS[verb].served, invoke(VERBS[verb].line, served.folder, run_id))
+    if verb not in ("stop", "kill"):
+        served.ask("POST", f"/runs/{run_id}/kill", {})
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "resume"])
+def test_a_verb_without_a_service(verb: str, alone: Path) -> None:
+    """The socket of the killed one is there, and so is what it said beside its database: neither is believed."""
+    listed = json.loads(invoke("ps --json", alone, "").stdout)
+    assert listed["service"] is None
+    check(verb, VERBS[verb].alone, invoke(VERBS[verb].line, alone, listed["runs"][0]["id"]))
+
+
+def test_who_serves_a_database_is_believed_only_while_its_lock_is_held(tmp_path: Path) -> None:
+    """Not what a dead process left, whoever has its number now, nor what is cut off, nor what others could write."""
+    path = tmp_path / "a.db"
+    place = Place(socket="/run/x")
+    lock = FileLock(str(path))
+    assert service_of(path) is None
+    announce_service(path, place)
+    assert service_of(path) == place
+    file = tmp_path / "a.db.lock"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    assert service_of(path) is None
+    file.write_bytes(whole)
+    file.chmod(0o666)
+    assert service_of(path) is None
+    file.chmod(0o600)
+    assert service_of(path) == place
+    lock.release()
+    assert file.read_bytes() == whole  # with the number of this very process, which lives
+    assert service_of(path) is None
+    again = FileLock(str(path))
+    assert service_of(path) is None
+    again.release()
+
+
+def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
+    """What reads goes on with the file; what cannot says how to recover; both within ten seconds."""
+    (folder / "hung").mkdir()
+    served = Served(folder / "hung", "--agent", "serve_agents:payer")
+    served.hear("serving")
+    run_id = begin(served, "payer")
+    os.kill(served.process.pid, signal.SIGSTOP)
+    try:
+        environ = {**os.environ, **{name: value or "" for name, value in environment(folder / "hung").items()}}
+        environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE, HERE.parent)))
+        at = ("--db", str(folder / "hung" / "a.db"))
+        lines = (("ps", *at), ("pause", run_id, *at), ("ps", "--socket", str(folder / "hung" / "s")))
+        command = [sys.executable, "-m", "repertory"]
+        started = [subprocess.Popen([*command, *line], env=environ, stdout=-1, stderr=-1, text=True) for line in lines]
+        ended = [(process.communicate(timeout=20), process.returncode) for process in started]
+    finally:
+        os.kill(served.process.pid, signal.SIGCONT)
+        served.process.terminate()
+        served.end()
+    ((listed, remark), code), ((_, paused), second), ((_, named), third) = ended
+    assert code == 0
+    assert run_id in listed
+    for words in (remark, paused, named):
+        assert "did not answer within 4 s" in words
+        assert "start repertory serve --resume" in words
+    assert remark.rstrip().endswith("reading the file")
+    assert (second, third) == (75, 75)
+
+
+def test_a_socket_that_another_service_has_by_now_is_noticed(folder: Path) -> None:
+    """It is compared which database is served there."""
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    first = Served(folder / "one", "--agent", "serve_agents:payer")
+    first.hear("serving")
+    (folder / "one" / "s").unlink()
+    (folder / "one" / "s.lock").unlink()
+    second = Served(folder / "two", "--agent", "serve_agents:payer", "--socket", str(folder / "one" / "s"))
+    second.hear("serving")
+    try:
+        done = invoke("start payer Pay.", folder / "one", "")
+        assert done.exit_code == 75
+        assert f"serves {folder}/two/a.db and not {folder}/one/a.db" in done.stderr
+    finally:
+        for served in (first, second):
+            served.process.terminate()
+            served.end()
