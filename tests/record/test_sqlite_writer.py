@@ -23,8 +23,9 @@ from repertory.record import Ledger, SqliteJournal, open_journal
 from repertory.record.rows import encode_records
 from repertory.record.search import index_slice
 from repertory.record.sqlite_file import open_to_write
-from repertory.record.sqlite_writer import GROUP, SqliteWriter
+from repertory.record.sqlite_writer import SqliteWriter
 from repertory.record.waiting import Ticket, Waiter, wake_all
+from repertory.record.writing import GROUP
 
 
 def new_writer(path: Path) -> SqliteWriter:

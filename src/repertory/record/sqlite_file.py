@@ -6,17 +6,14 @@ One process at a time does, none of its forks, and only while it is the same fil
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import sqlite3
-import weakref
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from repertory.errors import (
-    JournalClosed,
     JournalDamaged,
     JournalError,
     JournalLocked,
@@ -24,6 +21,7 @@ from repertory.errors import (
     JournalUnreadable,
     JournalWriteFailed,
 )
+from repertory.record.forks import leave_behind_in_forks
 from repertory.record.journal import Durability
 from repertory.record.schema import OLDEST_READABLE, migrate, schema_version
 
@@ -397,48 +395,3 @@ class OpenedFile:
             f"{self._path} (or {self._log}) {fact} while it was open; leave the files of a journal alone while a "
             "process owns it, and start again"
         )
-
-
-# --- forks ------------------------------------------------------------------------------------------------
-
-
-class Forkable(Protocol):
-    """What must not be used in a forked child."""
-
-    def abandon(self) -> None:
-        """Become unusable, in the child, without touching what the parent goes on using."""
-        ...
-
-
-_forkables: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
-_hooked: Final[list[bool]] = []
-
-
-def leave_behind_in_forks(one: Forkable) -> None:
-    """Have something abandoned in every child that this process forks from now on."""
-    if not _hooked:
-        _hooked.append(True)
-        os.register_at_fork(after_in_child=_abandon_all)
-    _forkables.add(one)
-
-
-def _abandon_all() -> None:
-    for one in list(_forkables):
-        one.abandon()
-
-
-def keep_for_ever(thing: object) -> None:
-    """Never let Python free something.
-
-    A forked child must not even close an SQLite connection of its parent: it would take back the parent's running
-    transaction, in memory that both share.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
-def in_a_fork(path: str) -> JournalClosed:
-    """The error of every use of a journal in a forked child."""
-    return JournalClosed(
-        f"{path} belongs to the process that this one was forked from; open it here with readonly=True, or start "
-        "processes by spawning them"
-    )

@@ -26,6 +26,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory._choices import check_choice
 from repertory.errors import JournalClosed, JournalDamaged, JournalUnreadable
+from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal, Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
@@ -36,16 +37,14 @@ from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
     explain,
-    in_a_fork,
-    keep_for_ever,
-    leave_behind_in_forks,
     make_folder,
     not_writable,
     open_to_write,
     read_uri,
 )
-from repertory.record.sqlite_writer import Batch, Inserter, SqliteWriter
+from repertory.record.sqlite_writer import Inserter, SqliteWriter
 from repertory.record.waiting import Ticket, wake_all
+from repertory.record.writing import Batch
 
 if TYPE_CHECKING:
     import aiosqlite

@@ -1,0 +1,52 @@
+"""What a forked child must not touch of its parent's journal."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Final, Protocol
+
+from repertory.errors import JournalClosed
+
+
+class Forkable(Protocol):
+    """What must not be used in a forked child."""
+
+    def abandon(self) -> None:
+        """Become unusable, in the child, without touching what the parent goes on using."""
+        ...
+
+
+_forkables: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()
+_hooked: Final[list[bool]] = []
+
+
+def leave_behind_in_forks(one: Forkable) -> None:
+    """Have something abandoned in every child that this process forks from now on."""
+    if not _hooked:
+        _hooked.append(True)
+        os.register_at_fork(after_in_child=_abandon_all)
+    _forkables.add(one)
+
+
+def _abandon_all() -> None:
+    for one in list(_forkables):
+        one.abandon()
+
+
+def keep_for_ever(thing: object) -> None:
+    """Never let Python free something.
+
+    A forked child must not even close an SQLite connection of its parent: it would take back the parent's running
+    transaction, in memory that both share.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def in_a_fork(path: str) -> JournalClosed:
+    """The error of every use of a journal in a forked child."""
+    return JournalClosed(
+        f"{path} belongs to the process that this one was forked from; open it here with readonly=True, or start "
+        "processes by spawning them"
+    )
