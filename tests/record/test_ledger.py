@@ -26,7 +26,7 @@ from repertory.testing.journal_faults import FailingJournal, SlowJournal
 DONE = ToolFinished(run_id="run-1", call_id="call-1", status="ok", at=1.0)
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_a_batch_becomes_entries_with_positions(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """Drafts get positions in order, the clock's time and an estimate; other records ride in the same batch."""
 
@@ -55,7 +55,7 @@ def test_a_batch_becomes_entries_with_positions(kind: str, tmp_path: Path, run_a
     run_async(main)
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_an_answer_is_written_once(
     kind: str, tmp_path: Path, run_async: RunAsync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +83,7 @@ def test_an_answer_is_written_once(
     run_async(main)
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_an_answer_whose_entry_is_missing_is_not_an_empty_one(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """A reply that names an entry that is not there cannot be read."""
 
@@ -186,7 +186,7 @@ def test_a_thread_hears_of_a_failed_write() -> None:
         ledger.append_sync(kit.draft())
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_a_refused_batch_leaves_no_trace(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """One bad record refuses the whole batch; the ledger and the journal go on."""
 
@@ -202,7 +202,7 @@ def test_a_refused_batch_leaves_no_trace(kind: str, tmp_path: Path, run_async: R
     run_async(main)
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_appends_from_tasks_and_threads_have_no_gaps(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """Batches stay together, positions are dense, and the order in the journal is the order of positions."""
 
@@ -260,7 +260,7 @@ async def test_a_damaged_ledger_is_not_opened() -> None:
         await Ledger.open(journal, "run-1")
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_of_two_ledgers_of_one_run_one_takes_no_more(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """With all that is queued behind its refused batch, so that no gap is left; another one goes on, as do others."""
 

@@ -84,7 +84,7 @@ def test_a_block_of_the_ledger_is_named_and_no_other() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 async def test_a_request_builds_on_messages_that_name_entries(kind: str, tmp_path: Path) -> None:
     """What a call shares with the one before it is shared as it is recorded, to the block."""
     texts = [{"type": "text", "text": f"hello {position}"} for position in range(4)]
@@ -138,7 +138,7 @@ async def test_the_view_of_model_calls_shows_the_messages_that_were_sent(tmp_pat
     assert [facts for _, *facts in found[3:]] == [[0, 0, "1970-01-01 00:00:04.000"], [29, 2, "1970-01-01 00:00:05.000"]]
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 @pytest.mark.parametrize(("position", "block"), [(7, 0), (0, 1), (0, -2), ("0", 0), (0, "0"), ([], 0)])
 async def test_a_block_that_is_not_there_is_an_error(kind: str, tmp_path: Path, position: Any, block: Any) -> None:
     """An entry of another run does not count, and nothing is guessed."""

@@ -46,7 +46,7 @@ def event(kind: str, **body: Any) -> EventLogged:
     return EventLogged(run_id="run-1", type=kind, at=1.0, body=body)
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_figures_are_sums_over_the_records_of_a_run(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """Refused calls and the summarizer's are paid, the loop's answers alone are iterations; by both journals."""
 

@@ -23,10 +23,10 @@ async def tell_all(snapshot: Snapshot) -> str:
     return text
 
 
-@pytest.mark.parametrize("kind", kit.KINDS)
+@pytest.mark.parametrize("kind", kit.KINDS, indirect=True)
 def test_concurrent_appends_keep_every_promise(kind: str, tmp_path: Path, run_async: RunAsync) -> None:
     """50 writers, four of them OS threads, snapshots and summaries all the while: nothing is wrong."""
-    path = tmp_path / "stress.db" if kind == "sqlite" else None
+    path = kit.place_of(kind, tmp_path)
     progress: list[Progress] = []
 
     async def main() -> None:

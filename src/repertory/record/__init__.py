@@ -5,6 +5,7 @@ from __future__ import annotations
 from repertory.record.entries import Draft, Entry
 from repertory.record.journal import Durability, Journal
 from repertory.record.ledger import Ledger, Snapshot
+from repertory.record.opening import open_journal
 from repertory.record.records import (
     FINAL_STATES,
     ContentStored,
@@ -17,7 +18,7 @@ from repertory.record.records import (
     ToolCallRow,
 )
 from repertory.record.redaction import Redactor
-from repertory.record.sqlite_journal import MemoryJournal, SqliteJournal, open_journal
+from repertory.record.sqlite_journal import MemoryJournal, SqliteJournal
 from repertory.record.statistics import RunStatistics
 
 __all__ = [

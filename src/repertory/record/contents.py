@@ -50,7 +50,7 @@ DUE: Final = f"""{STORED}
         t.expires_at IS NULL AND t.retention IS NULL AND s.updated_at BETWEEN ? AND ?
         AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL))
     ORDER BY t.seq"""
-HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?))) ORDER BY t.position"
+HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?) > 0)) ORDER BY t.position"
 
 
 def put_together(stored: ContentStored, entries: Iterable[Entry]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
-from repertory.record.rows import TABLES, Value, encode_json
-from repertory.record.search import IndexRow, SearchIndex, indexable, match_expression
+from repertory.record.rows import TABLES, Value
+from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ Layer: TypeAlias = tuple[str, int]
 _ITEMS = TABLES[ItemWritten]
 # Ranking what a word of every item finds took 100 ms of 100,000 items; of the newest thousand it took 6.
 _RANKED: Final = 1_000
-_MOST: Final = 2**63 - 1  # the largest number that SQLite takes
+NO_LIMIT: Final = 2**63 - 1  # the largest number that a LIMIT takes
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,42 +49,36 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
 
-def _number(kind: str, value: str) -> str:
-    """A label as one word of digits, which no stemmer touches."""
-    data = f"{kind}:{value}".encode("utf-8", "surrogatepass")
-    return str(int.from_bytes(blake2b(data, digest_size=8).digest()))
-
-
 def _index_row(_seq: int, item: ItemWritten) -> IndexRow | None:
     if item.deleted:
         return None
-    labels = [_number("type", item.type), _number("source", item.source)]
-    labels += [_number("tag", tag) for tag in item.tags]
-    labels += [_number("item", other) for other in item.related_to]
+    labels = [label("type", item.type), label("source", item.source)]
+    labels += [label("tag", tag) for tag in item.tags]
+    labels += [label("item", other) for other in item.related_to]
     words = "\n".join((*(() if item.format == "bytes" else (item.content,)), *item.tags))
-    return item.position, (_number("scope", item.scope_id), " ".join(labels), indexable(words))
+    return item.position, (label("scope", item.scope_id), " ".join(labels), indexable(words))
 
 
 ITEMS: Final = SearchIndex("item_search", _ITEMS, ("scope", "labels", "words"), "items", _index_row)
 
 
-def _labels(query: ItemQuery) -> str:
-    """What the index is asked for beside words; "" for nothing."""
-    wanted = [[_number("tag", tag)] for tag in query.tags]
+def _labels(query: ItemQuery) -> list[list[str]]:
+    """What the index is asked for beside words."""
+    wanted = [[label("tag", tag)] for tag in query.tags]
     for kind, values in (("type", query.types), ("source", query.sources), ("item", query.related_to)):
-        wanted += [[_number(kind, value) for value in values]] if values else []
-    return " AND ".join(f"({' OR '.join(group)})" for group in wanted)
+        wanted += [[label(kind, value) for value in values]] if values else []
+    return wanted
 
 
 def _select(
-    layers: Sequence[Layer], query: ItemQuery, ids: Collection[str] | None, *, bodies: bool, ended: bool
-) -> tuple[str, list[Value]]:
-    """SELECT the items that the layers, nearest first, show.
+    layers: Sequence[Layer], query: ItemQuery, ids: str | None, full_text: FullText, *, bodies: bool, ended: bool
+) -> Question:
+    """SELECT the items that the layers, nearest first, show; of ``ids``, a JSON list of them, if given.
 
-    Each layer is asked by itself for its newest (or best), so that SQLite reads no more than are wanted.
+    Each layer is asked by itself for its newest (or best), so that the engine reads no more than are wanted.
     """
-    labels, words = _labels(query), match_expression(query.text, " AND ")
-    most = -1 if query.limit is None else min(max(0, query.limit), _MOST)
+    labels, words = _labels(query), bool(phrases_of(query.text))
+    most = NO_LIMIT if query.limit is None else min(max(0, query.limit), NO_LIMIT)
     parts: list[str] = []
     values: list[Value] = []
     for depth, (scope_id, upto) in enumerate(layers):
@@ -94,21 +87,13 @@ def _select(
         where: list[str] = ["t.scope_id = ?"]
         wanted: list[Value] = [scope_id]
         if labels or words:
-            match = " AND ".join(
-                [f'scope : "{_number("scope", scope_id)}"']
-                + [f"labels : ({labels})"] * bool(labels)
-                + [f"words : ({words})"] * bool(words)
-            )
-            source = (
-                "SELECT rowid AS place FROM item_search WHERE item_search MATCH ? AND rowid <= ? ORDER BY rowid DESC"
-            )
+            source, values_there = full_text.items([[label("scope", scope_id)], *labels], query.text, upto, _RANKED)
             if words:
                 # Ranked before they are joined: only the best are looked at, until as many are there as are wanted.
-                scored = source.replace("AS place", "AS place, bm25(item_search, 0, 0, 1) AS score", 1)
-                source = f"SELECT * FROM ({scored} LIMIT {_RANKED}) ORDER BY score LIMIT {_RANKED}"
-            rank, order = ("f.score", "") if words else ("-f.place", "ORDER BY f.place DESC")
+                source = f"SELECT * FROM ({source}) newest ORDER BY score LIMIT {_RANKED}"
+            rank, order = ("f.score", "ORDER BY f.score") if words else ("-f.place", "ORDER BY f.place DESC")
             source = f"({source}) f CROSS JOIN items t"
-            wanted = [match, upto, scope_id]
+            wanted = [*values_there, scope_id]
             # The sign keeps SQLite from taking the bound of the rowid for one of the position, and reading a range.
             where.append("t.position = +f.place")
         else:
@@ -117,7 +102,7 @@ def _select(
             index = "items_by_id" if ids is not None or query.id_prefix else index
         if ids is not None:
             where.append("t.item_id IN (SELECT value FROM json_each(?))")
-            wanted.append(encode_json(list(ids)))
+            wanted.append(ids)
         if query.id_prefix:
             where.append("t.item_id >= ? AND t.item_id < ?")
             wanted += [query.id_prefix, query.id_prefix + "\U0010ffff"]
@@ -128,7 +113,7 @@ def _select(
             where.append("t.at < ?")
             wanted.append(query.until)
         if not ended:
-            where.append("NOT t.deleted")
+            where.append("t.deleted = 0")
         newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.item_id = t.item_id AND n.scope_id = ?"
         where.append(f"NOT EXISTS ({newer} AND n.position > t.position AND n.position <= ?)")
         wanted += [scope_id, upto]
@@ -139,7 +124,7 @@ def _select(
         side = f"LEFT JOIN {_ITEMS.side} b ON b.seq = t.seq" if bodies else ""
         parts.append(
             f"""SELECT * FROM (SELECT {rank} AS rank, {columns} FROM {source} INDEXED BY {index} {side}
-                WHERE {" AND ".join(where)} {order} LIMIT ?)"""
+                WHERE {" AND ".join(where)} {order} LIMIT ?) layer{depth}"""
         )
         values += [*wanted, most]
     return f"{' UNION ALL '.join(parts)} ORDER BY rank LIMIT ?", [*values, most]
@@ -148,10 +133,15 @@ def _select(
 class ItemReads:
     """The part of a journal that reads memory."""
 
+    _full_text: FullText = FullText()
+
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Any], T]) -> T:
         raise NotImplementedError
 
     async def _catch_up(self, index: SearchIndex) -> None:
+        raise NotImplementedError
+
+    def _list(self, values: Iterable[object]) -> str:
         raise NotImplementedError
 
     async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
@@ -166,17 +156,17 @@ class ItemReads:
 
     async def read_scope(self, scope_id: str) -> list[ScopeOpened]:
         """A scope and those above it, in this order; [] where there is none of this id."""
-        above = """WITH RECURSIVE above (id, depth) AS (
-                       VALUES (?, 0) UNION ALL
-                       SELECT s.parent_id, depth + 1 FROM above JOIN scopes s ON s.scope_id = above.id
-                       WHERE s.parent_id IS NOT NULL)
+        above = """WITH RECURSIVE above (id, parent_id, depth) AS (
+                       SELECT scope_id, parent_id, 0 FROM scopes WHERE scope_id = ? UNION ALL
+                       SELECT s.scope_id, s.parent_id, depth + 1
+                       FROM above JOIN scopes s ON s.scope_id = above.parent_id)
                    SELECT id, depth FROM above"""
         return await self._records(ScopeOpened, f"JOIN ({above}) a ON t.scope_id = a.id ORDER BY a.depth", scope_id)
 
     async def read_snapshot_scopes(self, scope_id: str) -> list[ScopeOpened]:
         """The scopes that are snapshots of a scope, or of one that is the same by another name, oldest first."""
         names = """WITH RECURSIVE names (id) AS (
-                       VALUES (?) UNION
+                       SELECT scope_id FROM scopes WHERE scope_id = ? UNION
                        SELECT s.scope_id FROM names JOIN scopes s ON s.parent_id = names.id
                        WHERE s.mode LIKE 'shared%')
                    SELECT id FROM names"""
@@ -190,16 +180,16 @@ class ItemReads:
 
     async def last_item_position(self) -> int:
         """How far the log of items goes; 0 where it is empty."""
-        sql = """SELECT max(coalesce((SELECT position FROM items ORDER BY seq DESC LIMIT 1), 0),
-                            coalesce((SELECT max(position) FROM scopes), 0))"""
+        sql = """SELECT coalesce(max(position), 0) FROM (
+                     SELECT position FROM items WHERE seq = (SELECT max(seq) FROM items)
+                     UNION ALL SELECT max(position) FROM scopes) ends"""
         return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0]))
 
     async def scope_size(self, scope_id: str) -> tuple[int, int]:
         """How many living items were written in a scope, and their bytes."""
-        sql = """SELECT count(*), coalesce(sum(size), 0) FROM (
-                     SELECT size, deleted, max(position) FROM items INDEXED BY items_by_id
-                     WHERE scope_id = ? GROUP BY item_id)
-                 WHERE NOT deleted"""
+        newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.scope_id = t.scope_id AND n.item_id = t.item_id"
+        sql = f"""SELECT count(*), coalesce(sum(size), 0) FROM items t INDEXED BY items_by_id
+                  WHERE scope_id = ? AND deleted = 0 AND NOT EXISTS ({newer} AND n.position > t.position)"""
 
         def decode(rows: Iterable[Sequence[Any]]) -> tuple[int, int]:
             count, size = next(iter(rows))
@@ -211,7 +201,7 @@ class ItemReads:
         """All versions of the scopes' items up to a position of the item log, in order; None means all."""
         bound, values = ("", ()) if upto is None else ("AND t.position <= ?", (upto,))
         where = f"WHERE t.scope_id IN (SELECT value FROM json_each(?)) {bound} ORDER BY t.position"
-        return await self._records(ItemWritten, where, encode_json(list(scope_ids)), *values)
+        return await self._records(ItemWritten, where, self._list(scope_ids), *values)
 
     async def find_items(
         self,
@@ -232,9 +222,10 @@ class ItemReads:
             ended: Whether items that were ended are given too.
         """
         query = query or ItemQuery()
-        if query.text.strip() and not match_expression(query.text):
+        if query.text.strip() and not phrases_of(query.text):
             return []  # signs alone are in no index
         if _labels(query) or query.text.strip():
             await self._catch_up(ITEMS)
-        sql, values = _select(layers, query, ids, bodies=bodies, ended=ended)
+        wanted = None if ids is None else self._list(ids)
+        sql, values = _select(layers, query, wanted, self._full_text, bodies=bodies, ended=ended)
         return await self._fetch("items", sql, values, lambda rows: [_ITEMS.read(row[1:])[1] for row in rows])

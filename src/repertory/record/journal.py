@@ -6,9 +6,7 @@ Records become rows, questions become SQL, and rows become records again, wherev
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -19,7 +17,7 @@ from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
 from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
 from repertory.record.entries import Entry
-from repertory.record.items import ItemReads
+from repertory.record.items import NO_LIMIT, ItemReads
 from repertory.record.queue import QueueReads
 from repertory.record.records import (
     ContentStored,
@@ -45,7 +43,7 @@ from repertory.record.redaction import Redactor
 from repertory.record.requests import RecordedRequest
 from repertory.record.rows import TABLES, EncodedRecord, Value, encode_json, encode_records, encode_text
 from repertory.record.schema import LATEST_ITERATION
-from repertory.record.search import ENTRIES, SearchIndex, index_slice, match_expression, search_hit
+from repertory.record.search import ENTRIES, SearchIndex, search_hit
 from repertory.record.statistics import RunStatistics, statistics_sql
 from repertory.record.waiting import Ticket
 
@@ -100,8 +98,12 @@ class Journal(ItemReads, QueueReads):
         """Queue the rows of a batch; with it go the bodies of the contents of these numbers."""
         raise NotImplementedError
 
-    async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something else in a transaction of its own, behind what is queued."""
+    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+        """Index the words of some more records, behind what is queued.
+
+        Returns:
+            Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
+        """
         raise NotImplementedError
 
     async def _settle(self) -> None:
@@ -187,8 +189,16 @@ class Journal(ItemReads, QueueReads):
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         await self._settle()
         return await self._query(
-            what, sql, [encode_text(value) if isinstance(value, str) else value for value in values], decode
+            what, sql, [self._text(value) if isinstance(value, str) else value for value in values], decode
         )
+
+    def _text(self, text: str) -> Value:
+        """A text as it stands in a column."""
+        return encode_text(text)
+
+    def _list(self, values: Iterable[object]) -> str:
+        """Values for ``IN (SELECT value FROM json_each(?))``."""
+        return encode_json(list(values))
 
     async def _read(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> Numbered:
         """Records of one kind: SELECT their columns FROM their table ``rest``; with the large field if ``side``."""
@@ -268,6 +278,8 @@ class Journal(ItemReads, QueueReads):
         """Runs in the order they were started; None means all states."""
         if states is None:
             return await self._read_runs("")
+        if not states:
+            return []
         return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
@@ -281,8 +293,8 @@ class Journal(ItemReads, QueueReads):
 
     async def _read_positions(self, run_id: str, positions: Collection[int]) -> list[Entry]:
         # Those alone: what is made of them can be read whatever became of other entries.
-        which = "t.position IN (SELECT value FROM json_each(?))"
-        return await self._read_entries(which, run_id, encode_json(list(positions))) if positions else []
+        which = "t.position IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
+        return await self._read_entries(which, run_id, self._list(positions)) if positions else []
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
@@ -290,23 +302,22 @@ class Journal(ItemReads, QueueReads):
         Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. No query is
         a syntax error.
         """
-        if not (match := match_expression(query)):
+        if (asked := self._full_text.entries(run_id, query, _ENTRIES.select("t"))) is None:
             return []
         await self._catch_up(ENTRIES)
+        sql, values = asked
         return await self._fetch(
             f"entries of {run_id!r:.60}",
-            f"""SELECT bm25(entry_search), {_ENTRIES.select("t")}
-                FROM entry_search JOIN entries t ON t.seq = entry_search.rowid
-                WHERE entry_search MATCH ? AND t.run_id = ? ORDER BY 1, t.seq LIMIT ?""",
-            (match, run_id, max(0, limit)),
+            f"{sql} ORDER BY score DESC, t.seq LIMIT ?",
+            (*values, max(0, limit)),
             lambda rows: [search_hit(_ENTRIES.read(row[1:])[1], float(row[0] or 0), query) for row in rows],
         )
 
     async def _catch_up(self, index: SearchIndex) -> None:
         """Index the words of everything that was written before this call."""
-        indexed, upto = await self._transact(partial(index_slice, index=index))
+        indexed, upto = await self._index_slice(index)
         while indexed < upto:
-            indexed, _ = await self._transact(partial(index_slice, index=index))
+            indexed, _ = await self._index_slice(index)
 
     async def read_decisions(self, run_id: str) -> list[DecisionMade]:
         """Every change of the run's plan, in order."""
@@ -356,7 +367,8 @@ class Journal(ItemReads, QueueReads):
     async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
         """The most that each model call without a reply can have taken, of a run and of those below it."""
         answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
-        sql = f"""SELECT run_id, call, json_extract(more, '$.cost_at_most'), json_extract(more, '$.tokens_at_most')
+        sql = f"""SELECT run_id, call, CAST(json_extract(more, '$.cost_at_most') AS DOUBLE PRECISION),
+                CAST(json_extract(more, '$.tokens_at_most') AS NUMERIC)
             FROM model_calls c WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
 
         def decode(rows: Rows) -> dict[tuple[str, int], Amount]:
@@ -464,14 +476,20 @@ class Journal(ItemReads, QueueReads):
             after: The sequence number of the last event that is known already.
             limit: How many at most; None means all.
         """
-        whose, values = ("", ()) if run_id is None else ("t.run_id = ? AND", (run_id,))
-        most = -1 if limit is None else limit  # which SQLite takes for no limit
+        bound = await self._complete_below() if run_id is None else NO_LIMIT
+        whose, values = ("t.seq < ? AND", (bound,)) if run_id is None else ("t.run_id = ? AND", (run_id,))
+        most = NO_LIMIT if limit is None else limit
         return await self._read(EventLogged, f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?", *values, after, most)
 
     async def last_event(self) -> int:
         """The sequence number of the newest event of any run; 0 where there is none."""
-        sql = "SELECT coalesce(max(seq), 0) FROM events"
-        return await self._fetch("events", sql, (), lambda rows: next(int(row[0] or 0) for row in rows))
+        sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
+        bound = await self._complete_below()
+        return await self._fetch("events", sql, (bound,), lambda rows: next(int(row[0] or 0) for row in rows))
+
+    async def _complete_below(self) -> int:
+        """Below which number everything that will ever be written can be read now, for whoever goes on from there."""
+        return NO_LIMIT  # there is one writer
 
 
 def _marks(values: Sequence[Value]) -> str:

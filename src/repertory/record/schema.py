@@ -25,11 +25,14 @@ class Migration(msgspec.Struct, frozen=True):
     """One step of the schema; its version is its place in ``MIGRATIONS``, from 1.
 
     Attributes:
+        statements: In the SQL that SQLite and PostgreSQL share, with SQLite's types of columns.
+        sqlite: What SQLite alone is told after them; for PostgreSQL see ``repertory.record.postgres_schema``.
         for_users: It only makes views for users, so a file without it can be read all the same.
     """
 
     name: str
     statements: tuple[str, ...]
+    sqlite: tuple[str, ...] = ()
     for_users: bool = False
 
 
@@ -85,20 +88,14 @@ _FIRST = Migration(
         "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
         "CREATE INDEX events_by_run ON events (run_id)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
-        # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
-        # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
-        """CREATE VIRTUAL TABLE entry_search
-           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
-        # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
-        # the newest items of a scope with given labels and words, among however many.
-        """CREATE VIRTUAL TABLE item_search
-           USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
         "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
         "INSERT INTO search_progress VALUES (0, 0)",
         f"""CREATE VIEW run_status AS
            SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,
                   coalesce(s.state, 'running') AS state, coalesce(s.at, r.at) AS updated_at,
-                  max(coalesce(s.iteration, 0), coalesce({LATEST_ITERATION}, 0)) AS iteration, s.result, s.error
+                  (SELECT max(n) FROM (SELECT coalesce(s.iteration, 0) AS n
+                                       UNION ALL SELECT coalesce({LATEST_ITERATION}, 0)) both_say) AS iteration,
+                  s.result, s.error
            FROM runs r LEFT JOIN run_states s ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id)""",
         """CREATE VIEW tool_calls AS
            SELECT i.run_id, i.iteration, i.call_id, i.tool, i.effect, i.arguments, i.at AS intended_at, o.status,
@@ -118,6 +115,16 @@ _FIRST = Migration(
         f"""CREATE VIEW run_statistics AS
            SELECT r.parent_id, r.agent, r.model, s.* FROM ({statistics_sql()}) s JOIN runs r ON r.run_id = s.run_id""",
     ),
+    sqlite=(
+        # Indexing words in the append's own transaction makes appends five times slower. So the index lags and
+        # is brought up to date, in slices, when somebody searches; `search_progress` says how far it is.
+        """CREATE VIRTUAL TABLE entry_search
+           USING fts5(words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+        # By position in the item log. Scopes and labels (tags, types, …) stand in it as numbers, so that one look finds
+        # the newest items of a scope with given labels and words, among however many.
+        """CREATE VIRTUAL TABLE item_search
+           USING fts5(scope, labels, words, content='', tokenize='porter unicode61 remove_diacritics 2')""",
+    ),
 )
 
 # Views alone: the rows stay as they are, so an older file can be read without them.
@@ -127,25 +134,26 @@ _VIEWS = Migration(
         # The last call of an iteration counts for what was expected: a refused prompt is planned again, smaller.
         """CREATE VIEW tokens_by_iteration AS
            SELECT run_id, iteration, count(*) AS model_calls, sum(prompt_tokens) AS prompt_tokens,
-                  max(iif(call = newest, expected_tokens, 0)) AS expected_tokens, sum(plain_tokens) AS plain_tokens,
+                  max(CASE WHEN call = newest THEN expected_tokens ELSE 0 END) AS expected_tokens,
+                  sum(plain_tokens) AS plain_tokens,
                   sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,
                   sum(output_tokens) AS output_tokens, coalesce(sum(cost), 0.0) AS cost
            FROM (SELECT *, max(call) OVER (PARTITION BY run_id, iteration) AS newest
-                 FROM context_growth WHERE purpose = 'agent')
+                 FROM context_growth WHERE purpose = 'agent') calls
            GROUP BY run_id, iteration""",
         """CREATE VIEW tool_usage AS
-           SELECT run_id, tool, count(*) AS calls, sum(status = 'error') AS errors,
-                  sum(status = 'interrupted') AS interrupted, sum(retrieval) AS retrievals,
-                  sum(deduplicated_from IS NOT NULL) AS deduplicated, sum(duration) AS duration,
+           SELECT run_id, tool, count(*) AS calls, count(*) FILTER (WHERE status = 'error') AS errors,
+                  count(*) FILTER (WHERE status = 'interrupted') AS interrupted, sum(retrieval) AS retrievals,
+                  count(deduplicated_from) AS deduplicated, sum(duration) AS duration,
                   sum(characters) AS characters, sum(shown) AS shown
            FROM tool_outcomes GROUP BY run_id, tool""",
         """CREATE VIEW decision_log AS
            SELECT seq, run_id, iteration, at, kind, json_extract(body, '$.reason') AS reason,
-                  json_extract(body, '$.arithmetic.prompt_before') AS tokens_before,
-                  json_extract(body, '$.arithmetic.prompt_after') AS tokens_after,
-                  json_extract(body, '$.arithmetic.cleared_tokens') AS tokens_saved,
-                  json_extract(body, '$.arithmetic.cost_now') AS cost_now,
-                  json_extract(body, '$.arithmetic.saving_per_call') AS saving_per_call,
+                  CAST(json_extract(body, '$.arithmetic.prompt_before') AS NUMERIC) AS tokens_before,
+                  CAST(json_extract(body, '$.arithmetic.prompt_after') AS NUMERIC) AS tokens_after,
+                  CAST(json_extract(body, '$.arithmetic.cleared_tokens') AS NUMERIC) AS tokens_saved,
+                  CAST(json_extract(body, '$.arithmetic.cost_now') AS DOUBLE PRECISION) AS cost_now,
+                  CAST(json_extract(body, '$.arithmetic.saving_per_call') AS DOUBLE PRECISION) AS saving_per_call,
                   json_array_length(body, '$.edits') AS edits
            FROM decisions""",
         # A path is written as JSON has it: ["findings", 0, "title"]. A change in conflict was not made.
@@ -156,31 +164,33 @@ _VIEWS = Migration(
            UNION ALL
            SELECT p.run_id, p.version, p.author, p.call_id, p.source, p.at, json_extract(c.value, '$.change.path'),
                   json_extract(c.value, '$.change.op'), json_extract(c.value, '$.change.value'),
-                  json_extract(c.value, '$.version')
+                  CAST(json_extract(c.value, '$.version') AS NUMERIC)
            FROM payloads p, json_each(p.conflicts) c""",
         # What waits still has neither a decision nor an outcome: the run was ended, or goes on waiting.
         """CREATE VIEW approvals AS
-           SELECT q.run_id, q.body ->> '$.call_id' AS call_id, q.body ->> '$.tool' AS tool,
-                  q.body -> '$.arguments' AS arguments, q.body ->> '$.reason' AS asked_because, q.at AS asked_at,
-                  q.body ->> '$.expires_at' AS expires_at,
-                  CASE d.body ->> '$.allowed' WHEN 1 THEN 'allowed' WHEN 0 THEN 'denied' ELSE 'waiting' END AS decision,
-                  d.body ->> '$.by' AS decided_by, d.body ->> '$.reason' AS reason,
-                  nullif(d.body -> '$.arguments', 'null') AS changed_arguments, d.at AS decided_at, o.status
+           SELECT q.run_id, json_extract(q.body, '$.call_id') AS call_id, json_extract(q.body, '$.tool') AS tool,
+                  json_extract(q.body, '$.arguments') AS arguments, json_extract(q.body, '$.reason') AS asked_because,
+                  q.at AS asked_at, CAST(json_extract(q.body, '$.expires_at') AS DOUBLE PRECISION) AS expires_at,
+                  CASE CAST(json_extract(d.body, '$.allowed') AS NUMERIC)
+                      WHEN 1 THEN 'allowed' WHEN 0 THEN 'denied' ELSE 'waiting' END AS decision,
+                  json_extract(d.body, '$.by') AS decided_by, json_extract(d.body, '$.reason') AS reason,
+                  json_extract(d.body, '$.arguments') AS changed_arguments, d.at AS decided_at, o.status
            FROM events q
            LEFT JOIN events d ON d.run_id = q.run_id AND d.type = 'ApprovalDecided'
-                AND d.body ->> '$.call_id' = q.body ->> '$.call_id'
-           LEFT JOIN tool_outcomes o ON o.run_id = q.run_id AND o.call_id = q.body ->> '$.call_id'
+                AND json_extract(d.body, '$.call_id') = json_extract(q.body, '$.call_id')
+           LEFT JOIN tool_outcomes o ON o.run_id = q.run_id AND o.call_id = json_extract(q.body, '$.call_id')
            WHERE q.type = 'ApprovalRequested'""",
         """CREATE VIEW results_from_elsewhere AS
-           SELECT a.run_id, a.body ->> '$.call_id' AS call_id, a.body ->> '$.round' AS round,
-                  a.body ->> '$.tool' AS tool, a.body ->> '$.note' AS note, a.at AS asked_at,
-                  a.body ->> '$.expires_at' AS expires_at, g.at AS given_at,
-                  g.body ->> '$.is_error' AS is_error, o.status
+           SELECT a.run_id, json_extract(a.body, '$.call_id') AS call_id,
+                  CAST(json_extract(a.body, '$.round') AS NUMERIC) AS round, json_extract(a.body, '$.tool') AS tool,
+                  json_extract(a.body, '$.note') AS note, a.at AS asked_at,
+                  CAST(json_extract(a.body, '$.expires_at') AS DOUBLE PRECISION) AS expires_at,
+                  g.at AS given_at, CAST(json_extract(g.body, '$.is_error') AS NUMERIC) AS is_error, o.status
            FROM events a
            LEFT JOIN events g ON g.run_id = a.run_id AND g.type = 'ResultGiven'
-                AND g.body ->> '$.call_id' = a.body ->> '$.call_id'
-                AND g.body ->> '$.round' = a.body ->> '$.round'
-           LEFT JOIN tool_outcomes o ON o.run_id = a.run_id AND o.call_id = a.body ->> '$.call_id'
+                AND json_extract(g.body, '$.call_id') = json_extract(a.body, '$.call_id')
+                AND json_extract(g.body, '$.round') = json_extract(a.body, '$.round')
+           LEFT JOIN tool_outcomes o ON o.run_id = a.run_id AND o.call_id = json_extract(a.body, '$.call_id')
            WHERE a.type = 'ResultAwaited'""",
         """CREATE VIEW cost_by_purpose AS
            SELECT run_id, purpose, count(*) AS model_calls, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
@@ -195,7 +205,8 @@ _VIEWS = Migration(
 # way. See ``repertory.record.requests`` for what may stand in place of a block.
 _LLM_CALLS = Migration(
     "model calls with their messages",
-    (
+    (),
+    sqlite=(
         """CREATE VIEW llm_calls AS
            SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
                   (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
@@ -267,7 +278,7 @@ def migrate(
     for version, migration in enumerate(migrations[before:], before + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement in migration.statements:
+            for statement in (*migration.statements, *migration.sqlite):
                 connection.execute(statement)
             connection.execute(
                 "INSERT INTO migrations VALUES (?, ?, ?, ?)", (version, migration.name, time.time(), __version__)

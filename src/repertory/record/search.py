@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -13,7 +14,7 @@ from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.record.records import EntryAppended, SearchHit
-from repertory.record.rows import TABLES, Table, encode_json, lenient_text
+from repertory.record.rows import TABLES, Table, Value, encode_json, lenient_text
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
 _WORD = re.compile(r"[^\W_]+")
@@ -21,15 +22,25 @@ _SLICE: Final = 256  # records whose words one transaction indexes, and
 _SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
 
 IndexRow: TypeAlias = tuple[int, tuple[str, ...]]
+Labels: TypeAlias = Sequence[Sequence[str]]
+"""Groups of labels, made by ``label``: what is wanted has one at least of each group."""
+Question: TypeAlias = tuple[str, list[Value]]
+"""SQL, and the values for its marks."""
+
+
+def label(kind: str, value: str) -> str:
+    """What an index knows a value by that is no text: one word of digits, which no stemmer touches."""
+    data = f"{kind}:{value}".encode("utf-8", "surrogatepass")
+    return str(int.from_bytes(blake2b(data, digest_size=8).digest()))
 
 
 class SearchIndex(msgspec.Struct, frozen=True):
-    """An FTS5 table over the records of one kind.
+    """A table for full-text search over the records of one kind.
 
     Attributes:
-        name: Of the FTS5 table.
+        name: Of the table.
         table: Where the records stand.
-        columns: Of the FTS5 table.
+        columns: Of the index; all but the last hold labels.
         progress: The column of ``search_progress`` that says up to which ``seq`` it is.
         row: From a record and its number to the ``rowid`` and the columns; None leaves the record out.
     """
@@ -88,18 +99,45 @@ def indexable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
-def match_expression(query: str, joined: str = " OR ") -> str:
-    """Turn plain words into an FTS5 query that finds what has any of them; "" where there is no word.
+def phrases_of(query: str) -> list[str]:
+    """The words of a query, those between double quotes together as one phrase; everything else is dropped."""
+    found = [_WORD.findall(phrase) if phrase else [word] for phrase, word in _PHRASE_OR_WORD.findall(query)]
+    return [" ".join(words) for words in found if words]
 
-    Words between double quotes are a phrase. Everything else that FTS5 would read as syntax is dropped. With
-    ``" AND "`` it finds what has all of them.
-    """
-    parts: list[str] = []
-    for phrase, word in _PHRASE_OR_WORD.findall(query):
-        words = _WORD.findall(phrase) if phrase else [word]
-        if words:
-            parts.append('"' + " ".join(words) + '"')
-    return joined.join(parts)
+
+def find_all_words(text: str) -> list[str]:
+    """The words of a text, in their order."""
+    return _WORD.findall(text)
+
+
+class FullText:
+    """How a journal searches: by SQLite's FTS5, unless another engine has its own way."""
+
+    def entries(self, run_id: str, query: str, columns: str) -> Question | None:
+        """SELECT a score, the better the higher, and ``columns`` of entries ``t`` that have any of the words.
+
+        None where the query has no word.
+        """
+        words = " OR ".join(f'"{phrase}"' for phrase in phrases_of(query))
+        if not words:
+            return None
+        sql = f"""SELECT -bm25(entry_search) AS score, {columns} FROM entry_search
+                  JOIN entries t ON t.seq = entry_search.rowid WHERE entry_search MATCH ? AND t.run_id = ?"""
+        return sql, [words, run_id]
+
+    def items(self, labels: Labels, text: str, upto: int, most: int) -> Question:
+        """SELECT the ``place`` of items up to a position that have labels and all words, newest first.
+
+        Where there are words, with a ``score``, the better the lower, and no more than ``most``.
+        """
+        groups = " AND ".join(f"({' OR '.join(group)})" for group in labels[1:])
+        words = " AND ".join(f'"{phrase}"' for phrase in phrases_of(text))
+        columns = {"scope": labels[0][0], "labels": groups, "words": words}
+        match = " AND ".join(f"{column} : ({wanted})" for column, wanted in columns.items() if wanted)
+        score, limit = (", bm25(item_search, 0, 0, 1) AS score", f" LIMIT {most}") if words else ("", "")
+        sql = f"""SELECT rowid AS place{score} FROM item_search
+                  WHERE item_search MATCH ? AND rowid <= ? ORDER BY rowid DESC{limit}"""
+        return sql, [match, upto]
 
 
 def stems_of(query: str) -> str:
@@ -113,7 +151,7 @@ def excerpt_for(text: str, query: str) -> str:
     return best[0].text if best else text[: cut_end(text, EXCERPT)]
 
 
-def search_hit(found: EntryAppended, rank: float, query: str) -> SearchHit:
-    """One answer; SQLite's rank is better the smaller it is."""
+def search_hit(found: EntryAppended, score: float, query: str) -> SearchHit:
+    """One answer."""
     excerpt = excerpt_for(searchable_text(found.entry.content), query)
-    return SearchHit(run_id=found.run_id, position=found.entry.position, score=-rank, excerpt=excerpt)
+    return SearchHit(run_id=found.run_id, position=found.entry.position, score=score, excerpt=excerpt)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from repertory.errors import (
+    JournalClosed,
     JournalDamaged,
     JournalError,
     JournalLocked,
-    JournalReadOnly,
     JournalUnreadable,
     JournalWriteFailed,
 )
@@ -247,11 +247,6 @@ def check_readable(path: str) -> None:
 def read_uri(path: str) -> str:
     """The address under which SQLite opens a file without the right to write it."""
     return f"{Path(path).as_uri()}?mode=ro"
-
-
-def not_writable(path: str) -> JournalReadOnly:
-    """The error of every write to a journal that was opened to look only."""
-    return JournalReadOnly(f"{path} was opened with readonly=True; open it without to write")
 
 
 # --- owning -----------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ import sqlite3
 import stat
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,8 +25,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from repertory._choices import check_choice
-from repertory.errors import JournalClosed, JournalDamaged, JournalUnreadable
+from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly, JournalUnreadable
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal, Rows
@@ -33,18 +33,18 @@ from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
 from repertory.record.schema import migrate
+from repertory.record.search import SearchIndex, index_slice
 from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
     explain,
     make_folder,
-    not_writable,
     open_to_write,
     read_uri,
 )
 from repertory.record.sqlite_writer import Inserter, SqliteWriter
 from repertory.record.waiting import Ticket, wake_all
-from repertory.record.writing import Batch
+from repertory.record.writing import Batch, Writer
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -55,50 +55,10 @@ T = TypeVar("T")
 # --- opening ----------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def open_journal(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    durability: Durability = "power",
-    readonly: bool = False,
-    close_timeout: float = 30.0,
-    redact: Sequence[str] = (),
-) -> AsyncGenerator[Journal, None]:
-    """Open a journal, and close it at the end of the block.
-
-    Args:
-        path: The file; made where there is none, readable by this user alone, as is its folder. None or
-            ``":memory:"`` keeps everything in this process: a ``MemoryJournal``.
-        durability: What an acknowledged write survives: ``"power"`` the loss of power, ``"process"`` the death of
-            the process (many times more appends a second on slow disks), ``"memory"`` nothing.
-        readonly: Look only, while another process may own the file. Needs no lock, changes nothing.
-        close_timeout: Seconds that closing may take to write what is queued.
-        redact: Environment variables whose values, as they are now, are recorded as ``[redacted: NAME]``; see
-            ``Redactor`` for the forms in which they are found.
-
-    Raises:
-        JournalLocked: Another process owns the file; the message names it.
-        JournalUnreadable: Not a journal, damaged, or no permission.
-        JournalWriteFailed: The disk does not make durable what the file holds already.
-        JournalSchemaTooNew: A newer repertory wrote it.
-        ConfigurationError: There is no such durability, or a value to redact is shorter than 8 characters.
-    """
-    check_choice("open_journal: durability", durability, Durability)
-    redactor = Redactor(redact) if redact else None
-    journal: MemoryJournal | SqliteJournal
-    if path is None or os.fspath(path) == ":memory:":
-        journal = MemoryJournal(redactor=redactor)
-    else:
-        journal = await anyio.to_thread.run_sync(_open, os.fspath(path), durability, readonly, close_timeout, redactor)
-    try:
-        yield journal
-    finally:
-        await journal.aclose()
-
-
-def _open(
+def open_file(
     path: str, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
 ) -> SqliteJournal:
+    """Open a journal in a file; blocks. See ``open_journal``."""
     path = os.path.realpath(path)  # whatever links and dots lead to a file, it has one name: two would be two locks
     _check_kind(path)
     if readonly:
@@ -165,11 +125,11 @@ class MemoryJournal(Journal):
             batch.end()
         return batch
 
-    async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
         await self._settle()
         with self._lock, self._open() as connection:
             connection.execute("BEGIN")
-            return work(connection)
+            return index_slice(connection, index)
 
     async def _settle(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -192,25 +152,16 @@ class MemoryJournal(Journal):
             self._connection.close()
 
 
-class SqliteJournal(Journal):
-    """A journal in one SQLite file. Opened by ``open_journal``; owns the file until it is closed."""
+class OwnedJournal(Journal):
+    """A journal with a writer, or with none: opened to look only, so that it may not bring the index up to date."""
 
-    def __init__(
-        self,
-        path: str,
-        durability: Durability,
-        *,
-        writer: SqliteWriter | None,
-        lock: FileLock | None,
-        close_timeout: float,
-        redactor: Redactor | None = None,
-    ) -> None:
+    def __init__(self, durability: Durability, redactor: Redactor | None, writer: Writer | None) -> None:
         super().__init__(durability, redactor)
-        self.path = path
         self._writer = writer
-        self._lock = lock
-        self._close_timeout = close_timeout
-        self._reader = SqliteReader(path)
+
+    def _not_writable(self) -> JournalReadOnly:
+        """The error of every write to a journal that was opened to look only."""
+        raise NotImplementedError
 
     def _insert(
         self,
@@ -220,13 +171,8 @@ class SqliteJournal(Journal):
         emptied: Sequence[int] = (),
     ) -> Ticket:
         if self._writer is None:
-            raise not_writable(self.path)
+            raise self._not_writable()
         return self._writer.submit(rows, on_commit, after, emptied)
-
-    async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        if self._writer is None:
-            raise not_writable(self.path)
-        return await self._writer.start_job(work).result()
 
     async def _settle(self) -> None:
         if self._writer is not None:
@@ -234,11 +180,8 @@ class SqliteJournal(Journal):
 
     @property
     def queued(self) -> int:
-        """How many batches wait for the disk, about."""
+        """How many batches wait to be durable, about."""
         return 0 if self._writer is None else self._writer.queued
-
-    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
-        return await self._reader.fetch(what, sql, values, decode)
 
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """As every journal does, also where the index in the file may not be brought up to date."""
@@ -267,6 +210,37 @@ class SqliteJournal(Journal):
         aside = MemoryJournal()
         await anyio.to_thread.run_sync(aside.submit, sorted(items, key=attrgetter("position")))
         return await aside.find_items(layers, query, ids=ids, bodies=bodies, ended=ended)
+
+
+class SqliteJournal(OwnedJournal):
+    """A journal in one SQLite file. Opened by ``open_journal``; owns the file until it is closed."""
+
+    def __init__(
+        self,
+        path: str,
+        durability: Durability,
+        *,
+        writer: SqliteWriter | None,
+        lock: FileLock | None,
+        close_timeout: float,
+        redactor: Redactor | None = None,
+    ) -> None:
+        super().__init__(durability, redactor, writer)
+        self.path = path
+        self._lock = lock
+        self._close_timeout = close_timeout
+        self._reader = SqliteReader(path)
+
+    def _not_writable(self) -> JournalReadOnly:
+        return JournalReadOnly(f"{self.path} was opened with readonly=True; open it without to write")
+
+    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+        if not isinstance(self._writer, SqliteWriter):
+            raise self._not_writable()
+        return await self._writer.start_job(partial(index_slice, index=index)).result()
+
+    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        return await self._reader.fetch(what, sql, values, decode)
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.

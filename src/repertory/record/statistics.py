@@ -166,6 +166,7 @@ def count_in(figures: dict[str, RunStatistics], record: Any) -> None:
 
 _PROMPT: Final = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens"
 _OF_LOOP: Final = "purpose = 'agent' AND error IS NULL"
+_AND_WHERE: Final = "/* and where */"  # where the caller's condition goes once more
 # Where the figures of a run come from: a table, which of its rows, and what each figure is over those.
 _SOURCES: Final = (
     ("model_calls", "", "count(*) AS model_calls"),
@@ -183,20 +184,25 @@ _SOURCES: Final = (
             sum(cache_write_tokens + cache_write_1h_tokens) AS cache_write_tokens, sum(output_tokens) AS output_tokens,
             sum(plain_cost) AS cost_plain, max({_PROMPT}) AS largest_prompt""",
     ),
-    # Where one max() is all that is counted, SQLite takes what stands beside it from the row that has it: the newest.
-    ("model_replies", _OF_LOOP, f"max(seq), {_PROMPT} AS view_tokens, plain_tokens AS record_tokens"),
+    # Of the newest alone, which is one row of a run.
+    (
+        "model_replies",
+        f"seq IN (SELECT max(seq) FROM model_replies WHERE {_OF_LOOP} {_AND_WHERE} GROUP BY run_id)",
+        f"max({_PROMPT}) AS view_tokens, max(plain_tokens) AS record_tokens",
+    ),
     ("decisions", "", "sum(covers) AS summaries"),
     (
         "tool_outcomes",
         "",
-        """count(*) AS tool_calls, sum(status = 'error') AS tool_errors, sum(retrieval) AS retrievals,
-            sum(covered) AS retrievals_covered, sum(deduplicated_from IS NOT NULL) AS dedup_hits""",
+        """count(*) AS tool_calls, count(*) FILTER (WHERE status = 'error') AS tool_errors,
+            sum(retrieval) AS retrievals, sum(covered) AS retrievals_covered, count(deduplicated_from) AS dedup_hits""",
     ),
     (
         "events",
         f"type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
-        f"""sum(type = '{SUMMARY_TAKEN}') AS summaries_written, sum(type = '{SUMMARY_REFUSED}') AS summaries_refused,
-            sum(type = '{SUMMARY_TAKEN}' AND coalesce(json_extract(body, '$.failure'), '') != '')
+        f"""count(*) FILTER (WHERE type = '{SUMMARY_TAKEN}') AS summaries_written,
+            count(*) FILTER (WHERE type = '{SUMMARY_REFUSED}') AS summaries_refused,
+            count(*) FILTER (WHERE type = '{SUMMARY_TAKEN}' AND coalesce(json_extract(body, '$.failure'), '') != '')
                 AS summaries_fallback""",
     ),
 )
@@ -209,12 +215,14 @@ def statistics_sql(where: str = "") -> str:
         where: A condition on ``run_id``, put wherever rows are read; "" means every run.
     """
 
-    def rows(table: str, which: str, figures: str) -> str:
+    def rows(name: str, table: str, which: str, figures: str) -> str:
+        which = which.replace(_AND_WHERE, where and f"AND {where}")
         conditions = " AND ".join(filter(None, (where, which)))
-        return f"(SELECT run_id, {figures} FROM {table} {conditions and f'WHERE {conditions}'} GROUP BY run_id)"
+        of_runs = f"SELECT run_id, {figures} FROM {table} {conditions and f'WHERE {conditions}'} GROUP BY run_id"
+        return f"({of_runs}) {name}"
 
-    sources = " LEFT JOIN ".join(f"{rows(*source)} USING (run_id)" for source in _SOURCES)
+    sources = " LEFT JOIN ".join(f"{rows(f's{n}', *source)} USING (run_id)" for n, source in enumerate(_SOURCES))
     zeros = msgspec.structs.asdict(RunStatistics(runs=0))
     figures = ", ".join(f"coalesce({name}, {zero}) AS {name}" for name, zero in zeros.items())
-    runs = rows("runs", "", "min(seq) AS first, 1 AS runs")
+    runs = rows("s", "runs", "", "min(seq) AS first, 1 AS runs")
     return f"SELECT run_id, {figures} FROM {runs} LEFT JOIN {sources} ORDER BY first"

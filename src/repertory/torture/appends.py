@@ -23,7 +23,7 @@ from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Draft, Entry
 from repertory.record.journal import Durability
 from repertory.record.ledger import Ledger, Snapshot
-from repertory.record.sqlite_journal import open_journal
+from repertory.record.opening import open_journal
 
 _MOST_SNAPSHOTS: Final = 200  # kept to the end, each compared with the whole record
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")

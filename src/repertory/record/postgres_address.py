@@ -1,0 +1,81 @@
+"""Where a journal on a PostgreSQL server is, without ever showing the password that leads there."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+_SCHEMES: Final = ("postgresql://", "postgres://")
+# https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
+_SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
+_SHORTEST: Final = 3  # characters; a shorter secret is in too many harmless words to be taken out of them
+
+
+class PostgresAddress:
+    """A connection URI of libpq. As text it has no password; ``uri`` has it.
+
+    Attributes:
+        uri: As it was given; never to be shown, logged or recorded.
+    """
+
+    __slots__ = ("_secrets", "_shown", "uri")
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        scheme, _, rest = uri.partition("://")
+        split = urlsplit(f"//{rest}")
+        # The last "@" ends the user: a password may hold one that was not escaped.
+        user, at, hosts = split.netloc.rpartition("@")
+        name, _, password = user.partition(":")
+        options = [pair for pair in split.query.split("&") if pair]
+        kept = [pair for pair in options if pair.partition("=")[0].lower() not in _SECRET]
+        found = {value for key, value in parse_qsl(split.query) if key.lower() in _SECRET} | {password}
+        found |= {_unquoted(each) for each in found}
+        self._secrets = sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True)
+        query = f"?{'&'.join(kept)}" if kept else ""
+        self._shown = f"{scheme}://{name}{at}{hosts}{split.path}{query}"
+
+    def without_secrets(self, text: object) -> str:
+        """A text of somebody else's, such as an error of the driver, without what may not be shown."""
+        shown = str(text).replace(self.uri, self._shown)
+        for secret in self._secrets:
+            shown = shown.replace(secret, "***")
+        return shown
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"PostgresAddress({self._shown!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PostgresAddress) and other.uri == self.uri
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
+
+
+Place: TypeAlias = "str | os.PathLike[str] | PostgresAddress"
+"""Where a journal is: a file, or a database of a PostgreSQL server."""
+
+
+def _unquoted(text: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(text)
+
+
+def postgres_address(place: object) -> PostgresAddress | None:
+    """The address that a place stands for; None where it is a file."""
+    if isinstance(place, PostgresAddress):
+        return place
+    if isinstance(place, str) and place.startswith(_SCHEMES):
+        return PostgresAddress(place)
+    return None
+
+
+def without_passwords(text: str) -> str:
+    """A text in which no connection URI has its password."""
+    return re.sub(r"(postgres(?:ql)?://[^\s:/@]*):[^\s/]*@", r"\1@", text)

@@ -1,0 +1,238 @@
+"""The journal on a PostgreSQL server: one connection that writes, a few that read, each in a thread.
+
+psycopg's own asynchronous connections need an asyncio loop; threads serve trio as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
+from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
+from repertory.record.journal import Durability, Rows
+from repertory.record.postgres_address import PostgresAddress
+from repertory.record.postgres_schema import check_readable, migrate
+from repertory.record.postgres_search import PostgresFullText, index_slice
+from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
+from repertory.record.postgres_writer import PATIENCE, PostgresWriter
+from repertory.record.redaction import Redactor
+from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
+from repertory.record.search import SearchIndex
+from repertory.record.sqlite_journal import OwnedJournal
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+T = TypeVar("T")
+
+_READERS: Final = 4  # connections that read at once, in one event loop
+_READONLY_PATIENCE: Final = 5.0  # seconds for which a server may be away for somebody who looks
+_RETRY: Final = 0.1  # seconds between attempts to connect
+_FOLLOWING: Final = 2.0  # seconds that a read of the whole journal waits for transactions of other processes
+_LOOK: Final = 0.005  # seconds between two looks at them
+_limiter: Final = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("repertory-postgres-readers")
+
+
+def open_postgres(
+    address: PostgresAddress, durability: Durability, readonly: bool, close_timeout: float, redactor: Redactor | None
+) -> PostgresJournal:
+    """Connect, make or migrate the tables, and start the writer; blocks. See ``open_journal``."""
+    try:
+        connection = connect(address, durability=durability, readonly=readonly)
+    except driver().Error as error:
+        raise explain(error, address, "open") from None
+    try:
+        check_server(connection, address)
+        if readonly:
+            check_readable(connection, address)
+            connection.close()
+            return PostgresJournal(address, durability, None, close_timeout)
+        migrate(connection, address)
+        writer = PostgresWriter(address, connection, durability)
+    except driver().Error as error:
+        connection.close()
+        raise explain(error, address, "open") from None
+    except BaseException:
+        connection.close()
+        raise
+    return PostgresJournal(address, durability, writer, close_timeout, redactor)
+
+
+class PostgresJournal(OwnedJournal):
+    """A journal in a database of a PostgreSQL server. Opened by ``open_journal``; several processes may write to it.
+
+    Numbers of records ascend, with gaps. A read of the whole journal (the events of every run) shows everything below
+    a number that nothing can be written below any more, so that who goes on from the last number misses nothing.
+    """
+
+    _full_text = PostgresFullText()
+
+    def __init__(
+        self,
+        address: PostgresAddress,
+        durability: Durability,
+        writer: PostgresWriter | None,
+        close_timeout: float,
+        redactor: Redactor | None = None,
+    ) -> None:
+        super().__init__(durability, redactor, writer)
+        self.address = address
+        self._close_timeout = close_timeout
+        self._reader = PostgresReader(address, readonly=writer is None)
+
+    def _not_writable(self) -> JournalReadOnly:
+        return JournalReadOnly(f"{self.address} was opened with readonly=True; open it without to write")
+
+    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
+        def fetch(connection: Connection) -> T:
+            rows = restore(connection.execute(translate(sql), values).fetchall())
+            try:
+                return decode(rows)
+            except UNREADABLE as error:
+                raise JournalDamaged(f"cannot read {what} in {self.address}: {error}") from error
+
+        return await self._reader.use(f"read {what} in", fetch)
+
+    async def _index_slice(self, index: SearchIndex) -> tuple[int, int]:
+        await self._settle()
+        await self._complete_below()
+        return await self._reader.use("index", lambda connection: index_slice(connection, index))
+
+    async def _complete_below(self) -> int:
+        newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0
+        until = time.monotonic() + _FOLLOWING
+        while True:
+            found = await self._query("numbers", "SELECT followed_up_to()", (), _one_number)
+            if found >= newest or time.monotonic() > until:
+                return found
+            await anyio.sleep(_LOOK)
+
+    def _text(self, text: str) -> Value:
+        return to_column(encode_text(text))
+
+    def _list(self, values: Iterable[object]) -> str:
+        return encode_json([self._text(value) if isinstance(value, str) else value for value in values])
+
+    async def aclose(self) -> None:
+        """Write what is queued, then close the connections. Safe to call twice.
+
+        Shielded from cancellation; bounded by ``close_timeout``.
+
+        Raises:
+            JournalWriteFailed: The server did not take everything in time.
+        """
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        try:
+            self._reader.close()
+        finally:
+            if self._writer is not None:
+                self._writer.close(self._close_timeout)
+
+
+def _one_number(rows: Rows) -> int:
+    return int(next(iter(rows))[0] or 0)
+
+
+class PostgresReader:
+    """Lends connections to threads, from any task of any loop."""
+
+    def __init__(self, address: PostgresAddress, *, readonly: bool) -> None:
+        self._address = address
+        self._readonly = readonly
+        self._patience = _READONLY_PATIENCE if readonly else PATIENCE
+        self._changed = threading.Condition()  # guards what follows
+        self._idle: list[Connection] = []
+        self._lent: set[Connection] = set()
+        self._closed = self._forked = False
+        leave_behind_in_forks(self)
+
+    async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Do something over a connection, in a thread; once more where the server went away meanwhile.
+
+        A cancelled call stops waiting; the query itself runs to its end in the background.
+
+        Raises:
+            JournalClosed: After ``aclose``.
+            JournalUnreadable: The server refuses, or stays away.
+        """
+        self._check()
+        limiter = _limiter.get(None)
+        if limiter is None:
+            limiter = anyio.CapacityLimiter(_READERS)
+            _limiter.set(limiter)
+        return await anyio.to_thread.run_sync(self._use, doing, work, abandon_on_cancel=True, limiter=limiter)
+
+    def _check(self) -> None:
+        if self._forked:
+            raise in_a_fork(str(self._address))
+        if self._closed:
+            raise JournalClosed(f"{self._address} is closed; nothing was read")
+
+    def _use(self, doing: str, work: Callable[[Connection], T]) -> T:
+        since = time.monotonic()
+        error_of_driver = driver().Error
+        while True:
+            try:
+                connection = self._borrow()
+                try:
+                    return work(connection)
+                finally:
+                    self._give_back(connection)
+            except error_of_driver as error:
+                if not is_away(error) or self._closed or time.monotonic() - since > self._patience:
+                    raise explain(error, self._address, doing) from None
+            self._drop_idle()  # they were lost with it
+            time.sleep(_RETRY)
+
+    def _borrow(self) -> Connection:
+        with self._changed:
+            self._check()
+            connection = self._idle.pop() if self._idle else None
+            if connection is not None:
+                self._lent.add(connection)
+                return connection
+        connection = connect(self._address, readonly=self._readonly)
+        with self._changed:
+            self._lent.add(connection)
+        return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._changed:
+            self._lent.discard(connection)
+            whole = connection.info.transaction_status == driver().pq.TransactionStatus.IDLE
+            if whole and not self._closed and len(self._idle) < _READERS:
+                self._idle.append(connection)
+            else:
+                connection.close()
+            self._changed.notify_all()
+
+    def _drop_idle(self) -> None:
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def abandon(self) -> None:
+        """In a fork, where the threads are not: refuse everything, and never close a connection."""
+        keep_for_ever((self._idle, self._lent))
+        self._changed = threading.Condition()  # another thread of the parent may have held it
+        self._closed = self._forked = True
+
+    def close(self) -> None:
+        """End the queries that run, and close the connections; blocks. Safe to call twice."""
+        with self._changed:
+            self._closed = True
+            for connection in self._lent:
+                connection.cancel()
+            self._changed.wait_for(lambda: not self._lent, timeout=_READONLY_PATIENCE)
+        self._drop_idle()

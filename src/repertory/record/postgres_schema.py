@@ -1,0 +1,194 @@
+"""The journal's tables on PostgreSQL: those of ``repertory.record.schema``, and what SQLite has and it has not.
+
+The functions do for a text in JSON what SQLite's of the same names do, so that queries and views are written once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from repertory._version import __version__
+from repertory.errors import JournalSchemaTooNew, JournalUnreadable
+from repertory.record.postgres_address import PostgresAddress
+from repertory.record.schema import MIGRATIONS, OLDEST_READABLE, Migration
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+BLOCK: Final = 1024
+"""Numbers that a transaction takes at once: a journal of 2**53 numbers, which is what JavaScript counts to, has 8.8
+million million transactions, 279 years at 1,000 a second."""
+
+_LOCK: Final = 0x72707472  # "rptr", the same as in a file; whoever makes or changes the tables holds this lock
+
+# A text may hold what JSON can say and PostgreSQL's text cannot; it is shown as JSON then.
+_TEXT_OF: Final = r"""CASE WHEN {0}::text ~ '\\u(0000|[dD][89a-fA-F])' THEN {0}::text ELSE {0} #>> '{{}}' END"""
+
+_FUNCTIONS: Final = (
+    "CREATE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT strpos($1, $2)'",
+    f"""CREATE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+        SELECT CASE json_typeof(found)
+            WHEN 'null' THEN NULL
+            WHEN 'boolean' THEN CASE found::text WHEN 'true' THEN '1' ELSE '0' END
+            WHEN 'string' THEN {_TEXT_OF.format("found")}
+            ELSE found::text END
+        FROM (SELECT $1::json #> string_to_array(substr($2, 3), '.') AS found) looked_up $$""",
+    f"""CREATE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text) LANGUAGE sql IMMUTABLE AS $$
+        SELECT number - 1, CASE json_typeof(item) WHEN 'string' THEN {_TEXT_OF.format("item")} ELSE item::text END
+        FROM json_array_elements($1::json) WITH ORDINALITY AS items (item, number) $$""",
+    """CREATE FUNCTION json_array_length(body text, path text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+        SELECT CASE json_typeof(found) WHEN 'array' THEN json_array_length(found) ELSE 0 END
+        FROM (SELECT $1::json #> string_to_array(substr($2, 3), '.') AS found) looked_up WHERE found IS NOT NULL $$""",
+)
+
+_NUMBERS: Final = (
+    f"CREATE SEQUENCE record_seq AS bigint MINVALUE 0 START 0 INCREMENT {BLOCK}",
+    "SELECT nextval('record_seq')",  # or its first number would look the same whether it was taken or not
+    # Below which number nothing can be written any more: what a transaction takes next is above the floor that it holds
+    # a lock on, and what nobody has taken yet is above the last value. Both are looked at outside of any snapshot; so
+    # the floors first would miss a transaction that takes its number in between.
+    f"""CREATE FUNCTION followed_up_to() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+        DECLARE newest bigint; lowest bigint;
+        BEGIN
+            SELECT last_value INTO newest FROM record_seq;
+            SELECT min(newest - (newest - objid::bigint & 4294967295)) INTO lowest FROM pg_locks
+            WHERE locktype = 'advisory' AND objsubid = 2 AND classid = 'record_seq'::regclass::oid
+              AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
+            RETURN coalesce(least(newest, lowest), newest) + {BLOCK};
+        END $$""",
+    # The last batch of each process that writes, so that it can tell after a lost connection whether it is there.
+    """CREATE TABLE writers (id uuid PRIMARY KEY, batch bigint NOT NULL, at timestamptz NOT NULL)
+       WITH (fillfactor = 50)""",
+)
+
+# Words are given in lower case, without accents and signs; no word is left out, as FTS5 leaves none out.
+_WORDS: Final = (
+    "CREATE TEXT SEARCH DICTIONARY repertory_stem (TEMPLATE = pg_catalog.snowball, LANGUAGE = english)",
+    """CREATE TEXT SEARCH CONFIGURATION repertory_words (PARSER = pg_catalog."default")""",
+    """ALTER TEXT SEARCH CONFIGURATION repertory_words ADD MAPPING FOR asciiword, word, numword, asciihword, hword,
+       numhword, hword_asciipart, hword_part, hword_numpart, int, uint, float, sfloat, version WITH repertory_stem""",
+    """CREATE TABLE entry_search (seq BIGINT, piece BIGINT, run tsvector, words tsvector, PRIMARY KEY (seq, piece))""",
+    "CREATE INDEX entry_search_by_words ON entry_search USING gin (run, words)",
+    """CREATE TABLE item_search (position BIGINT, piece BIGINT, labels tsvector, words tsvector,
+       PRIMARY KEY (position, piece))""",
+    "CREATE INDEX item_search_by_words ON item_search USING gin (labels, words)",
+)
+
+_ELEMENTS: Final = """CROSS JOIN LATERAL json_array_elements(
+    CASE json_typeof({0}) WHEN 'array' THEN {0} ELSE '[]'::json END) WITH ORDINALITY AS {1} (value, number)"""
+_LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
+    SELECT c.seq AS id, c.run_id, c.call, c.iteration, c.purpose, c.model,
+           (WITH RECURSIVE parts (seq, call, base, start, bound) AS (
+                SELECT c.seq, c.call, c.base_call, CASE WHEN c.base_call IS NULL THEN 0 ELSE
+                       c.shared_messages * 1000000 + CAST(json_extract(c.more, '$.shared_blocks') AS BIGINT) END,
+                       CAST(1e15 AS BIGINT)
+                UNION ALL
+                SELECT b.seq, b.call, b.base_call, CASE WHEN b.base_call IS NULL THEN 0 ELSE
+                       b.shared_messages * 1000000 + CAST(json_extract(b.more, '$.shared_blocks') AS BIGINT) END,
+                       least(bound, start)
+                FROM parts JOIN model_calls b ON b.call < parts.call AND b.seq = (
+                    SELECT max(seq) FROM model_calls WHERE run_id = c.run_id AND call = base)
+                WHERE start > 0),
+            placed (place, bound, role, block) AS (
+                SELECT CASE WHEN m.number = 1 THEN start ELSE (start / 1000000 + m.number - 1) * 1000000 END
+                           + b.number - 1,
+                       bound, (m.value -> 'role')::text,
+                       CASE WHEN (b.value -> 'type')::text IS DISTINCT FROM '"entry"' THEN b.value
+                            WHEN b.value -> 'literal' IS NOT NULL THEN b.value -> 'literal'
+                            ELSE (SELECT content::json -> CAST(b.value ->> 'block' AS INTEGER)
+                                  FROM entries WHERE run_id = c.run_id
+                                  AND position = CAST(b.value ->> 'position' AS BIGINT)) END
+                FROM parts JOIN request_bodies r ON r.seq = parts.seq AND start < bound
+                     {_ELEMENTS.format("(r.body::json -> 'messages')", "m")}
+                     {_ELEMENTS.format("(m.value -> 'content')", "b")}),
+            messages (place, message) AS (
+                SELECT place / 1000000, '{{"role":' || min(role) || ',"content":['
+                       || string_agg(coalesce(block::text, 'null'), ',' ORDER BY place) || ']}}'
+                FROM placed WHERE place < bound GROUP BY place / 1000000)
+            SELECT '[' || coalesce(string_agg(message, ',' ORDER BY place), '') || ']' FROM messages)
+               AS request_messages,
+           coalesce(r.input_tokens + r.cache_read_tokens + r.cache_write_tokens + r.cache_write_1h_tokens, 0)
+               AS prompt_tokens,
+           coalesce(r.output_tokens, 0) AS completion_tokens,
+           to_char(to_timestamp(c.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') AS created_at
+    FROM model_calls c LEFT JOIN model_replies r ON r.run_id = c.run_id AND r.call = c.call"""
+
+# What PostgreSQL is told before the statements of a migration, and after them.
+_BEFORE: Final = {"records": _FUNCTIONS}
+_AFTER: Final = {"records": (*_NUMBERS, *_WORDS), "model calls with their messages": (_LLM_CALLS,)}
+
+# Sorted and compared by their bytes, as SQLite does, whatever the language of the database.
+_KINDS: Final = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "TEXT": 'TEXT COLLATE "C"'}
+_KIND: Final = re.compile(rf"\b({'|'.join(_KINDS)})\b")
+
+
+def statements_of(migration: Migration) -> list[str]:
+    """What PostgreSQL is told for one step of the schema."""
+    shared = [
+        _KIND.sub(lambda match: _KINDS[match[0]], sql) if sql.lstrip().startswith("CREATE TABLE") else sql
+        for sql in migration.statements
+    ]
+    return [*_BEFORE.get(migration.name, ()), *shared, *_AFTER.get(migration.name, ())]
+
+
+def schema_version(connection: Connection, address: PostgresAddress, *, latest: int = len(MIGRATIONS)) -> int:
+    """Read which version a database is at; 0 for one without a journal.
+
+    Raises:
+        JournalUnreadable: It holds tables of somebody else under our names.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    found = connection.execute("SELECT to_regclass('migrations') IS NOT NULL, to_regclass('record_seq') IS NOT NULL")
+    has_migrations, has_numbers = found.fetchone() or (False, False)
+    if has_migrations != has_numbers:
+        raise JournalUnreadable(
+            f"{address} has a table 'migrations' that is not a journal's; choose another database, or a schema with "
+            "?options=-csearch_path%3DNAME"
+        )
+    if not has_migrations:
+        return 0
+    (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
+    if version > latest:
+        raise JournalSchemaTooNew(
+            f"{address} has schema {version} and repertory {__version__} reads up to {latest}; "
+            "open it with the repertory that wrote it, or upgrade: pip install -U repertory"
+        )
+    return int(version)
+
+
+def migrate(
+    connection: Connection, address: PostgresAddress, *, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> tuple[int, int]:
+    """Bring a database to the latest schema, one process at a time; returns its version before and after."""
+    before = schema_version(connection, address, latest=len(migrations))
+    if before == len(migrations):
+        return before, before  # without the lock: who opens waits for nobody
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock($1)", [_LOCK])
+        before = schema_version(connection, address, latest=len(migrations))
+        for version, migration in enumerate(migrations[before:], before + 1):
+            with connection.pipeline():
+                for statement in statements_of(migration):
+                    connection.execute(statement)
+                values = (version, migration.name, time.time(), __version__)
+                connection.execute("INSERT INTO migrations VALUES ($1, $2, $3, $4)", values)
+    return before, len(migrations)
+
+
+def check_readable(connection: Connection, address: PostgresAddress) -> None:
+    """Prove that a journal can be read.
+
+    Raises:
+        JournalUnreadable: There is no journal, or one of an older schema.
+        JournalSchemaTooNew: A newer repertory wrote it.
+    """
+    version = schema_version(connection, address)
+    if version == 0:
+        raise JournalUnreadable(f"there is no journal at {address}")
+    if version < OLDEST_READABLE:
+        raise JournalUnreadable(
+            f"{address} has schema {version} and {OLDEST_READABLE} is expected; open it once to write, which brings it "
+            "up to date"
+        )

@@ -1,0 +1,264 @@
+"""What lies between the journal's SQL, which is SQLite's, and PostgreSQL's: marks, values, connections and errors.
+
+Text that PostgreSQL does not take is written with an escape character, U+001A. After it, ``0`` stands for NUL, ``1``
+for U+001A itself, and four hexadecimal digits for a lone surrogate. So equal texts stay equal, different ones
+different, and the beginning of a text is the beginning of what is written for it. JSON escapes all three by itself.
+Checksums are over what was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from repertory._version import __version__
+from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, JournalWriteFailed
+from repertory.record.journal import Durability
+from repertory.record.postgres_address import PostgresAddress
+from repertory.record.rows import Value
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+Statement: TypeAlias = tuple[str, Sequence[Value]]
+"""SQL with marks ``$1``, ``$2``, …, and their values."""
+
+_OLDEST: Final = 150000  # the oldest major version that is tested
+# A lost network would hang the client for ever; libpq's own settings that end it, where the address does not say.
+_NETWORK: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+APPLICATION: Final = "repertory"
+
+
+# --- SQL --------------------------------------------------------------------------------------------------
+
+_MARK: Final = re.compile(r"\?(\d*)|'[^']*'|INDEXED BY \w+")
+
+
+@lru_cache(maxsize=512)
+def translate(sql: str) -> str:
+    """The journal's SQL as PostgreSQL takes it: with numbered marks, and without hints about indexes."""
+    count = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal count
+        if match[0].startswith("'"):
+            return match[0]
+        if not match[0].startswith("?"):
+            return ""
+        if match[1]:
+            return f"${match[1]}"
+        count += 1
+        return f"${count}"
+
+    return _MARK.sub(replace, sql)
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+_ESCAPE: Final = "\x1a"
+_TO_ESCAPE: Final = re.compile("[\x00\x1a\ud800-\udfff]")
+_ESCAPED: Final = re.compile("\x1a([01]|[d-f][0-9a-f]{3})")
+
+
+def escape(text: str) -> str:
+    """A text as PostgreSQL takes it."""
+    return _TO_ESCAPE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _ESCAPE + {"\0": "0", _ESCAPE: "1"}.get(match[0], f"{ord(match[0]):x}")
+
+
+def to_column(value: Value) -> Value:
+    """A value of a row, as it stands in its column."""
+    if type(value) is str:
+        return escape(value) if "\0" in value or _ESCAPE in value else value
+    if type(value) is bytes:  # text that is no UTF-8
+        return escape(value.decode("utf-8", "surrogatepass"))
+    return value
+
+
+def from_column(text: str) -> Value:
+    """What ``to_column`` was given, of a text with an escape character."""
+    found = _ESCAPED.sub(_meant, text)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return found.encode("utf-8", "surrogatepass")
+    return found
+
+
+def _meant(match: re.Match[str]) -> str:
+    return {"0": "\0", "1": _ESCAPE}.get(match[1]) or chr(int(match[1], 16))
+
+
+def restore(rows: Iterable[Sequence[Any]]) -> list[Sequence[Value]]:
+    """Rows as they were written."""
+    return [
+        [from_column(value) if type(value) is str and _ESCAPE in value else value for value in row]
+        if any(type(value) is str and _ESCAPE in value for value in row)
+        else row
+        for row in rows
+    ]
+
+
+# --- connections ------------------------------------------------------------------------------------------
+
+
+def driver() -> Any:
+    """The module ``psycopg``, imported when a server is first spoken to.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a journal on PostgreSQL needs psycopg: pip install 'repertory[postgres]' ({error})"
+        ) from error
+    return psycopg
+
+
+def connect(address: PostgresAddress, *, durability: Durability = "power", readonly: bool = False) -> Connection:
+    """Open a connection, each of whose statements is a transaction unless it says otherwise.
+
+    Raises:
+        psycopg.Error: The server cannot be reached, or refuses.
+        ConfigurationError: psycopg is not installed, or the address makes no sense to it.
+    """
+    psycopg = driver()
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(address.uri)
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(
+            f"{address} is no address of a PostgreSQL server: {address.without_secrets(error).strip()}"
+        ) from None
+    options = {**_NETWORK, "application_name": f"{APPLICATION} {__version__}", **given}
+    connection: Connection = psycopg.connect(
+        **options, autocommit=True, cursor_factory=psycopg.RawCursor, client_encoding="UTF8"
+    )
+    try:
+        _adapt(connection)
+        _set_up(connection, durability, readonly=readonly)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -> None:
+    settings = []
+    if readonly:
+        settings.append("SET default_transaction_read_only = on")
+    elif durability != "power":
+        settings.append("SET synchronous_commit = off")
+    else:
+        # What is stronger (remote_apply) stays.
+        settings.append(
+            """SELECT set_config('synchronous_commit', 'on', false)
+               WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
+        )
+    settings.append("SET bytea_output = 'hex'; SET extra_float_digits = 1; SET standard_conforming_strings = on")
+    for setting in settings:
+        connection.execute(setting)
+
+
+_adapters: list[Any] = []
+
+
+def _adapt(connection: Connection) -> None:
+    """Send every number as the type of its place, and read sums of whole numbers as whole numbers.
+
+    psycopg would send an int as the smallest type that holds it, and each combination of types is a prepared statement
+    of its own.
+    """
+    if not _adapters:
+        from psycopg.adapt import Loader
+        from psycopg.types.numeric import FloatDumper, Int8Dumper
+
+        class Whole(Int8Dumper):
+            oid = 0
+
+        class Fraction(FloatDumper):
+            oid = 0
+
+        class Sum(Loader):
+            def load(self, data: Any) -> int | float:
+                text = bytes(data)
+                return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+        _adapters.extend((Whole, Fraction, Sum))
+    whole, fraction, numeric = _adapters
+    connection.adapters.register_dumper(int, whole)
+    connection.adapters.register_dumper(float, fraction)
+    connection.adapters.register_loader("numeric", numeric)
+
+
+def check_server(connection: Connection, address: PostgresAddress) -> None:
+    """See whether a server can keep a journal.
+
+    Raises:
+        JournalUnreadable: It is too old, or its database has another encoding than UTF-8.
+        JournalWriteFailed: It would lose what it acknowledged.
+    """
+    version = connection.info.server_version
+    if version < _OLDEST:
+        raise JournalUnreadable(
+            f"{address} is PostgreSQL {version // 10000} and {_OLDEST // 10000} or newer is expected; upgrade it"
+        )
+    names = ("fsync", "full_page_writes", "server_encoding")
+    row = connection.execute(f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}").fetchone()
+    assert row is not None
+    found = dict(zip(names, row, strict=True))
+    for name in names[:2]:
+        if found[name] != "on":
+            raise JournalWriteFailed(
+                f"{address} has {name} = off, so that it may lose or damage what it acknowledged; set it to on"
+            )
+    if found["server_encoding"] != "UTF8":
+        raise JournalUnreadable(
+            f"{address} is a database in {found['server_encoding']} and UTF8 is expected; create one with "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html: the server goes away or is not there yet. 25006 is
+# what a server says that has become a standby; 57P05 and 25P03/25P04 that a connection was idle or open for too long.
+_AWAY: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "25006"})
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error is about the connection or a server that comes and goes, and not about what was asked."""
+    psycopg = driver()
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state in _AWAY or state.startswith("08")
+
+
+def explain(error: BaseException, address: PostgresAddress, doing: str) -> JournalError:
+    """Say what an error of the server or the driver means for the journal; the one place where they are mapped."""
+    fact = f"cannot {doing} {address}: {' '.join(address.without_secrets(error).split())}"
+    state = getattr(error, "sqlstate", None) or ""
+    if state in ("42501", "28000", "28P01"):
+        return JournalUnreadable(f"{fact}; may this user do that there?")
+    if state == "3D000":
+        return JournalUnreadable(f"{fact}; create it with createdb")
+    if doing == "write":
+        return JournalWriteFailed(f"{fact}{'; make room, then start again' if state.startswith('53') else ''}")
+    if is_away(error):
+        return JournalUnreadable(f"{fact}; is the server running, and is the address right?")
+    return JournalUnreadable(fact)

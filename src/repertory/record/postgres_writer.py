@@ -1,0 +1,314 @@
+"""The writer of a journal on PostgreSQL: one round trip for a group of batches, and the truth about a lost one.
+
+A transaction goes out in one piece: BEGIN, the guard, its numbers, the mark of the batch, the rows, COMMIT. Where the
+connection is lost meanwhile nobody can tell whether it was written. Then the old connection is ended for certain, and
+the mark says: it was, or it is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from repertory._log import Log
+from repertory.errors import JournalError, JournalWriteFailed
+from repertory.record.forks import keep_for_ever
+from repertory.record.journal import Durability
+from repertory.record.postgres_address import PostgresAddress
+from repertory.record.postgres_schema import BLOCK
+from repertory.record.postgres_sql import Statement, check_server, connect, driver, explain, is_away, to_column
+from repertory.record.rows import AFTER_REFUSED, TABLES, Value, encode_json
+from repertory.record.schema import MIGRATIONS
+from repertory.record.waiting import Ticket
+from repertory.record.writing import Batch, Writer
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+log = Log("repertory.journal")
+
+Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
+"""What a group's transaction begins with; a statement that raises SQLSTATE ``FENCED`` stops the journal."""
+
+FENCED: Final = "RPF01"
+PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
+_RETRY: Final = 0.05  # seconds until the first new attempt to connect; then twice as long each, up to
+_LONGEST_RETRY: Final = 2.0
+_NOTICE: Final = 5.0  # seconds until the log says once more that the server is away
+_IDLE: Final = 10  # seconds that the server lets a transaction of ours wait for us, and
+_TRANSACTION: Final = 20  # that one may take: a process that was stopped must not hold up whoever goes on in its place
+_OTHERS: Final = frozenset({"40001", "40P01"})  # two transactions were in each other's way
+_HELD_UP: Final = "57014"  # a statement took longer than it may: somebody holds a lock
+_ATTEMPTS: Final = 5
+_FORGOTTEN: Final = "30 days"  # after which the mark of a process that was killed goes
+
+_UNIQUE: Final = re.compile(r"CREATE UNIQUE INDEX (\w+) ON (\w+) \((.*)\)")
+# What SQLite says where a value is there already, by the name of the index that PostgreSQL names.
+_TWICE: Final = {
+    name: "UNIQUE constraint failed: " + ", ".join(f"{table}.{column}" for column in columns.split(", "))
+    for migration in MIGRATIONS
+    for sql in migration.statements
+    for name, table, columns in _UNIQUE.findall(sql)
+}
+
+# The number that a transaction takes next is above its floor; see ``followed_up_to``. A key has 32 bits, of which the
+# highest is the sign.
+_FLOOR: Final = """SELECT pg_advisory_xact_lock_shared('record_seq'::regclass::oid::int4,
+    (((last_value & 4294967295) # 2147483648) - 2147483648)::int4) FROM record_seq"""
+_TAKE: Final = "SELECT nextval('record_seq')"
+_MARK: Final = """INSERT INTO writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"""
+_EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each($1))"
+
+
+class Server(NamedTuple):
+    """The process of the server at the other end of a connection."""
+
+    pid: int
+    started: Any
+
+
+def _insert(table: str, columns: Sequence[str]) -> str:
+    """INSERT a row of a record by its place in the block that the transaction took last."""
+    number = "currval('record_seq') + $1"
+    own = [f"${mark}" for mark in range(2, len(columns))]
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) "
+        f"VALUES ({', '.join([number, *own, f'${len(columns)} # ({number})'])})"
+    )
+
+
+_INSERTS: Final = {name: _insert(name, columns) for table in TABLES.values() for name, columns in table.layout.items()}
+
+
+class PostgresWriter(Writer):
+    """Owns the writing connection, and opens another one when it is lost.
+
+    Args:
+        address: The server.
+        connection: To it; the tables are there.
+        durability: Of the journal, for later connections.
+        guard: Makes what every transaction begins with; None for nothing.
+        patience: Seconds for which the server may be away.
+    """
+
+    def __init__(
+        self,
+        address: PostgresAddress,
+        connection: Connection,
+        durability: Durability,
+        *,
+        guard: Guard | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        super().__init__(str(address))
+        self._address = address
+        self._durability: Durability = durability
+        self._guard = guard
+        self._patience = patience
+        self._hurried = threading.Event()  # it may wait no longer
+        self._away = False  # waiting for the server
+        self.id = str(uuid4())
+        self.commits = 0  # so far; the number of the last one that is there
+        self.newest = 0  # above every number that was written
+        self._use(connection)
+        connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_FORGOTTEN}'")
+        self._start()
+
+    def _use(self, connection: Connection) -> None:
+        version = connection.info.server_version
+        for setting in (
+            f"idle_in_transaction_session_timeout = '{_IDLE}s'",
+            # An older server knows no bound for a whole transaction.
+            f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = '{_TRANSACTION}s'",
+        ):
+            connection.execute(f"SET {setting}")
+        row = connection.execute(
+            "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        ).fetchone()
+        assert row is not None
+        self._server = Server(*row)
+        self._connection = connection
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _do(self, item: Ticket) -> None:
+        raise AssertionError(item)
+
+    def _write_group(self, group: Sequence[Batch]) -> None:
+        refused = _refused()
+        if not any(batch.builds_on_refused() for batch in group):
+            try:
+                self._commit(group)
+                return
+            except refused:
+                self._rollback()
+        for batch in group:
+            if batch.builds_on_refused():
+                batch.refuse(AFTER_REFUSED)
+                continue
+            try:
+                self._commit([batch])
+            except refused as error:
+                self._rollback()
+                batch.refuse(self._fact(error))
+
+    def _fact(self, error: BaseException) -> str:
+        index = getattr(getattr(error, "diag", None), "constraint_name", None)
+        return _TWICE.get(index or "") or " ".join(self._address.without_secrets(error).split())
+
+    def _commit(self, group: Sequence[Batch]) -> None:
+        """Write batches in one transaction, however often the server goes away meanwhile."""
+        if not any(batch.rows or batch.emptied for batch in group):
+            return
+        number, attempts = self.commits + 1, 0
+        while True:
+            try:
+                self._send(group, number)
+                break
+            except BaseException as error:
+                state = getattr(error, "sqlstate", None)
+                if is_away(error):
+                    if self._recover(number, error):
+                        break
+                    continue
+                attempts += 1
+                if state == _HELD_UP and not self._hurried.is_set():
+                    log(logging.WARNING, "journal.held_up", path=self._path, seconds=attempts * _TRANSACTION)
+                elif state not in _OTHERS or attempts == _ATTEMPTS:
+                    raise
+                self._rollback()
+        self.commits = number
+
+    def _send(self, group: Sequence[Batch], number: int) -> None:
+        records = [record for batch in group for record in batch.rows]
+        emptied = [place for batch in group for place in batch.emptied]
+        taken = None
+        with self._connection.pipeline(), self._connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            for sql, values in self._guard(group) if self._guard is not None else ():
+                cursor.execute(sql, values)
+            cursor.execute(_MARK, (self.id, number))
+            if records:
+                cursor.execute(_FLOOR)
+            for start in range(0, len(records), BLOCK):
+                taken = self._connection.execute(_TAKE)
+                rows: dict[str, list[list[Value]]] = {}
+                for place, record in enumerate(records[start : start + BLOCK]):
+                    for table, row, checksum in record:
+                        rows.setdefault(table, []).append([place, *map(to_column, row), checksum])
+                for table, values_of in rows.items():
+                    cursor.executemany(_INSERTS[table], values_of)
+            if emptied:
+                cursor.execute(_EMPTY, (encode_json(emptied),))
+            cursor.execute("COMMIT")
+        if taken is not None:
+            (first,) = taken.fetchone() or (0,)
+            self.newest = first + BLOCK
+
+    def _rollback(self) -> None:
+        # If that fails too, it adds nothing.
+        with contextlib.suppress(driver().Error):
+            if self._connection.info.transaction_status != driver().pq.TransactionStatus.IDLE:
+                self._connection.execute("ROLLBACK")
+
+    def _last_words(self) -> None:
+        with contextlib.suppress(driver().Error):
+            if self._failure is None:
+                self._connection.execute("DELETE FROM writers WHERE id = $1", (self.id,))
+        self._connection.close()
+
+    # --- a lost connection --------------------------------------------------------------------------------
+
+    def _recover(self, number: int, error: BaseException) -> bool:
+        """Connect again, and find out whether a transaction was written; nothing of it can be written afterwards.
+
+        Raises:
+            JournalWriteFailed: The server stays away. Whether the batch was written is not known then.
+        """
+        self._connection.close()
+        self._away = True
+        since, pause, notice = time.monotonic(), _RETRY, 0.0
+        while True:
+            waited = time.monotonic() - since
+            if waited >= notice:
+                notice = 2 * notice or _NOTICE
+                log(
+                    logging.WARNING,
+                    "journal.server_away",
+                    path=self._path,
+                    waited=waited,
+                    queued=self._queue.qsize() + 1,
+                    error=" ".join(self._address.without_secrets(error).split()),
+                )
+            try:
+                written = self._reconnect(number)
+                self._away = False
+                return written
+            except Exception as another:
+                error = another
+                if not is_away(another):
+                    raise
+            if waited >= self._patience or self._hurried.wait(pause):
+                raise JournalWriteFailed(
+                    f"{explain(error, self._address, 'reach')} It was away for {waited:.0f} s while a batch was being "
+                    "written; whether that batch is there is not known, and it was not acknowledged"
+                ) from error
+            pause = min(2 * pause, _LONGEST_RETRY)
+
+    def _reconnect(self, number: int) -> bool:
+        connection = connect(self._address, durability=self._durability)
+        try:
+            check_server(connection, self._address)
+            self._end_old(connection)
+            written = self._was_written(connection, number)
+            # A standby that has not confirmed the commit that was found has done so once it confirms this one. And a
+            # server that has become a standby itself refuses it.
+            connection.execute(_MARK, (self.id, number if written else number - 1))
+            self._use(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return written
+
+    def _end_old(self, connection: Connection) -> None:
+        """End the server's end of the lost connection: it may be in the middle of COMMIT."""
+        old = "FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
+        connection.execute(f"SELECT pg_terminate_backend(pid) {old}", self._server)
+        while connection.execute(f"SELECT 1 {old}", self._server).fetchone() is not None:
+            if self._hurried.wait(_RETRY):
+                raise JournalWriteFailed(f"{self._path} has not ended a lost connection")
+
+    def _was_written(self, connection: Connection, number: int) -> bool:
+        row = connection.execute("SELECT batch FROM writers WHERE id = $1", (self.id,)).fetchone()
+        return row is not None and row[0] == number
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def _waits_for(self) -> str:
+        return "the server is away" if self._away else ""
+
+    def _hurry(self) -> None:
+        self._hurried.set()
+
+    def _explain(self, cause: BaseException) -> str:
+        if isinstance(cause, driver().Error):
+            return str(explain(cause, self._address, "write"))
+        return str(cause) if isinstance(cause, JournalError) else super()._explain(cause)
+
+    def abandon(self) -> None:
+        """In a fork, where the thread is not: refuse everything, and never close the connection."""
+        super().abandon()
+        keep_for_ever(self._connection)
+
+
+def _refused() -> tuple[type[BaseException], ...]:
+    """What is the fault of a batch and not of the server: the others can be written without it."""
+    errors = driver().errors
+    return errors.IntegrityError, errors.DataError, errors.ProgramLimitExceeded, OverflowError, TypeError, ValueError
