@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from backends import RunAsync
 from repertory.agents.events import ResultAwaited
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
-from repertory.llm.messages import ToolResult
+from repertory.llm.messages import Image, Text, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.record.records import Effect
 from repertory.testing import ScriptedModel, call
@@ -68,7 +69,7 @@ def test_the_result_comes_when_somebody_brings_it(run_async: RunAsync) -> None:
                 await run.give_result("c2", "clean")
             with pytest.raises(RunError, match="waits for an approval"):
                 await run.approve("c1")
-            with pytest.raises(ConfigurationError, match="text or JSON"):
+            with pytest.raises(ConfigurationError, match="text, JSON or blocks"):
                 await run.give_result("c1", object())
             await run.give_result("c1", {"lead": 3})
             await run.give_result("c1", {"lead": 3})
@@ -282,3 +283,43 @@ def test_a_tool_that_goes_on_is_told_that_nothing_came(run_async: RunAsync, time
 
     assert run_async(main) == "none"
     assert seen == [(True, timeout is not None)]
+
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
+
+
+def test_pictures_come_from_elsewhere_too(run_async: RunAsync, tmp_path: Path) -> None:
+    """In another process; the record has them as content, and no event carries them."""
+    lab, path, seen = Lab(), tmp_path / "journal.db", list[Any]()
+    picture = rp.media_block(PIXEL, "image/png")
+
+    def look(request: ModelRequest) -> str:
+        (result,) = (block for block in request.messages[-1].content if isinstance(block, ToolResult))
+        seen.append(result.content)
+        return "clean"
+
+    async def main() -> str:
+        async with open_with(call("analyse", call_id="c1", sample="s"), path=path) as supervisor:
+            run = await supervisor.spawn(lab.agent, "analyse")
+            await sent(run)
+            for refused in (["why", picture], rp.media_block(PIXEL, "image/png")):
+                with pytest.raises(ConfigurationError, match="takes text alone"):
+                    await run.give_result("c1", refused, is_error=True)
+            huge = Image({"type": "base64", "media_type": "image/png", "data": "A" * 7_000_000})
+            with pytest.raises(ConfigurationError, match="too large"):
+                await run.give_result("c1", huge)
+        async with open_with(look, path=path) as supervisor:
+            run = await supervisor.resume(run.id, agent=lab.agent)
+            await run.give_result("c1", ["under the microscope:", picture])
+            answer = await run.wait_result()
+            await run.give_result("c1", ["under the microscope:", picture])
+            with pytest.raises(RunError, match="another result"):
+                await run.give_result("c1", picture)
+            events = [record for _, record in await supervisor.journal.read_events(run.id)]
+            (given,) = (record.body for record in events if record.type == "ResultGiven")
+            stored = await supervisor.journal.read_content(given["content_id"])
+            assert (given["result"], stored.source, stored.source_type) == (None, "c1", "given")
+            return answer
+
+    assert run_async(main) == "clean"
+    assert seen == [(Text("under the microscope:"), picture)]

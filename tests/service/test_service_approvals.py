@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from test_service_page import open_page
 from test_service_process import Served
 
 import repertory as rp
+from repertory.llm.messages import Text
+from repertory.llm.model import ModelRequest
 from repertory.testing import ScriptedModel, call
 
 
@@ -70,6 +73,38 @@ def test_calls_are_listed_decided_and_given_their_result(short: Path, run_async:
             assert "not under way" in (await client.post(f"{path}/c2/approve", {}, 409))["error"]
 
     run_async(main)
+
+
+def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:
+    """As large as a model may be shown; what it may not be shown is refused."""
+    shown: list[Any] = []
+    scan = b"%PDF-1.4 /Type /Page " + b"x" * 2_000_000
+    data = base64.b64encode(scan).decode()
+
+    def look(request: ModelRequest) -> str:
+        shown.extend(request.messages[-1].content[0].content)  # type: ignore[union-attr]
+        return "Done."
+
+    async def main() -> None:
+        model = ScriptedModel([call("order", call_id="c1", what="ink"), look])
+        async with open_client(short, model, agents=["test_service_approvals:buyer"]) as client:
+            run_id = await client.start("Buy.", agent="buyer")
+            while not (await client.get("/approvals"))["waiting"]:
+                pass
+            path = f"/runs/{run_id}/calls/c1/result"
+            media = {"type": "media", "media_type": "application/pdf", "data": data, "title": "bill"}
+            for body, status, says in (
+                ({"content": [{**media, "media_type": "image/png"}]}, 422, "but the data is application/pdf"),
+                ({"content": [{**media, "data": "?"}]}, 400, "Invalid base64"),
+                ({"content": []}, 400, "length >= 1"),
+                ({"content": [media], "result": "x"}, 422, "got both"),
+            ):
+                assert says in (await client.post(path, body, status))["error"]
+            await client.post(path, {"content": [{"type": "text", "text": "the bill"}, media]})
+            await client.wait_for(run_id, "done")
+
+    run_async(main)
+    assert shown == [Text("the bill"), rp.media_block(scan, "application/pdf", title="bill")]
 
 
 def repertory(*words: str) -> subprocess.CompletedProcess[str]:

@@ -226,8 +226,9 @@ class ResultGiven(Event, frozen=True, kw_only=True):
     """The result of a tool call came from elsewhere.
 
     Attributes:
-        result: Text or JSON.
+        result: Text or JSON; None where it is content that is stored.
         is_error: Whether the call failed by it.
+        content_id: Under which images and documents are stored, as blocks of the Messages API; "" for none.
         round: Which time of the call's waiting it ends, from 1.
         expired: Whether nobody gave one in time.
     """
@@ -236,6 +237,7 @@ class ResultGiven(Event, frozen=True, kw_only=True):
     tool: str
     result: Any
     is_error: bool = False
+    content_id: str = ""
     round: int = 1
     expired: bool = False
 

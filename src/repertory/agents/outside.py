@@ -6,8 +6,9 @@ else is refused.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -28,10 +29,11 @@ from repertory.agents.live import LiveRun
 from repertory.agents.teams import Unfinished
 from repertory.agents.waiting_calls import waiting_id
 from repertory.errors import ConfigurationError, RunError
-from repertory.llm.messages import Json
-from repertory.record.records import RunState
+from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.record.records import ContentStored, Record, RunState
 from repertory.tools import arguments_digest
-from repertory.tools.output import to_output
+from repertory.tools.media import too_large
+from repertory.tools.output import blocks_of, to_output
 from repertory.tools.schema import check_by_schema
 
 T = TypeVar("T")
@@ -164,27 +166,57 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
 
     Raises:
         RunError: No such call waits, or another result was given already.
-        ConfigurationError: It is neither text nor JSON, too long to be kept, or does not fit what was asked for.
+        ConfigurationError: It is neither text, JSON nor blocks that can be shown, too long to be kept, or does not fit
+            what was asked for.
     """
     await anyio.lowlevel.checkpoint()
     waits = live.waits
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
     if awaited is None and known is None and call_id not in waits.making:
         raise RunError(f"no call {call_id!r} of run {live.run_id} waits for a result; run.waiting() lists those")
+    blocks = blocks_of(result)
+    stored = None if blocks is None else _stored(live, call_id, blocks, is_error=is_error)
     try:
-        result = live.shared.journal.redact(msgspec.to_builtins(result))
+        result = None if stored is not None else live.shared.journal.redact(msgspec.to_builtins(result))
         to_output(result, name="the result", cap=None)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"a result must be text or JSON: {error}") from error
+        raise ConfigurationError(f"a result must be text, JSON or blocks: {error}") from error
+    content_id = "" if stored is None else stored.content_id
     if known is not None:
-        if (known.result, known.is_error) != (result, is_error):
+        if (known.result, known.content_id, known.is_error) != (result, content_id, is_error):
             raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
     else:
         _check_goes_on(live, call_id if awaited is None else awaited.call_id)
         if awaited is not None and awaited.schema is not None and not is_error:
+            if stored is not None:
+                raise ConfigurationError(f"the result of call {call_id} must be JSON, as it is asked for by a schema")
             check_by_schema(result, awaited.schema, where=f"the result of call {call_id}")
-        known = _give(live, call_id, awaited, result, is_error=is_error)
+        known = _give(live, call_id, awaited, result, is_error=is_error, stored=stored)
     await waits.durable(known)
+
+
+def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool) -> ContentStored:
+    """What the content store takes in of images and documents, so that no event has to carry them.
+
+    Raises:
+        ConfigurationError: The Messages API would refuse them.
+    """
+    refusals = [refusal for block in blocks if not isinstance(block, Text) and (refusal := too_large(block))]
+    if refusals:
+        raise ConfigurationError(f"the result of call {call_id} cannot be shown to a model: {refusals[0]}")
+    if is_error and not all(isinstance(block, Text) for block in blocks):
+        raise ConfigurationError(f"the result of call {call_id} says why it failed, which takes text alone")
+    body = canonical_json(live.shared.journal.redact([encode_block(block) for block in blocks])).decode()
+    digest = hashlib.blake2b(f"{live.run_id}\0{call_id}\0{body}".encode(), digest_size=8).hexdigest()
+    return ContentStored(
+        content_id=f"given-{digest}",
+        run_id=live.run_id,
+        source_type="given",
+        source=call_id,
+        body=body,
+        format="json",
+        at=live.shared.clock(),
+    )
 
 
 def _check_goes_on(live: LiveRun, call_id: str) -> None:
@@ -221,19 +253,22 @@ def _give(
     *,
     is_error: bool,
     expired: bool = False,
+    stored: ContentStored | None = None,
 ) -> ResultGiven:
     more: dict[str, Any] = {"call_id": call_id, "tool": ""}  # it came before the tool had returned
     if awaited is not None:
         more = {"call_id": awaited.call_id, "tool": awaited.tool, "round": awaited.round}
+    if stored is not None:
+        more["content_id"] = stored.content_id
     event = live.event(ResultGiven, result=result, is_error=is_error, expired=expired, **more)
     assert isinstance(event, ResultGiven)
-    _take(live, event)
+    _take(live, event, also=[] if stored is None else [stored])
     return event
 
 
-def _take(live: LiveRun, event: ApprovalDecided | ResultGiven) -> None:
+def _take(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Sequence[Record] = ()) -> None:
     """Write what came and put it before the loop in one step: a caller who is cancelled leaves both, or neither."""
-    ticket = live.shared.journal.submit([to_record(event)])
+    ticket = live.shared.journal.submit([*also, to_record(event)])
     live.waits.take(event, ticket)
     live.show(event)
     live.wake()

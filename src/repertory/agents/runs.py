@@ -125,12 +125,13 @@ class Run(Generic[ResultT]):
 
         Args:
             call_id: The call, as ``waiting`` lists it, or as ``ToolContext`` named it to the tool.
-            result: A text, or anything that can be written as JSON.
+            result: A text, anything that can be written as JSON, or what ``media_block`` makes of an image or a
+                document, alone or in a list with texts.
             is_error: Whether the call failed, and this says why.
 
         Raises:
             RunError: No such call waits, or another result was given already.
-            ConfigurationError: The result cannot be written as JSON.
+            ConfigurationError: The result cannot be written as JSON or shown to a model, or is not what was asked for.
         """
         check_value("Run.give_result", (call_id, is_error), tuple[str, bool])
         await give_result(self._owner_of(call_id), call_id, result, is_error=is_error)

@@ -40,7 +40,7 @@ from repertory.agents.waiting_calls import waiting_id
 from repertory.context.shaping import whole_of
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
-from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
+from repertory.llm.messages import Text, ToolResult, ToolUse, decode_block, text_of, tool_uses
 from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Snapshot
 from repertory.record.records import (
@@ -247,12 +247,18 @@ class Caller:
             if tool is None:
                 await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
                 return
+            answer = GivenAnswer(
+                value=await self._value_of(given),
+                state=thaw(awaited.state),
+                is_error=given.is_error,
+                expired=given.expired,
+            )
             async with limiter:
-                await self._go_on(call, tool, awaited, given, iteration)
+                await self._go_on(call, tool, answer, awaited.round, iteration)
             if waits.newest(use.id) is awaited:
                 return
         cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
-        output = to_output(given.result, name=use.name, cap=cap)
+        output = to_output(await self._value_of(given), name=use.name, cap=cap)
         if given.is_error:
             output = msgspec.structs.replace(output, status="error")
         decided = waits.decided.get(use.id)
@@ -260,20 +266,23 @@ class Caller:
         if tool is None or tool.effect != "pure":
             self._live.repeats.clear()
 
-    async def _go_on(
-        self, call: OpenCall, tool: Tool, awaited: ResultAwaited, given: ResultGiven, iteration: int
-    ) -> None:
+    async def _value_of(self, given: ResultGiven) -> Any:
+        """What was given: as JSON, or the blocks that are stored."""
+        if not given.content_id:
+            return given.result
+        stored = await self._journal.read_content(given.content_id, root=self._live.run_id)
+        if stored is None or not stored.body:
+            return f"[what was given for this call, {given.content_id}, is no longer stored]"
+        return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
+
+    async def _go_on(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
         """Call a tool again that goes on with what it was given; what was permitted once is."""
-        assert awaited.state is not None
         decided = self._live.waits.decided.get(call.use.id)
         permitted = Permitted(call.use.input)
         if decided is not None and decided.arguments is not None:
             permitted = Permitted(decided.arguments, edit_note(decided))
         digest = arguments_digest(tool.name, permitted.arguments)
-        answer = GivenAnswer(
-            value=given.result, state=thaw(awaited.state), is_error=given.is_error, expired=given.expired
-        )
-        await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=awaited.round)
+        await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=answers)
 
     async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
         """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""

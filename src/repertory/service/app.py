@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from starlette.applications import Starlette
@@ -24,7 +25,7 @@ from repertory.errors import (
     RunNotFound,
     ScopeNotFound,
 )
-from repertory.llm.messages import Json
+from repertory.llm.messages import Block, Json, Text
 from repertory.mcp.server import answer_http, serve_tools
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.service.access import Access, Guard
@@ -40,7 +41,9 @@ from repertory.service.requests import (
     Denial,
     EventHeaders,
     EventsQuery,
+    GivenMedia,
     GivenResult,
+    GivenText,
     ItemQuery,
     MemoryQuery,
     NewMessage,
@@ -67,7 +70,10 @@ from repertory.service.views import (
     Waiting,
     event_view,
 )
+from repertory.tools import media_block
+from repertory.tools.threads import compute
 
+MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
 MAX_FOLLOWERS: Final = 32  # event streams at once, so that connections are left for everything else
 EVENTS: Final = 500  # in one answer that is no stream
 
@@ -293,7 +299,16 @@ class _Service:
 
     async def give_result(self, request: Request, *, body: GivenResult) -> Accepted:
         """Bring the result of a call that waits for it; it is durable when the answer comes."""
-        await self._control.give_result(**request.path_params, result=body.result, is_error=body.is_error)
+        result = body.result
+        if body.content is not None:
+            if result is not None:
+                raise HTTPException(422, "either result or content can be given, got both")
+            size = sum(len(part.data) for part in body.content if isinstance(part, GivenMedia))
+            try:
+                result = await compute(partial(_blocks_of, body.content), size=size)
+            except ValueError as error:
+                raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
+        await self._control.give_result(**request.path_params, result=result, is_error=body.is_error)
         return Accepted()
 
     async def stop(self, request: Request) -> Accepted:
@@ -347,7 +362,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/approvals", _Service.approvals),
     post(f"{_CALL}/approve", _Service.approve, status=202, errors=(404, 409)),
     post(f"{_CALL}/deny", _Service.deny, status=202, errors=(404, 409)),
-    post(f"{_CALL}/result", _Service.give_result, status=202, errors=(404, 409)),
+    post(f"{_CALL}/result", _Service.give_result, status=202, errors=(404, 409, 422), most=MAX_GIVEN),
     post(f"{_RUN}/stop", _Service.stop, status=202, errors=(404, 409)),
     post(f"{_RUN}/kill", _Service.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", _Service.pause, status=202, errors=(404, 409)),
@@ -388,6 +403,14 @@ class _McpAnswer(Response):
             await answer_http(self._server, scope, receive_again, send)
         finally:
             self._count(-1)
+
+
+def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
+    """Content as the blocks that a model is shown. Raises ``ValueError`` where it would not be."""
+    return [
+        media_block(part.data, part.media_type, title=part.title) if isinstance(part, GivenMedia) else Text(part.text)
+        for part in content
+    ]
 
 
 async def _explain(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from repertory.llm.messages import Json
 MAX_TREES: Final = 1000
 MAX_LISTED: Final = 500  # items or contents in one answer
 MAX_WAIT: Final = 60  # seconds that one request may wait for a result
+_BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _INT64: Final = 10**18 - 1
 
 # What says nothing is refused where it is used, in the words of whoever refuses it.
@@ -59,10 +60,37 @@ class Denial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str = ""
 
 
-class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of ``POST /runs/{id}/calls/{call_id}/result``."""
+class GivenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """Words of a result."""
 
-    result: Any
+    text: str
+
+
+class GivenMedia(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="media"):
+    """An image or a document of a result.
+
+    Attributes:
+        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
+        data: What the file holds, in base 64.
+        title: What the model is told a document is called.
+    """
+
+    media_type: str
+    data: Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": _BASE64})]
+    title: str = ""
+
+
+class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/calls/{call_id}/result``.
+
+    Attributes:
+        result: Text or JSON.
+        content: Texts, images and documents instead, in order.
+        is_error: Whether the call failed, and this says why.
+    """
+
+    result: Any = None
+    content: Annotated[list[GivenText | GivenMedia], msgspec.Meta(min_length=1)] | None = None
     is_error: bool = False
 
 

@@ -202,16 +202,16 @@ def _convert(value: object) -> ToolOutput:
     if isinstance(value, bytes | bytearray):
         # surrogateescape keeps one mark per bad byte, so that clean_text can count them
         return ToolOutput(value.decode("utf-8", "surrogateescape"))
-    if isinstance(value, Text | Image | RawBlock):
-        return ToolOutput((value,))
-    blocks = _mixed_blocks(value)
+    blocks = blocks_of(value)
     if blocks is not None:
         return ToolOutput(blocks)
     return ToolOutput(_json_text(value), format="json")
 
 
-def _mixed_blocks(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
-    """The blocks of a list that holds at least one; None for any other value."""
+def blocks_of(value: object) -> tuple[Text | Image | RawBlock, ...] | None:
+    """A block, or those of a list that holds at least one; None for any other value."""
+    if isinstance(value, Text | Image | RawBlock):
+        return (value,)
     if not isinstance(value, list | tuple):
         return None
     items = cast("Sequence[object]", value)
