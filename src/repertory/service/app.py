@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
@@ -13,12 +14,14 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from repertory.agents import QueuedRun
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
     ItemNotFound,
     JournalError,
     PayloadInvalid,
+    QueueFull,
     RepertoryError,
     RunError,
     RunExists,
@@ -85,6 +88,7 @@ _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
     (ContentNotFound, 404),
     (ConfigurationError, 400),
     (RunExists, 422),
+    (QueueFull, 429),
     (RunError, 409),
     (PayloadInvalid, 422),
     (JournalError, 503),
@@ -157,6 +161,10 @@ class _Service:
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
         """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
         return await self._control.list_runs(query.limit, figures=query.figures == "yes")
+
+    async def queue(self, request: Request) -> list[QueuedRun]:
+        """The runs that wait to begin, in the order in which they do, each with what it waits for."""
+        return await self._control.queue()
 
     async def read_run(self, request: Request) -> RunDetail:
         """One run with its figures, its tree and its answer."""
@@ -275,6 +283,8 @@ class _Service:
             payload=body.payload,
             run_id=body.run_id,
             key=headers.idempotency_key,
+            priority=None if body.priority is None else int(body.priority),
+            client=body.client,
         )
         return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
 
@@ -347,7 +357,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/agents", _Service.agents),
     get("/events", _Service.events, media=(_STREAM, _JSON)),
     get("/runs", _Service.list_runs),
-    post("/runs", _Service.start_run, status=201, errors=(409, 422)),
+    post("/runs", _Service.start_run, status=201, errors=(409, 422, 429)),
+    get("/queue", _Service.queue),
     get(_RUN, _Service.read_run, errors=(404,)),
     get(f"{_RUN}/result", _Service.read_result, also=(202,), errors=(404,)),
     get(f"{_RUN}/events", _Service.events, media=(_STREAM, _JSON), errors=(404,)),
@@ -415,7 +426,8 @@ def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
 
 async def _explain(request: Request, error: Exception) -> Response:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return as_json({"error": str(error)}, status)
+    headers = {"retry-after": f"{math.ceil(error.retry_after)}"} if isinstance(error, QueueFull) else None
+    return as_json({"error": str(error)}, status, headers)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

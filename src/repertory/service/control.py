@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from repertory._ids import new_id
 from repertory._version import __version__
-from repertory.agents import Run, Supervisor, load_agent
-from repertory.agents.loading import check_limits, lasting_reference
+from repertory.agents import QueuedRun, Run, Supervisor, load_agent
+from repertory.agents.loading import check_limits
 from repertory.agents.streaming import StreamReader
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RunError
@@ -24,6 +24,7 @@ from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
+from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
 from repertory.service.views import (
     AgentView,
     RunDetail,
@@ -35,9 +36,8 @@ from repertory.service.views import (
     run_view,
 )
 
-RESEARCH: Final = "research"
 _RESEARCH_REF: Final = "repertory.agents:research_team"
-_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
+_UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
 
 
 class Control:
@@ -45,7 +45,7 @@ class Control:
 
     Args:
         supervisor: Runs them.
-        agents: What may be started, each as ``module:name``; it is known by its agent's own name.
+        agents: What may be started, each as ``module:name``, by its agent's own name; see also ``offer``.
         root: The folder that the research team may read; a run may be confined to one below it. None offers no
             research team.
         limits: Fields of ``Limits`` that are to be others for every run that is started.
@@ -68,7 +68,7 @@ class Control:
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
         self.monitor = Monitor(supervisor.journal)
-        self._references = _load(agents)
+        self._offers: Mapping[str, Offer] = offers_of(agents, limits=limits)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
         self._limits = dict(limits)
@@ -101,9 +101,13 @@ class Control:
             seq=await self.journal.last_event(),
         )
 
+    def offer(self, offers: Mapping[str, Offer]) -> None:
+        """Have other agents that may be started, by name, in place of those of before. What is under way goes on."""
+        self._offers = dict(offers)
+
     def agents(self) -> list[AgentView]:
         """What a run can be started with."""
-        views = [AgentView(name=name, description=line) for name, (_, line) in self._references.items()]
+        views = [AgentView(name=name, description=offer.agent.summary) for name, offer in self._offers.items()]
         if self._root is not None:
             line = "Answers a question about a folder of files, with sources."
             views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
@@ -119,7 +123,15 @@ class Control:
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        return await read_detail(self.journal, self._is_live, run_id)
+        detail = await read_detail(self.journal, self._is_live, run_id)
+        if detail.run.state != "queued":
+            return detail
+        place = next((each for each in await self.queue() if each.run_id == detail.run.id), None)
+        return msgspec.structs.replace(detail, queue=place)
+
+    async def queue(self) -> list[QueuedRun]:
+        """The runs that wait to begin, in the order in which they do."""
+        return await self.supervisor.queue()
 
     async def wait_ended(self, run_id: str, seconds: float) -> RunEnded:
         """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``."""
@@ -151,6 +163,7 @@ class Control:
     async def unfinished(self) -> list[RunRow]:
         """The runs, without those below them, that the record says go on but nobody runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
+        rows.sort(key=lambda row: row.state == "queued")  # those had no place yet
         return [row for row in rows if row.started.parent_id is None and not self._is_live(row.started.run_id)]
 
     async def find_id(self, run_id: str) -> str:
@@ -168,6 +181,8 @@ class Control:
         payload: Any = None,
         run_id: str | None = None,
         key: str = "",
+        priority: int | None = None,
+        client: str = "",
     ) -> str:
         """Start a run; returns its id once it is durable.
 
@@ -179,44 +194,45 @@ class Control:
             run_id: The id to give it: then there is one run of it, however often this is called, also in the next
                 process. None makes one.
             key: Anything that stands for this start; the id follows from it then. "" for nothing.
+            priority: Its place where runs wait, see ``Supervisor.spawn``; None for what its agent has.
+            client: Who asks for it, for quotas.
 
         Raises:
             ConfigurationError: There is no such agent, the folder is not allowed, or the task is empty.
             PayloadInvalid: The payload does not fit what the agent takes.
             RunExists: Something else was started under this id or key.
+            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
         """
-        options: Json = {}
         if key:
             run_id = f"run-{_digest(key)}"
         request = "" if run_id is None else _digest(self.journal.redact([agent, task, root, payload]))
         if agent == RESEARCH and self._root is not None:
-            reference = _RESEARCH_REF
-            options = {"root": str(self._confine(root))}
-        elif agent in self._references:
+            offer = make_offer(_RESEARCH_REF, limits=self._limits, root=str(self._confine(root)))
+        elif agent in self._offers:
             if root is not None:
                 raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
-            reference = self._references[agent][0]
+            offer = self._offers[agent]
         else:
             names = ", ".join(view.name for view in self.agents())
             raise ConfigurationError(
                 f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
             )
-        if self._limits:
-            options["limits"] = self._limits
-        definition = load_agent(reference, **options)
         self._forget_ended()
         run_id = run_id or new_id("run")
         self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either
         try:
             run = await self.supervisor.spawn(
-                definition,
+                offer.agent,
                 task,
-                agent_ref=reference,
-                options=options,
+                agent_ref=offer.reference,
+                options=offer.options,
                 payload=payload,
                 context=self._context,
                 run_id=run_id,
                 request=request,
+                priority=offer.priority if priority is None else priority,
+                client=client,
+                labels=offer.labels,
             )
             self._hold(run)
         finally:
@@ -368,16 +384,3 @@ def _existing_folder(path: Path) -> Path:
     if not folder.is_dir():
         raise ConfigurationError(f"{str(path)[:500]!r} is no folder")
     return folder
-
-
-def _load(references: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Agents by name: where each is defined, and a line about it. The current folder is looked into, too."""
-    if references and "" not in sys.path:
-        sys.path.insert(0, "")
-    found: dict[str, tuple[str, str]] = {}
-    for reference in references:
-        agent = load_agent(reference)
-        if agent.name in found or agent.name == RESEARCH:
-            raise ConfigurationError(f"--agent {reference}: there is an agent {agent.name!r} already")
-        found[agent.name] = (lasting_reference(reference), agent.summary)
-    return found

@@ -37,6 +37,7 @@ _MEANS: Final[dict[int, str]] = {
     415: "The body is no application/json.",
     421: "The host is not this machine's.",
     422: "It was understood, and contradicts what is on record or what the agent takes.",
+    429: "Too many runs of this client wait already; Retry-After says when to ask again.",
     500: "The service is at fault.",
     503: "The journal does not answer, or too much is open; try again later.",
 }

@@ -234,10 +234,10 @@ def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Ac
 
 
 async def _take_up(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:
-    """Resume what an earlier process left, or say that it is there."""
+    """Resume what an earlier process left, or say that it is there. What had not begun waits in the queue again."""
     for row in await control.unfinished():
         name = _describe(row)
-        if not resume:
+        if not resume and row.state != "queued":
             report(f"unfinished: {name}; --resume goes on with it, or a POST to /runs/{row.started.run_id}/resume")
         elif row.state == "paused":
             report(f"paused: {name}; a POST to /runs/{row.started.run_id}/resume goes on with it")

@@ -31,6 +31,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         root: The folder that the research team may read, in the one of the service.
         payload: The first value of its payload; null for the defaults.
         run_id: The id that the run is to have; makes it safe to repeat the request.
+        priority: How urgent it is where runs wait; null for what the agent has.
+        client: Who asks, for quotas.
     """
 
     agent: str
@@ -38,6 +40,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     root: str | None = None
     payload: Any = None
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] | None = None
+    priority: Annotated[float, msgspec.Meta(ge=-100, le=100, multiple_of=1)] | None = None  # JSON has no whole numbers
+    client: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,100}$")] = ""
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

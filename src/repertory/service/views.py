@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from repertory.agents.queue import QueuedRun
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
@@ -51,6 +52,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         live: Whether this process runs it.
         resumable: Whether a POST to its ``resume`` makes it go on.
         figures: None in a list that was not asked for them.
+        client: Who asked for it; "" for nobody in particular.
+        reason: What it waited for when it was ``queued``.
     """
 
     id: str
@@ -67,6 +70,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
     error: str | None = None
     figures: RunFigures | None = None
+    priority: int = 0
+    client: str = ""
+    reason: str = ""
 
 
 class RunNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +96,7 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
         tree_statistics: Its own and those of all below it.
         tree: It and all below it.
         payload_version: How many versions its payload had; 0 where it has none.
+        queue: Its place in the queue and what it waits for; null where it is not ``queued``.
     """
 
     run: RunView
@@ -98,6 +105,7 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     tree_statistics: RunStatistics
     tree: RunNode
     payload_version: int
+    queue: QueuedRun | None = None
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +219,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
 def run_view(row: RunRow, *, live: bool) -> RunView:
     """What a list says about a run; ``live`` is whether somebody runs its tree."""
     started, live = row.started, live and row.state not in FINAL_STATES
-    state = row.state if live or row.state in FINAL_STATES else "interrupted"
+    state = row.state if live or row.state in (*FINAL_STATES, "queued") else "interrupted"
     return RunView(
         id=started.run_id,
         parent_id=started.parent_id,
@@ -221,11 +229,15 @@ def run_view(row: RunRow, *, live: bool) -> RunView:
         task=started.task,
         state=state,
         live=live,
-        resumable=started.parent_id is None and state in ("interrupted", "failed", "stopped", "paused"),
+        resumable=started.parent_id is None
+        and (state in ("interrupted", "failed", "stopped", "paused") or (state == "queued" and not live)),
         iteration=row.iteration,
         started_at=started.at,
         updated_at=row.updated_at,
         error=row.error,
+        priority=started.priority,
+        client=started.client,
+        reason=row.reason,
     )
 
 
