@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from repertory.agents.open_calls import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
 from repertory.record.entries import Entry
-from repertory.record.records import Effect, ToolCallRow, ToolIntended
+from repertory.record.records import Effect, ToolIntended
 
 
 def entry(position: int, role: str, *content: Block) -> Entry:
@@ -26,20 +26,18 @@ def entry(position: int, role: str, *content: Block) -> Entry:
     )
 
 
-def intended(call_id: str, effect: Effect) -> ToolCallRow:
+def intended(call_id: str, effect: Effect) -> ToolIntended:
     """A journalled intent."""
-    return ToolCallRow(
-        intended=ToolIntended(
-            run_id="run",
-            call_id=call_id,
-            tool="t",
-            effect=effect,
-            arguments={},
-            arguments_digest="",
-            idempotency_key="",
-            iteration=1,
-            at=0.0,
-        )
+    return ToolIntended(
+        run_id="run",
+        call_id=call_id,
+        tool="t",
+        effect=effect,
+        arguments={},
+        arguments_digest="",
+        idempotency_key="",
+        iteration=1,
+        at=0.0,
     )
 
 

@@ -63,6 +63,14 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         ]
         (model_call,) = await journal.read_model_calls("run-1")
         assert (model_call.called, model_call.replied) == (records["ModelCalled"], records["ModelReplied"])
+        (small,) = await journal.read_model_calls("run-1", contents=False)
+        assert small.called == msgspec.structs.replace(model_call.called, body={})
+        assert small.replied is not None
+        assert small.replied.usage == model_call.replied.usage  # type: ignore[union-attr]
+        intended = records["ToolIntended"]
+        at = intended.iteration  # type: ignore[union-attr]
+        assert await journal.read_intents("run-1", iteration=at) == [intended]
+        assert await journal.read_intents("run-1", iteration=at + 1) == []
         assert await journal.read_summaries("run-1") == [records["SummaryStored"]]
         stored = records["ContentStored"]
         assert await journal.read_content("c-1") == stored
@@ -72,6 +80,8 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_merge("s") == records["ScopeMerged"]
         ((sequence, event),) = await journal.read_events("run-1")
         assert event == records["EventLogged"]
+        assert await journal.read_events("run-1", types=[event.type, "Other"]) == [(sequence, event)]
+        assert await journal.read_events("run-1", types=["Other"]) == []
         assert sequence >= len(kit.one_of_each())
 
     check(body)

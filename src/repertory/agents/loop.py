@@ -11,7 +11,7 @@ from repertory.agents.answers import PAUSED, Answer, check_response, is_part, re
 from repertory.agents.events import ModelRetrying, RunResumed
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.log import compactor_log
-from repertory.agents.open_calls import OpenCall, open_calls
+from repertory.agents.open_calls import OpenCall, open_calls, read_intents
 from repertory.agents.results import CUT_OFF_RESULT
 from repertory.agents.teams import Team
 from repertory.agents.tool_calls import Caller
@@ -116,7 +116,7 @@ class Loop:
             return
         await self._team.open(snapshot)
         self._live.iteration, self._live.asked = iteration, last_asked(snapshot)
-        calls = open_calls(snapshot, await self._journal.read_tool_calls(self._live.run_id))
+        calls = open_calls(snapshot, await read_intents(self._journal, self._ledger))
         interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
         await self._caller.run(calls, iteration)

@@ -11,8 +11,8 @@ import msgspec
 from repertory.llm.messages import ToolResult, ToolUse, tool_uses
 from repertory.record import Draft, Entry, Journal, Ledger
 from repertory.record.records import (
-    ToolCallRow,
     ToolFinished,
+    ToolIntended,
 )
 
 Fate: TypeAlias = Literal["run", "interrupted"]
@@ -58,7 +58,7 @@ def calls_of(turn: Entry) -> list[OpenCall]:
     return [OpenCall(use, turn.position, index) for index, use in enumerate(tool_uses(turn.content))]
 
 
-def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[OpenCall]:
+def open_calls(entries: Sequence[Entry], intents: Iterable[ToolIntended]) -> list[OpenCall]:
     """Find the calls of the last turn that have no result, and say what is to become of each.
 
     A result is written in the same transaction as its outcome, so a call without a result has no outcome. If it
@@ -68,7 +68,7 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
 
     Args:
         entries: The run's ledger.
-        calls: The run's tool calls, as journalled.
+        intents: What was begun of the run's tool calls, at least of those of the last turn, in order.
     """
     last = next((entry for entry in reversed(entries) if entry.role == "assistant"), None)
     if last is None:
@@ -79,7 +79,7 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
         for block in entry.content
         if isinstance(block, ToolResult)
     }
-    begun = {row.intended.call_id: row.intended for row in calls}  # the last attempt at each
+    begun = {intended.call_id: intended for intended in intents}  # the last attempt at each
     unsafe = {call_id for call_id, intended in begun.items() if intended.effect == "unsafe"}
     return [
         msgspec.structs.replace(
@@ -93,13 +93,19 @@ def open_calls(entries: Sequence[Entry], calls: Iterable[ToolCallRow]) -> list[O
     ]
 
 
+async def read_intents(journal: Journal, ledger: Ledger) -> list[ToolIntended]:
+    """What ``open_calls`` has to know: the rest of a long record need not be read for it."""
+    turns = (entry.iteration for entry in reversed(ledger.snapshot()) if entry.role == "assistant")
+    return await journal.read_intents(ledger.run_id, iteration=next(turns, 0))
+
+
 async def close_calls(journal: Journal, ledger: Ledger, *, iteration: int, at: float) -> None:
     """Give every open call of a run that will never go on a result, so that its record is whole.
 
     Nobody else may append to its ledger any more. ``iteration`` is the run's last, ``at`` in seconds since 1970.
     """
     run_id = ledger.run_id
-    uses = [call.use for call in open_calls(ledger.snapshot(), await journal.read_tool_calls(run_id))]
+    uses = [call.use for call in open_calls(ledger.snapshot(), await read_intents(journal, ledger))]
     if uses:
         results = [error_result(use, CLOSED, iteration) for use in uses]
         ends = [ToolFinished(run_id=run_id, call_id=use.id, tool=use.name, status="interrupted", at=at) for use in uses]

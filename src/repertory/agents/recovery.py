@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from repertory.agents.agent import Agent
 from repertory.agents.events import IterationStarted
@@ -19,6 +19,8 @@ from repertory.memory import Memory
 from repertory.record import Ledger
 from repertory.record.records import RunRow
 from repertory.summarizer.messages import RESULT_SUMMARIZED
+
+_NEEDED: Final = (SAID, TRACED, RESULT_SUMMARIZED, *sorted(WAITING_EVENTS))  # of the many events of a long run
 
 
 async def read_back(
@@ -51,7 +53,9 @@ async def read_back(
     live.members.update(live.tally.by_run)
     heard = {entry.message_id for entry in ledger.snapshot()}
     answered = {entry.tool_call_id for entry in ledger.snapshot()}
-    for _, record in await journal.read_events(live.run_id):
+    for _, record in await journal.read_events(live.run_id, types=[IterationStarted.__name__], limit=1):
+        live.since = record.elapsed
+    for _, record in await journal.read_events(live.run_id, types=_NEEDED):
         if record.type == SAID:
             message_id = record.body["message_id"]
             said = Said(record.body["text"], record.body.get("sender", ""))
@@ -62,6 +66,4 @@ async def read_back(
             live.waits.read_back(record, answered=answered)
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
-        elif record.type == IterationStarted.__name__ and live.since is None:
-            live.since = record.elapsed
     return live

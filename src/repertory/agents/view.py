@@ -147,7 +147,7 @@ class ContextView:
         """
         answered_in = 0
         served = (self._profile.name, server_of(self._live.model))  # others may take longer prompts, or shorter
-        for row in await self._journal.read_model_calls(self._live.run_id):
+        for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
             called, replied = row.called, row.replied
             self._calls = max(self._calls, called.call)
             here = (called.model, called.server) == served

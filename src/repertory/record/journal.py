@@ -214,7 +214,7 @@ class Journal(ItemReads, QueueReads):
         return await self._records(kind, _OF_RUN, run_id)
 
     async def _pairs(
-        self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable]
+        self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable], *, side: bool = True
     ) -> list[tuple[B, Any]]:
         """What a run began, in order, each with the last record that ended it, if any did.
 
@@ -222,7 +222,7 @@ class Journal(ItemReads, QueueReads):
         """
         pairs: list[tuple[B, Any]] = []
         latest: dict[Hashable, int] = {}
-        found = [*await self._read(begun, _OF_RUN, run_id), *await self._read(ended, _OF_RUN, run_id)]
+        found = [*await self._read(begun, _OF_RUN, run_id, side=side), *await self._read(ended, _OF_RUN, run_id)]
         for _, record in sorted(found, key=itemgetter(0)):
             if isinstance(record, begun):
                 latest[key(record)] = len(pairs)
@@ -328,25 +328,35 @@ class Journal(ItemReads, QueueReads):
         pairs = await self._pairs(run_id, ToolIntended, ToolFinished, attrgetter("call_id"))
         return [ToolCallRow(intended=intended, finished=finished) for intended, finished in pairs]
 
+    async def read_intents(self, run_id: str, *, iteration: int) -> list[ToolIntended]:
+        """The tool calls of the run that were begun in an iteration or later, in order; one for each attempt."""
+        rest = "WHERE t.run_id = ? AND t.iteration >= ? ORDER BY t.seq"
+        return await self._records(ToolIntended, rest, run_id, iteration)
+
     async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
         """How every tool call of the run ended, in order; also those that never began, so that they had no intent."""
         return await self._of_run(ToolFinished, run_id)
 
-    async def read_model_calls(self, run_id: str) -> list[ModelCallRow]:
-        """Every model call of the run, in order; the content of its reply from the ledger where that holds it."""
-        pairs = await self._pairs(run_id, ModelCalled, ModelReplied, attrgetter("call"))
+    async def read_model_calls(self, run_id: str, *, contents: bool = True) -> list[ModelCallRow]:
+        """Every model call of the run, in order; the content of its reply from the ledger where that holds it.
+
+        Without ``contents`` it comes without what was asked and what the ledger holds of the answers.
+        """
+        pairs = await self._pairs(run_id, ModelCalled, ModelReplied, attrgetter("call"), side=contents)
+        if not contents:
+            return [ModelCallRow(called=called, replied=replied) for called, replied in pairs]
         turns = [replied.position for _, replied in pairs if replied is not None and replied.position is not None]
-        contents = {entry.position: entry.content for entry in await self._read_positions(run_id, turns)}
+        held = {entry.position: entry.content for entry in await self._read_positions(run_id, turns)}
 
         def whole(replied: ModelReplied | None) -> ModelReplied | None:
             if replied is None or replied.position is None:
                 return replied
-            if replied.position not in contents:
+            if replied.position not in held:
                 raise JournalUnreadable(
                     f"the answer of model call {replied.call} of {run_id} is entry {replied.position}, which is not "
                     "recorded"
                 )
-            return msgspec.structs.replace(replied, content=contents[replied.position])
+            return msgspec.structs.replace(replied, content=held[replied.position])
 
         return [ModelCallRow(called=called, replied=whole(replied)) for called, replied in pairs]
 
@@ -467,7 +477,7 @@ class Journal(ItemReads, QueueReads):
         return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
 
     async def read_events(
-        self, run_id: str | None, *, after: int = 0, limit: int | None = None
+        self, run_id: str | None, *, after: int = 0, limit: int | None = None, types: Collection[str] = ()
     ) -> list[tuple[int, EventLogged]]:
         """A run's events with their sequence numbers, those after the given one, in order.
 
@@ -475,9 +485,12 @@ class Journal(ItemReads, QueueReads):
             run_id: The run; None means every run.
             after: The sequence number of the last event that is known already.
             limit: How many at most; None means all.
+            types: Only events of these; none of them means every type.
         """
         bound = await self._complete_below() if run_id is None else NO_LIMIT
         whose, values = ("t.seq < ? AND", (bound,)) if run_id is None else ("t.run_id = ? AND", (run_id,))
+        if types:
+            whose, values = f"{whose} t.type IN ({_marks(list(types))}) AND", (*values, *types)
         most = NO_LIMIT if limit is None else limit
         return await self._read(EventLogged, f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?", *values, after, most)
 

@@ -236,6 +236,7 @@ class Table:
         for index, path in enumerate(paths):
             outer, _, field = path.rpartition(".")
             self._places[outer].append((field, index))
+        self._unread = "{}" if len(paths) - 1 in codecs else ""  # for a side column that was not selected
         columns = [path.rpartition(".")[2] for path in paths]
         self.kinds: list[type[Any]] = [*(_kind(annotations[path]) for path in paths), str]
         # The side table's column comes last in every row, and is not one of this table's own.
@@ -297,7 +298,7 @@ class Table:
     def read(self, row: Sequence[Value]) -> tuple[int, Any]:
         """Turn a row of ``select`` back into the number and the record that were written.
 
-        A side column that was not selected, or has expired, reads as "".
+        A side column that was not selected, or has expired, reads as "", or {} where it holds JSON.
 
         Raises:
             JournalDamaged: They are not what was written.
@@ -311,7 +312,7 @@ class Table:
         ):
             raise self._damaged(row, "is not what was written: its checksum is wrong")
         try:
-            return int(row[0] or 0), self.decode((*own, *(side[:1] or ("",))) if self.side else own)
+            return int(row[0] or 0), self.decode((*own, *(side[:1] or (self._unread,))) if self.side else own)
         except (*UNREADABLE, AssertionError) as error:  # written so, by another repertory
             raise self._damaged(row, f"cannot be read: {error}") from error
 

@@ -34,9 +34,8 @@ class KeptSummaries:
     async def _read(self, run_id: str) -> None:
         for summary in await self._journal.read_summaries(run_id):
             self.add(run_id, Written(text_of(summary.content), summary.model, key=summary.key))
-        for _, event in await self._journal.read_events(run_id):
-            if event.type == RESULT_SUMMARIZED:
-                self.add(run_id, Written(event.body["text"], key=event.body.get("key", "")))
+        for _, event in await self._journal.read_events(run_id, types=[RESULT_SUMMARIZED]):
+            self.add(run_id, Written(event.body["text"], key=event.body.get("key", "")))
         self._put((run_id, ""), Written(""))  # marks the run as read
 
     def _put(self, place: tuple[str, str], text: Written) -> None:
