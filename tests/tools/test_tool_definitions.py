@@ -354,7 +354,7 @@ class _Silent:
         (lambda: tool(_sketch, name="x" * 129), "must be 1 to 128"),
         (lambda: tool(_sketch, name=""), "must be 1 to 128"),
         (lambda: tool(lambda: None), "'<lambda>' must be 1 to 128"),
-        (lambda: tool(range(3).count), "no signature found|variadic|has no annotation"),
+        (lambda: tool(range(3).count), "no signature found|variadic|has no annotation|positional-only"),
         (lambda: tool(_Silent()), "has no name of its own"),
         (lambda: tool(_silent), "'_silent' has no docstring"),
         (lambda: tool(_numbers), "is a generator"),
