@@ -67,6 +67,20 @@ def the_error(path: Path) -> DefinitionError:
     return caught.value
 
 
+def test_functions_are_tools_for_a_file_as_well(tmp_path: Path) -> None:
+    """As they are for an agent in code; what is neither is refused."""
+
+    def weigh(fruit: str) -> str:
+        """Weigh a fruit."""
+        return "heavy"
+
+    write(tmp_path, weigher__md=minimal("weigher", "tools: [weigh]\n"))
+    (agent,) = load_agents(tmp_path, tools=[weigh, *TOOLS])
+    assert [tool.name for tool in agent.own_tools] == ["weigh"]
+    with pytest.raises(ConfigurationError, match=r"tools\[0\] is 'weigh'; name a function or a Tool"):
+        load_agents(tmp_path, tools=["weigh"])  # type: ignore[list-item]
+
+
 # --- what a file says -------------------------------------------------------------------------------------
 
 

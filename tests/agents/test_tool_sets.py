@@ -149,6 +149,59 @@ def test_names_that_clash_get_the_name_of_their_set_before_them(run_async: RunAs
     assert run_async(main) == {"count", "one_count", "two_count", "other"}
 
 
+class Offering(Counter):
+    """A set that gives what it is told to."""
+
+    def __init__(self, *offered: object) -> None:
+        super().__init__("odd")
+        self.offered = offered
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+        """Give it."""
+        yield self.offered  # type: ignore[misc]
+
+
+def test_a_set_may_give_functions_and_nothing_else_that_is_no_tool(run_async: RunAsync) -> None:
+    """Functions become tools; of anything else the run says what it was."""
+
+    def count() -> str:
+        """Count."""
+        return "counted"
+
+    async def main() -> None:
+        model = ScriptedModel([call("count"), last_result])
+        async with rp.open_supervisor(model=model) as supervisor:
+            assert await results(supervisor, rp.Agent("clerk", tools=[Offering(count)]), 1) == ["counted"]
+            run = await supervisor.spawn(rp.Agent("clerk", tools=[Offering(count, "no tool")]), "count")
+            with pytest.raises(RunFailed, match=r"tool set odd: what open\(\) gives\[1\] is 'no tool'; name a "):
+                await run.wait_result()
+
+    run_async(main)
+
+
+def test_what_is_forbidden_stays_so_where_another_tool_of_its_name_comes(run_async: RunAsync) -> None:
+    """A rule for a set's tool holds under the name that the set's own had to be put before; no rule allows more."""
+
+    async def main() -> tuple[list[str], list[str]]:
+        steps = [[call("one_count"), call("two_count")], "done"]
+        tools = [Counter("one"), Counter("two")]
+        seen = []
+        for rules in (
+            rp.Approvals(deny=["count"]),
+            rp.Approvals(unsafe="ask", allow=["count", "one_*"], approval_timeout=0.0),
+        ):
+            model = ScriptedModel(steps)
+            async with rp.open_supervisor(model=model, approvals=rules) as supervisor:
+                await results(supervisor, rp.Agent("clerk", tools=tools), 1)
+            seen.append([text_of(block) for block in model.requests[1].messages[-1].content])
+        return seen[0], seen[1]
+
+    denied, allowed = run_async(main)
+    assert ["forbids calls like this one" in text for text in denied] == [True, True]
+    assert [text == "1" for text in allowed] == [True, False]
+
+
 def test_what_is_neither_a_tool_nor_a_set_is_refused() -> None:
     """As a plain function is."""
     with pytest.raises(ConfigurationError, match=r"tools\[0\]"):

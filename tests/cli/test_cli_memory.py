@@ -17,7 +17,7 @@ from test_cli_docs import documented
 import repertory as rp
 from memory_team import HOSTILE, LEAD, PAGE, PNG, make_team
 from repertory.actors import open_system
-from repertory.memory import MemoryActor
+from repertory.memory import Memory, MemoryActor, Quotas
 from repertory.record import open_journal
 
 ROOT = f"scope-{LEAD}"
@@ -175,6 +175,21 @@ def test_a_diff_says_what_a_merge_would_do(team: Path, home: Path) -> None:
     }
     fields = set(shown) | set(shown["changes"][0])
     assert documented("memory diff") - {"added", "changed", "ended", "conflict"} == fields
+
+
+def test_a_merge_by_hand_is_not_bound_by_quotas_that_it_does_not_know(tmp_path: Path, home: Path) -> None:
+    """A program may allow more than there is room for by default, and its quotas are not on record."""
+    path, large = tmp_path / "large.db", "x" * 1_100_000
+
+    async def fill() -> None:
+        quotas = Quotas(item_bytes=2_000_000)
+        async with open_journal(path) as journal, open_system() as system:
+            root = await Memory.open(system.spawn(lambda: MemoryActor(journal, quotas=quotas), "memory"), "run-1")
+            child = await root.fork("run-1.a", scope_id="child")
+            await child.store(large, item_id="large")
+
+    anyio.run(fill, backend="trio")
+    assert "+ written large" in look(path, "merge", "child", home=home).out
 
 
 def test_a_merge_does_what_the_diff_said_and_a_second_one_nothing(mine: Path, home: Path) -> None:

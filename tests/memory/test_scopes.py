@@ -10,7 +10,7 @@ import pytest
 
 import journal_kit as kit
 from repertory.actors import open_system
-from repertory.errors import ConfigurationError, ItemNotFound, QuotaExceeded, ScopeNotFound, ScopeReadOnly
+from repertory.errors import ConfigurationError, ItemChanged, ItemNotFound, QuotaExceeded, ScopeNotFound, ScopeReadOnly
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryRef, Quotas
 from repertory.memory.messages import OpenScope
 from repertory.record import open_journal
@@ -279,6 +279,35 @@ async def test_a_copy_that_the_parent_has_changed_is_not_written_over() -> None:
         (copy,) = (await snap.merge(prefer="both")).written
         assert await see(root) == {"a": "theirs 3", "a@snap": "edited", copy: "mine 3"}
         assert (await snap.merge(prefer="both")).written == ()
+
+
+async def test_a_copy_of_an_item_with_the_longest_id_has_one_that_may_be_written() -> None:
+    """Ids that differ only at their end stay apart, also where a copy of the copy is made."""
+    async with memories() as (_, root):
+        names = ["x" * 999 + end for end in "ab"]
+        await put(root, **dict.fromkeys(names, "base"))
+        snap = await root.fork("run-1.a", scope_id="snap")
+        for turn in "12":
+            await put(root, **dict.fromkeys(names, f"theirs {turn}"))
+            await put(snap, **{name: f"mine {turn} {name[-1]}" for name in names})
+            written = (await snap.merge(prefer="both")).written
+            assert [len(item_id) for item_id in written] == [1_000, 1_000]
+            seen = await see(root)
+            assert sorted(seen[item_id] for item_id in written) == [f"mine {turn} a", f"mine {turn} b"]
+            await put(root, **dict.fromkeys(written, "edited"))
+
+
+async def test_an_item_is_ended_only_as_it_was_read() -> None:
+    """Where somebody has written it since, it stays."""
+    async with memories() as (_, root):
+        await put(root, a="1")
+        read = await root.retrieve("a")
+        await put(root, a="2")
+        with pytest.raises(ItemChanged, match=f"not {read.position}: somebody else has written it"):
+            await root.delete("a", if_position=read.position)
+        assert await see(root) == {"a": "2"}
+        await root.delete("a", if_position=(await root.retrieve("a")).position)
+        assert await see(root) == {}
 
 
 async def test_removing_and_changing_the_same_is_a_conflict() -> None:

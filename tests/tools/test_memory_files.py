@@ -332,6 +332,35 @@ async def test_a_command_that_is_made_again_answers_the_same(command: dict[str, 
         assert files == {item.item_id: (await memory.retrieve(item.item_id)).content for item in await memory.query()}
 
 
+async def test_an_edit_during_a_rename_is_not_lost() -> None:
+    """Wherever between the copy and the end of the old file it falls: each edit that was made is in a file."""
+    async with open_memory() as memory:
+        names = [str(number) for number in range(20)]
+        for name in names:
+            await ask(memory, key=f"create {name}", command="create", path=f"/memories/d/{name}", file_text="begin\n")
+        made: dict[str, list[str]] = {name: [] for name in names}
+
+        async def edit(name: str) -> None:
+            for turn in range(5):
+                said, path = f"edit {turn}", f"/memories/d/{name}"
+                done = await ask(
+                    memory, key=f"{name} {turn}", command="insert", path=path, insert_line=1, insert_text=said
+                )
+                if done.is_error:
+                    return  # it is somewhere else by now
+                made[name].append(said)
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(edit, name)
+            renamed = await ask(memory, key="rename", command="rename", old_path="/memories/d", new_path="/memories/e")
+        assert not renamed.is_error
+        for name in names:
+            text = (await memory.retrieve(f"/memories/e/{name}")).content
+            assert sorted(text.splitlines()[1:]) == made[name]
+        assert any(made.values())
+
+
 async def test_a_rename_that_was_cut_off_goes_on() -> None:
     """Each file is at its old place or at its new one, never at none; the call that is made again moves the rest."""
     async with open_memory() as memory:

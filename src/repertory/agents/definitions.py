@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -22,6 +22,7 @@ from repertory.errors import ConfigurationError, DefinitionError
 from repertory.llm.messages import Json
 from repertory.memory import MemoryMode
 from repertory.tools import Tool, context_tools, file_tools, memory_files_tool, memory_tools
+from repertory.tools.decorator import made_tools
 from repertory.tools.front_matter import Definition, check_toml, read_markdown, read_text, warn
 from repertory.tools.skills import Skill, read_skills, skill_text, skill_tool
 
@@ -49,21 +50,26 @@ def is_definition(reference: str) -> bool:
 
 
 def load_agents(
-    path: str | PathLike[str], *, tools: Iterable[Tool] = (), skills: str | PathLike[str] | None = None
+    path: str | PathLike[str],
+    *,
+    tools: Iterable[Tool | Callable[..., Any]] = (),
+    skills: str | PathLike[str] | None = None,
 ) -> tuple[Agent[Any], ...]:
     """Read all agents of a folder, for a team; or the one of a file.
 
     Args:
         path: A folder of ``.md`` and ``.toml`` files, those in folders below it left out; or one such file.
-        tools: What the files may name. An agent whose file names no tools gets all of them.
+        tools: What the files may name: tools, or functions to make them of. An agent whose file names no tools gets
+            all of them.
         skills: A folder of skills; None takes ``skills`` in the folder, or beside it where it is called ``agents``.
 
     Raises:
         DefinitionError: A file is wrong: its message names the file, the line and the field.
-        ConfigurationError: There is no such file or folder, or PyYAML is missing and a file is Markdown.
+        ConfigurationError: There is no such file or folder, PyYAML is missing and a file is Markdown, or one of the
+            tools is none.
     """
     place = Path(path)
-    folder = _Folder(place if place.is_dir() else place.parent, tuple(tools), skills=skills)
+    folder = _Folder(place if place.is_dir() else place.parent, made_tools(tools, "tools"), skills=skills)
     return tuple(folder.agent(each) for each in (folder.files() if place.is_dir() else [place]))
 
 

@@ -167,9 +167,12 @@ def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
 
 def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
     """What the rules say of a call, and whose word it is."""
-    said: list[tuple[Verdict, str]] = [
-        (layer.judge(tool.name, tool.effect, proposed), who) for who, layer in _layers(live)
-    ]
+    layers = _layers(live)
+    said = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
+    if tool.own_name:
+        # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was
+        # heard above, where a rule may allow it under the name that the model uses; under its own name nothing is.
+        said += [(layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers]
     verdict = strictest(each for each, _ in said)
     return verdict, next((who for each, who in said if each == verdict), "")
 

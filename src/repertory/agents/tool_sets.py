@@ -16,6 +16,7 @@ from repertory.agents.delegation import TEAM_TOOLS
 from repertory.agents.log import log
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.tools import Tool
+from repertory.tools.decorator import made_tools
 from repertory.tools.retrieval_guard import RETRIEVALS
 from repertory.tools.schema import LONGEST_NAME
 from repertory.tools.tool_sets import ToolSet
@@ -42,6 +43,7 @@ class ToolSets:
 
         Raises:
             ToolSetUnavailable: One of them cannot be opened.
+            ConfigurationError: One of them gives something that is no tool.
         """
         finished = False
         try:
@@ -50,7 +52,7 @@ class ToolSets:
                 for each in agent.tool_sets:
                     shared = each.lifetime == "supervisor"
                     opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
-                    offered.append((each, opened))
+                    offered.append((each, made_tools(opened, f"tool set {each.name}: what open() gives")))
                 yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
                 finished = True
         except Exception as error:
@@ -96,7 +98,7 @@ def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequ
     """The tools of all sets; one whose name stands for several has the name of its set before it."""
     names = [*taken, *(tool.name for _, tools in offered for tool in tools)]
     return tuple(
-        msgspec.structs.replace(tool, name=f"{tool_set.name}_{tool.name}"[:LONGEST_NAME])
+        msgspec.structs.replace(tool, name=f"{tool_set.name}_{tool.name}"[:LONGEST_NAME], own_name=tool.name)
         if names.count(tool.name) > 1
         else tool
         for tool_set, tools in offered

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -145,33 +145,33 @@ class WaitingCalls:
     def list(self) -> list[WaitingCall]:
         """Those that wait, oldest first."""
         asked = [
-            WaitingCall(
-                run_id=each.run_id,
-                agent=each.agent,
-                call_id=each.call_id,
-                tool=each.tool,
-                kind="approval",
-                arguments=each.arguments,
-                reason=each.reason,
-                since=each.at,
-                expires_at=each.expires_at,
-            )
+            self._call(each, each.call_id, "approval", each.reason, arguments=each.arguments)
             for each in self.requested.values()
             if each.call_id not in self.decided and self.is_open(each.call_id)
         ]
         awaited = [
-            WaitingCall(
-                run_id=each.run_id,
-                agent=each.agent,
-                call_id=waiting_id(each),
-                tool=each.tool,
-                kind="result",
-                reason=each.note,
-                since=each.at,
-                expires_at=each.expires_at,
-                schema=each.schema,
-            )
+            self._call(each, waiting_id(each), "result", each.note, schema=each.schema)
             for each in self.awaited.values()
             if waiting_id(each) not in self.given and self.is_open(each.call_id)
         ]
         return sorted([*asked, *awaited], key=lambda call: call.since)
+
+    @staticmethod
+    def _call(
+        event: ApprovalRequested | ResultAwaited,
+        call_id: str,
+        kind: Literal["approval", "result"],
+        reason: str,
+        **more: Any,
+    ) -> WaitingCall:
+        return WaitingCall(
+            run_id=event.run_id,
+            agent=event.agent,
+            call_id=call_id,
+            tool=event.tool,
+            kind=kind,
+            reason=reason,
+            since=event.at,
+            expires_at=event.expires_at,
+            **more,
+        )

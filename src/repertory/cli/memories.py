@@ -350,7 +350,8 @@ def merge(
     """Bring what a snapshot has changed into its parent, and report the conflicts.
 
     With neither, the default, the parent keeps its own and the conflict stays open; both writes the child's beside it.
-    What a merge has settled, a later one leaves alone. Where a conflict stays open, the exit code is 1.
+    Quotas, which a program sets, do not bound it. What a merge has settled, a later one leaves alone. Where a conflict
+    stays open, the exit code is 1.
     """
 
     async def read(path: Path, _journal: Journal, scope_id: str) -> tuple[Path, str]:
@@ -388,7 +389,7 @@ def _merge(path: Path, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]
     import anyio
 
     from repertory.actors import open_system
-    from repertory.memory import Memory, MemoryActor
+    from repertory.memory import Memory, MemoryActor, Quotas
     from repertory.memory.merging import parent_of
     from repertory.memory.scopes import read_scope
     from repertory.record import open_journal
@@ -396,7 +397,9 @@ def _merge(path: Path, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]
     async def run() -> tuple[str, MergeReport]:
         async with open_journal(path) as journal, open_system("merge") as system:
             parent_id = parent_of(await read_scope(journal, scope_id))
-            ref = system.spawn(partial(MemoryActor, journal), "memory")
+            # What the program bounds is not on record, and who merges by hand wants all of it.
+            unbounded = Quotas(item_bytes=None, items=None, scope_bytes=None)
+            ref = system.spawn(partial(MemoryActor, journal, quotas=unbounded), "memory")
             return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
 
     with output.read_beside(f"repertory memory diff {scope_id}"):

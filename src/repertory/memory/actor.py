@@ -11,6 +11,7 @@ What has to read before it writes (delete, clear, restore, merge) reads within t
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -128,11 +129,7 @@ class MemoryActor:
         scope = self._scope(request.scope_id, request.by, read=True)
         if request.if_position is not None:
             found = await self._journal.find_items(scope.view(self._position), ids=[request.item_id])
-            if (there := found[0].position if found else 0) != request.if_position:
-                raise ItemChanged(
-                    f"item {request.item_id!r} is at position {there}, not {request.if_position}: somebody else has "
-                    "written it; read it again and decide anew"
-                )
+            _check_unchanged(request.item_id, found[0].position if found else 0, request.if_position)
         count, size = await self._journal.scope_size(scope.target)
         replaced = await read_by_id(self._journal, [(scope.target, self._position)], [request.item_id])
         self._sizes[scope.target] = count - len(replaced), size - sum(item.size for item in replaced.values())
@@ -306,7 +303,10 @@ class MemoryActor:
         """End one item."""
         scope = await self._to_change(message.scope_id, message.by)
         found = await self._journal.find_items(scope.view(self._position), ids=[message.item_id])
-        return await self._change(scope, [_ended(_there(found, message.scope_id, message.item_id))])
+        version = _there(found, message.scope_id, message.item_id)
+        if message.if_position is not None:
+            _check_unchanged(message.item_id, version.position, message.if_position)
+        return await self._change(scope, [_ended(version)])
 
     @handler(expected=_EXPECTED)
     async def clear_scope(self, message: ClearScope) -> Pending[int]:
@@ -398,7 +398,7 @@ class MemoryActor:
             copy = copies[version.item_id]
             own = there.get(copy.item_id)
             if own is not None and not any(each.item_id == own.item_id and says_same(each, own) for each in made):
-                item_id = f"{copy.item_id}@{version.position}"
+                item_id = _id_beside(version.item_id, version.scope_id, str(version.position))
                 copies[version.item_id] = msgspec.structs.replace(copy, item_id=item_id)
         return copies
 
@@ -438,6 +438,14 @@ def _there(found: Sequence[ItemWritten], scope_id: str, item_id: str) -> ItemWri
     return found[0]
 
 
+def _check_unchanged(item_id: str, there: int, wanted: int) -> None:
+    if there != wanted:
+        raise ItemChanged(
+            f"item {item_id!r} is at position {there}, not {wanted}: somebody else has written it; read it again and "
+            "decide anew"
+        )
+
+
 def _ended(version: ItemWritten) -> ItemWritten:
     return msgspec.structs.replace(version, deleted=True, content="", size=0, digest="")
 
@@ -445,7 +453,16 @@ def _ended(version: ItemWritten) -> ItemWritten:
 def _copy(version: ItemWritten) -> ItemWritten:
     """A version beside the parent's own."""
     related = (*version.related_to, version.item_id)
-    return msgspec.structs.replace(version, item_id=f"{version.item_id}@{version.scope_id}", related_to=related)
+    return msgspec.structs.replace(version, item_id=_id_beside(version.item_id, version.scope_id), related_to=related)
+
+
+def _id_beside(item_id: str, *marks: str) -> str:
+    """The id of a copy; of a long one the end is left out, and a hash says which it was."""
+    mark = "".join(f"@{each}" for each in marks)
+    if len(item_id) + len(mark) <= _LONGEST_ID:
+        return item_id + mark
+    mark = f"~{hashlib.blake2b(item_id.encode(), digest_size=8).hexdigest()}{mark}"
+    return item_id[: _LONGEST_ID - len(mark)] + mark
 
 
 def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:

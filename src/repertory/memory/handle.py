@@ -135,9 +135,18 @@ class Memory:
         """List items without their contents, newest first, or best first by ``ItemQuery.text``; None lists all."""
         return await self._ask(QueryItems(scope_id=self.scope_id, query=query or ItemQuery(), by=self.owner))
 
-    async def delete(self, item_id: str) -> None:
-        """End an item. Raises ``ItemNotFound``."""
-        await self._ask(DeleteItem(scope_id=self.scope_id, item_id=item_id, by=self.owner))
+    async def delete(self, item_id: str, *, if_position: int | None = None) -> None:
+        """End an item.
+
+        Args:
+            item_id: The item.
+            if_position: End it only if it still is as it was written at this position.
+
+        Raises:
+            ItemNotFound: There is none.
+            ItemChanged: Somebody has written it since.
+        """
+        await self._ask(DeleteItem(scope_id=self.scope_id, item_id=item_id, if_position=if_position, by=self.owner))
 
     async def clear(self) -> int:
         """End every item in view; returns how many."""

@@ -117,6 +117,7 @@ class DeleteItem(_OnScope[Pending[int]], frozen=True, kw_only=True):
     """End an item; its versions stay in the log."""
 
     item_id: str
+    if_position: int | None = None
 
 
 class ClearScope(_OnScope[Pending[int]], frozen=True, kw_only=True):

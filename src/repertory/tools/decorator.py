@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, get_args, overload
 
 import msgspec
@@ -55,6 +55,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
         approval: Whether a person is to allow each call before it is made: ``always``, ``never``, or a function that
             says so of one.
         provider_type: The type under which a model's provider knows a tool with these arguments; see ``ToolSchema``.
+        own_name: What its tool set calls it, where the name of the set had to be put before that; "" elsewhere.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Tool(msgspec.Struct, Generic[P, R], frozen=True, kw_only=True, eq=False):
     policy: ResultPolicy | None = None
     approval: Approval = "never"
     provider_type: str = ""
+    own_name: str = ""
 
     @property
     def description(self) -> str:
@@ -207,6 +209,19 @@ def tool(
         )
 
     return make if function is None else make(function)
+
+
+def made_tools(given: Iterable[Any], where: str) -> tuple[Tool, ...]:
+    """Tools as they are, and plain functions as tools.
+
+    Raises:
+        ConfigurationError: One is neither; it is said which of ``where``.
+    """
+    made = tuple(tool(each) if is_plain_function(each) else each for each in given)
+    for index, each in enumerate(made):
+        if not isinstance(each, Tool):
+            raise ConfigurationError(f"{where}[{index}] is {each!r:.200}; name a function or a Tool")
+    return made
 
 
 def is_plain_function(value: object) -> bool:

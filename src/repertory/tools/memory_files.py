@@ -237,11 +237,23 @@ class _Files:
             raise _Refused(f"Cannot move {old_path} into itself")
         await self._check_parents(new)
         for item_id in files:
-            place = new + item_id.removeprefix(old)
-            if place not in taken:
-                await self._write(await self._memory.retrieve(item_id), place, if_position=0)
-            await self._memory.delete(item_id)
+            await self._move(item_id, new + item_id.removeprefix(old))
         return f"Successfully renamed {old_path} to {new_path}"
+
+    async def _move(self, item_id: str, place: str) -> None:
+        """Move a file, with what another agent writes into it meanwhile."""
+        while (item := await self._find(item_id)) is not None:
+            copy = await self._find(place)
+            if copy is not None and not self._is_mine(copy):
+                raise _Refused(f"The destination {place} already exists")
+            if copy is None or copy.metadata.get("moved") != item.position:
+                await self._write(item, place, if_position=0 if copy is None else copy.position, moved=item.position)
+            try:
+                await self._memory.delete(item_id, if_position=item.position)
+            except ItemChanged:
+                continue
+            except ItemNotFound:
+                return
 
     async def _edit(self, path: str, change: Callable[[str], _Edit]) -> _Edit:
         """Change a file, unless this very call has done so already."""
@@ -265,7 +277,7 @@ class _Files:
                 continue  # another agent has written it meanwhile, and its edit must not be lost
             return edit
 
-    async def _write(self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int) -> None:
+    async def _write(self, item: Item, place: str, edit: _Edit | None = None, *, if_position: int, **more: Any) -> None:
         await self._memory.store(
             item.content if edit is None else edit.text,
             type=item.type,
@@ -273,7 +285,7 @@ class _Files:
             source=item.source,
             tags=item.tags,
             related_to=item.related_to,
-            metadata={**item.metadata, **self._mark(), **({} if edit is None else {"line": edit.line})},
+            metadata={**item.metadata, **self._mark(), **({} if edit is None else {"line": edit.line}), **more},
             media_type=item.media_type,
             if_position=if_position,
         )
