@@ -176,6 +176,7 @@ async def open_client(
     root: Path | None = None,
     tcp: bool = False,
     ping: float = 15.0,
+    max_followers: int = 64,
     drain_timeout: float = 5.0,
     **limits: Any,
 ) -> AsyncIterator[Client]:
@@ -190,7 +191,7 @@ async def open_client(
             address = listener.getsockname()
             port = address[1] if tcp else None
             access = Access(port=port, token=TOKEN if tcp else None)
-            app = create_app(control, access, ping=ping)
+            app = create_app(control, access, ping=ping, max_followers=max_followers)
             transport = httpx2.AsyncHTTPTransport(uds=None if tcp else str(address))
             headers = {"authorization": f"Bearer {TOKEN}"} if tcp else {}
             base = f"http://localhost:{port}" if tcp else "http://localhost"

@@ -79,7 +79,7 @@ def test_readers_that_take_nothing_slow_no_run(short: Path, run_async: Any) -> N
     async def main() -> None:
         gate = Gate(answer_after=30)
         gate.hold = True
-        async with open_client(short, gate.model) as client, anyio.create_task_group() as tasks:
+        async with open_client(short, gate.model, max_followers=32) as client, anyio.create_task_group() as tasks:
             run_id = await client.start()
             await gate.held.wait()
 

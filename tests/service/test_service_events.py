@@ -11,7 +11,6 @@ from service_parts import EventStream, Gate, open_client
 
 from repertory.record import open_journal
 from repertory.record.records import EventLogged
-from repertory.service import app
 from repertory.testing import ScriptedModel
 
 
@@ -121,9 +120,9 @@ def test_silence_is_filled_and_the_end_is_said(short: Path, run_async: Any) -> N
 
 async def test_streams_are_counted(short: Path) -> None:
     """One too many is told to come back later; one that ends makes room."""
-    async with open_client(short, ScriptedModel([])) as client:
+    async with open_client(short, ScriptedModel([]), max_followers=32) as client:
         async with anyio.create_task_group() as tasks:
-            opened = [anyio.Event() for _ in range(app.MAX_FOLLOWERS)]
+            opened = [anyio.Event() for _ in range(32)]
 
             async def follow(event: anyio.Event) -> None:
                 async with client.follow("/events"):

@@ -14,11 +14,12 @@ import sqlite3
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
+from contextvars import Context
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -47,6 +48,8 @@ from repertory.record.waiting import Ticket, wake_all
 from repertory.record.writing import Batch, Writer
 
 if TYPE_CHECKING:
+    import asyncio
+
     import aiosqlite
 
 T = TypeVar("T")
@@ -278,6 +281,30 @@ class SqliteJournal(OwnedJournal):
                 self._lock.release()
 
 
+class _Answer(Ticket, Generic[T]):
+    """What a query gave, once it is done."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: list[T] = []
+
+    def give(self, value: T) -> None:
+        """Have it, and let go on who waits."""
+        self._values.append(value)
+        wake_all(self.finish())
+
+    def fail(self, error: BaseException) -> None:
+        """Have the error raised by who waits."""
+        wake_all(self.finish(lambda: error))
+
+    async def value(self) -> T:
+        """Wait for it."""
+        await self.wait()
+        return self._values[0]
+
+
 class SqliteReader:
     """Answers queries from any task of any loop, one at a time."""
 
@@ -287,6 +314,8 @@ class SqliteReader:
         self._stack: ExitStack | None = None
         self._closed = False
         self._portal: BlockingPortal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the portal's
+        self._tasks: set[asyncio.Task[None]] = set()  # on that loop
         self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
         self._connection: aiosqlite.Connection | None = None
         self._forked = False
@@ -307,11 +336,26 @@ class SqliteReader:
         with self._lock:
             if self._portal is None or self._closed:
                 raise self._is_closed()
-            future = self._portal.start_task_soon(self._query, what, sql, values, decode)
-        answered = Ticket()
-        future.add_done_callback(lambda _: wake_all(answered.finish()))
-        await answered.wait_done()
-        return future.result()
+            assert self._loop is not None
+            answer = _Answer[T]()
+            # The portal's own way waits until its loop has taken the task, while that may be decoding a large answer.
+            # In a context of its own: the caller's says that this is trio, where it is.
+            query = partial(self._query, what, sql, values, decode)
+            self._loop.call_soon_threadsafe(self._begin, answer, query, context=Context())
+        return await answer.value()
+
+    def _begin(self, answer: _Answer[T], query: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        import asyncio
+
+        async def give() -> None:
+            try:
+                answer.give(await query())
+            except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
+                answer.fail(error)
+
+        task = asyncio.get_running_loop().create_task(give())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _is_closed(self) -> JournalClosed:
         if self._forked:
@@ -323,6 +367,7 @@ class SqliteReader:
             if self._stack is None and not self._closed:
                 self._stack = ExitStack()
                 self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
+                self._loop = self._portal.call(_running_loop)
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         async with self._turn:
@@ -353,16 +398,21 @@ class SqliteReader:
         return self._connection
 
     async def _disconnect(self) -> None:
+        import asyncio
+
         async with self._turn:
             if self._connection is not None:
                 await self._connection.close()
+        if self._tasks:  # they wait for their turn, to be told that it is closed
+            await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
         """In a fork, where the thread is not: refuse everything, and never close the connection."""
-        keep_for_ever((self._stack, self._connection))
+        keep_for_ever((self._stack, self._connection, self._tasks))
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._closed = self._forked = True
-        self._stack = self._portal = self._connection = None
+        self._stack = self._portal = self._connection = self._loop = None
+        self._tasks = set()
 
     def close(self) -> None:
         """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
@@ -372,6 +422,12 @@ class SqliteReader:
         if stack is not None and self._portal is not None:
             with stack:
                 self._portal.call(self._disconnect)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    import asyncio
+
+    return asyncio.get_running_loop()
 
 
 # --- damage -----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ from repertory.service.requests import (
 )
 from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes
 from repertory.service.run_tools import ABOUT, run_tools
+from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.views import (
     Accepted,
     AgentView,
@@ -77,7 +78,7 @@ from repertory.tools import media_block
 from repertory.tools.threads import compute
 
 MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
-MAX_FOLLOWERS: Final = 32  # event streams at once, so that connections are left for everything else
+RESERVED: Final = 32  # connections that event streams leave for everything else
 EVENTS: Final = 500  # in one answer that is no stream
 
 # The first that fits counts.
@@ -96,24 +97,28 @@ _STATUS: Final[tuple[tuple[type[RepertoryError], int], ...]] = (
 )
 
 
-def create_app(control: Control, access: Access, *, ping: float = PING) -> ASGIApp:
+def create_app(
+    control: Control, access: Access, *, ping: float = PING, max_followers: int = MAX_CONNECTIONS - RESERVED
+) -> ASGIApp:
     """Make the app.
 
     Args:
         control: What the requests are about.
         access: Who may make them.
         ping: Seconds of silence after which an event stream shows that it lives.
+        max_followers: Event streams at once.
     """
-    return Guard(_Service(control, access, ping).app, access)
+    return Guard(_Service(control, access, ping, max_followers).app, access)
 
 
 class _Service:
     """The routes."""
 
-    def __init__(self, control: Control, access: Access, ping: float) -> None:
+    def __init__(self, control: Control, access: Access, ping: float, max_followers: int) -> None:
         self._control = control
         self._access = access
         self._ping = ping
+        self._max_followers = max_followers
         self._followers = 0
         self._mcp: tuple[list[AgentView], Any] | None = None  # the server, and the agents that it offers
         self.app = Starlette(
@@ -190,7 +195,7 @@ class _Service:
             events = await self._control.journal.read_events(run_id, after=after, limit=EVENTS)
             return as_json([event_view(sequence, event) for sequence, event in events])
         self._check_followers()
-        follower = Follower(self._control.feed, self._control.journal, run_id, after=after, ping=self._ping)
+        follower = Follower(self._control.feed, run_id, after=after, ping=self._ping)
         return _EventStream(follower, self._count_followers)
 
     # --- what a run has kept ------------------------------------------------------------------------------
@@ -241,8 +246,8 @@ class _Service:
         return _EventStream(Along(self._control.feed, reader, ping=self._ping), self._count_followers)
 
     def _check_followers(self) -> None:
-        if self._followers >= MAX_FOLLOWERS:
-            raise HTTPException(503, f"{MAX_FOLLOWERS} event streams are open already", {"retry-after": "5"})
+        if self._followers >= self._max_followers:
+            raise HTTPException(503, f"{self._max_followers} event streams are open already", {"retry-after": "5"})
 
     def _count_followers(self, more: int) -> None:
         self._followers += more

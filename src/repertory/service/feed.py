@@ -1,85 +1,197 @@
 """Events for those who follow along: out of the journal, each under its sequence number, for as long as they read.
 
-A follower holds a place in the log and no buffer. It reads the next page when its client has taken the last one, so
-a slow client costs nothing, and one that comes back goes on from the number it saw last, in this process or the next.
+Every follower is a place in the log. Those who keep up share the newest events, which are read and encoded once
+for all; one who is further behind reads the journal. So a slow client costs nothing, and one that comes back goes on
+from the number it saw last, in this process or the next.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, Self
+from weakref import WeakSet
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from repertory.agents import Supervisor
 from repertory.agents.streaming import Piece, StreamReader
-from repertory.record.journal import Journal
 from repertory.record.records import EventLogged
 from repertory.service.views import event_view
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives
 _ROUND: Final = 0.05  # seconds between two looks at the journal; nobody reads faster
+_READ: Final = 500  # events that are read at once for all
+_TAIL: Final = 4 * 2**20  # bytes of encoded events that followers share: some 10,000 events
+_SLICE: Final = 25  # followers that are woken at once: each takes about 0.2 ms of the loop to send what there is
+_SHARE: Final = 4  # rounds take at most a fifth of the loop, however many follow
+
+
+class _Frame(msgspec.Struct, frozen=True, gc=False):
+    seq: int
+    run_id: str
+    text: bytes
 
 
 class Feed:
-    """Rings for all followers once something new is durable."""
+    """Reads what is new once for all followers, and wakes those whom it concerns.
+
+    Attributes:
+        ending: Set once nothing will come any more.
+        size: Bytes of the newest events that followers share.
+    """
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._journal = supervisor.journal
         self._happened = anyio.Event()
-        self.bell = anyio.Event()
+        self._followers: dict[str | None, WeakSet[Follower]] = {}  # by the run that they follow; None is every run
+        self._tail: deque[_Frame] = deque()
+        self.size = 0
+        self._start: int | None = None  # the tail has every event after this one; None as long as nobody follows
+        self._seq = 0  # of the newest event that was read
+        self._closing = anyio.Event()
         self.ending = anyio.Event()
-        self.closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing will come any more."""
+        return self.ending.is_set()
+
+    @property
+    def followers(self) -> int:
+        """How many there are."""
+        return sum(map(len, self._followers.values()))
 
     async def run(self) -> None:
-        """Ring whenever there is something new, until ``close``."""
+        """Hand out what is new, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
-            while not self.closed:
+            while True:
                 await self._happened.wait()
                 self._happened = anyio.Event()
-                await self._supervisor.journal.write([])  # what was published before is on the disk after this
-                self.ring()
-                await anyio.sleep(_ROUND)
+                begun = anyio.current_time()
+                await self._deliver()
+                if self._closing.is_set():
+                    break
+                with anyio.move_on_after(max(_ROUND, _SHARE * (anyio.current_time() - begun))):
+                    await self._closing.wait()
             tasks.cancel_scope.cancel()
+        self.ending.set()
+        await self._wake(self._followers)
 
     async def _watch(self) -> None:
         async for _ in self._supervisor.events():
             self._happened.set()
 
     def ring(self) -> None:
-        """Let every follower look into the journal."""
-        bell, self.bell = self.bell, anyio.Event()
-        bell.set()
+        """Have it look for what is new."""
+        self._happened.set()
 
     def close(self) -> None:
         """End every follower once it has sent what there is."""
-        self.closed = True
-        self.ending.set()
+        self._closing.set()
         self._happened.set()
-        self.ring()
+
+    # --- the tail that followers share ----------------------------------------------------------------------
+
+    def join(self, follower: Follower, run_id: str | None) -> None:
+        """Wake a follower when there is something new for it, as long as it lives."""
+        self._followers.setdefault(run_id, WeakSet()).add(follower)
+
+    async def _deliver(self) -> None:
+        await self._journal.write([])  # what was published before is on the disk after this
+        self._followers = {run_id: those for run_id, those in self._followers.items() if those}
+        if not self._followers:
+            self._start = None
+            self._tail.clear()
+            self.size = 0
+            return
+        if self._start is None:  # those who came meanwhile read the journal up to here
+            self._start = self._seq = await self._journal.last_event()
+            await self._wake(self._followers)
+            return
+        while events := await self._journal.read_events(None, after=self._seq, limit=_READ):
+            for sequence, event in events:
+                self._keep(_Frame(sequence, event.run_id, frame(sequence, event)))
+            self._seq = events[-1][0]
+            await self._wake({None, *(event.run_id for _, event in events)})
+
+    def _keep(self, new: _Frame) -> None:
+        self._tail.append(new)
+        self.size += len(new.text)
+        while self.size > _TAIL:
+            oldest = self._tail.popleft()
+            self.size -= len(oldest.text)
+            self._start = oldest.seq
+
+    async def _wake(self, run_ids: Iterable[str | None]) -> None:
+        """Wake those who follow these runs, a few at a time, so that others have their turn in between."""
+        for number, follower in enumerate(self._who(run_ids), start=1):
+            follower.wake()
+            if number % _SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def _who(self, run_ids: Iterable[str | None]) -> list[Follower]:
+        return [follower for run_id in run_ids for follower in self._followers.get(run_id, ())]
+
+    def after(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int] | None:
+        """The next page of the tail behind an event, and up to which number it goes.
+
+        Args:
+            sequence: The number.
+            run_id: The run whose events are wanted; None for every run's.
+
+        Returns:
+            None where the tail begins later: the journal has what is missing.
+        """
+        if self._start is None or sequence < self._start:
+            return None
+        found: list[_Frame] = []
+        for each in reversed(self._tail):
+            if each.seq <= sequence:
+                break
+            if run_id is None or each.run_id == run_id:
+                found.append(each)
+        page = found[: -PAGE - 1 : -1]
+        return [each.text for each in page], page[-1].seq if len(found) > PAGE else max(self._seq, sequence)
+
+    async def read(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int]:
+        """The same from the journal."""
+        known = self._seq if self._start is not None else sequence  # before looking: it is on the disk
+        events = await self._journal.read_events(run_id, after=sequence, limit=PAGE)
+        texts = [frame(number, event) for number, event in events]
+        last = events[-1][0] if events else sequence
+        return texts, last if len(events) == PAGE else max(last, known)
 
 
 class Follower:
     """The body of one event stream, piece by piece.
 
     Args:
-        feed: Says when to look.
-        journal: Where to look.
+        feed: Has the events, and says when to look.
         run_id: Whose events; None means every run's.
         after: The number of the last event that the client knows.
         ping: Seconds of silence until a comment is sent.
     """
 
-    def __init__(self, feed: Feed, journal: Journal, run_id: str | None, *, after: int, ping: float = PING) -> None:
+    def __init__(self, feed: Feed, run_id: str | None, *, after: int, ping: float = PING) -> None:
         self._feed = feed
-        self._journal = journal
         self._run_id = run_id
         self._after = after
         self._ping = ping
+        self._news: anyio.Event | None = None
         self._greeted = False
         self._ended = False
+        feed.join(self, run_id)
+
+    def wake(self) -> None:
+        """Have it look again, if it waits."""
+        if self._news is not None:
+            self._news.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -92,15 +204,16 @@ class Follower:
             return b"retry: 2000\n\n"
         with anyio.move_on_after(self._ping):
             while True:
-                bell = self._feed.bell  # before looking, so that nothing falls in between
-                events = await self._journal.read_events(self._run_id, after=self._after, limit=PAGE)
-                if events:
-                    self._after = events[-1][0]
-                    return b"".join(frame(sequence, event) for sequence, event in events)
+                self._news = anyio.Event()  # before looking, so that nothing falls in between
+                texts, self._after = self._feed.after(self._after, self._run_id) or await self._feed.read(
+                    self._after, self._run_id
+                )
+                if texts:
+                    return b"".join(texts)
                 if self._feed.closed:
                     self._ended = True
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
-                await bell.wait()
+                await self._news.wait()
         return b": ping\n\n"
 
 
@@ -148,6 +261,5 @@ class Along:
         return b": ping\n\n"
 
     async def _wait_closed(self, scope: anyio.CancelScope) -> None:
-        while not self._feed.closed:
-            await self._feed.bell.wait()
+        await self._feed.ending.wait()
         scope.cancel()

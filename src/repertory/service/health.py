@@ -63,7 +63,8 @@ class Monitor:
     Attributes:
         seq: The number of the newest event when it was looked last.
         on_round: Called after each round trip that came back: then, and only then, the service lives.
-        connections: Gives how many connections are open, and how many may be.
+        connections: How many are open.
+        most_connections: How many may be.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -79,7 +80,12 @@ class Monitor:
         self._backlog = 0
         self.seq = 0
         self.on_round: list[Callable[[], None]] = []
-        self.connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.connections = 0
+        self.most_connections = 0
+
+    def count_connection(self, more: int) -> None:
+        """Count one that was opened, or closed: 1 or -1."""
+        self.connections += more
 
     async def run(self) -> None:
         """Look, until it is cancelled."""
@@ -184,7 +190,7 @@ class Monitor:
         return Check(name="log", state=state, fact=f"{self._wal / 2**20:.1f} MiB not yet in the file", advice=advice)
 
     def _of_connections(self) -> Check:
-        there, most = self.connections()
+        there, most = self.connections, self.most_connections
         full = there >= most > 0
         advice = "raise the limit on open files (ulimit -n, LimitNOFILE=), or close clients" if full else ""
         return Check(

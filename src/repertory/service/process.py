@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -20,11 +21,11 @@ from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
 from repertory.service.access import Access, default_token_file, read_or_make_token
-from repertory.service.app import create_app
+from repertory.service.app import RESERVED, create_app
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
 from repertory.service.places import announce_service, place_of_listener
-from repertory.service.server import serve_http
+from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
 
@@ -115,15 +116,27 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     places = _places(options, passed, stack)
                     async with anyio.create_task_group() as tasks, anyio.create_task_group() as caring:
                         tasks.start_soon(control.run)
+                        control.monitor.most_connections = connection_limit()
+                        most = control.monitor.most_connections // len(places)
                         for listener, access, _ in places:
-                            app = create_app(control, access)
-                            tasks.start_soon(partial(serve_http, app, listener, stopping=stopping, report=report))
+                            app = create_app(control, access, max_followers=max(most // 2, most - RESERVED))
+                            serve = partial(
+                                serve_http,
+                                max_connections=most,
+                                counted=control.monitor.count_connection,
+                                stopping=stopping,
+                                report=report,
+                            )
+                            tasks.start_soon(serve, app, listener)
                         # Of several the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
                         announce_service(options.database, min(reached, key=lambda place: place.port is not None))
                         where = " and ".join(address for _, _, address in places)
                         report(f"serving {options.database} at {where}")
                         systemd.ready(_status(control))
+                        # All that is loaded by now stays. To look through it again took the collector 130 ms each time.
+                        gc.collect()
+                        gc.freeze()
                         caring.start_soon(_care, control, systemd, log)
                         caring.start_soon(partial(_reload, options, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)

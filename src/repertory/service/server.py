@@ -9,6 +9,7 @@ connection has to make room.
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +22,21 @@ from starlette.types import ASGIApp
 from repertory.service.http1 import HEADER_TIMEOUT, SEND_TIMEOUT, Connection
 from repertory.service.sockets import peer_is_allowed
 
-MAX_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 50 KiB of memory, see docs/operations.md
+MAX_STRANGERS: Final = 64  # connections to a port that have shown no right to ask yet
+_SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+def connection_limit(most: int = MAX_CONNECTIONS) -> int:
+    """How many connections this process can have; it allows itself as many open files as that takes, and may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most + _SPARE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return most if soft == resource.RLIM_INFINITY else min(most, max(16, soft - _SPARE))
 
 
 async def serve_http(
@@ -33,6 +46,7 @@ async def serve_http(
     stopping: anyio.Event,
     report: Callable[[str], None],
     max_connections: int = MAX_CONNECTIONS,
+    counted: Callable[[int], object] = lambda _: None,
     header_timeout: float = HEADER_TIMEOUT,
     send_timeout: float = SEND_TIMEOUT,
     grace: float = GRACE,
@@ -45,24 +59,29 @@ async def serve_http(
         stopping: Once it is set, no new connection is taken.
         report: Told in one line when a client is dropped.
         max_connections: A further one takes the place of one that has shown no right to ask, else of one on which
-            nothing is asked; where there is neither it is closed at once.
+            nothing is asked; where there is neither it is closed at once. At most 64 of those at a port have shown no
+            right to ask.
+        counted: Told of each connection that is opened, with 1, and closed, with -1.
         header_timeout: Seconds until the head of a request must be there; also how long a connection may idle.
         send_timeout: Seconds until a client must have taken a piece of an answer; a slower one is dropped.
         grace: Seconds that answers under way have after ``stopping``.
     """
     connections: list[Connection] = []  # the oldest first
+    strangers = max_connections if listener.family == socket.AF_UNIX else MAX_STRANGERS
     make = partial(Connection, app=app, report=report, header_timeout=header_timeout, send_timeout=send_timeout)
 
     async def answer(stream: anyio.abc.SocketStream) -> None:
         peer = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - not Django's
-        if not peer_is_allowed(peer) or not _make_room(connections, max_connections):
+        if not peer_is_allowed(peer) or not _make_room(connections, max_connections, strangers):
             await stream.aclose()
             return
         connection = make(stream)
         connections.append(connection)
+        counted(+1)
         try:
             await connection.run()
         finally:
+            counted(-1)
             if connection in connections:
                 connections.remove(connection)
 
@@ -79,17 +98,17 @@ async def serve_http(
                 connection.drop()
 
 
-def _make_room(connections: list[Connection], most: int) -> bool:
+def _make_room(connections: list[Connection], most: int, most_strangers: int) -> bool:
     """Whether there is a place for a new connection, if need be that of another.
 
     Who has shown no right to ask goes first, the oldest first: so whoever fills all places with connections drives out
     connections of his own.
     """
-    if len(connections) < most:
+    strangers = [connection for connection in connections if not connection.admitted]
+    if len(connections) < most and len(strangers) < most_strangers:
         return True
-    strangers = (connection for connection in connections if not connection.admitted)
     idle = (connection for connection in connections if not connection.busy)
-    leaving = next(strangers, None) or next(idle, None)
+    leaving = strangers[0] if strangers else next(idle, None)
     if leaving is None:
         return False
     connections.remove(leaving)

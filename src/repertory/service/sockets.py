@@ -16,7 +16,7 @@ from typing import Final
 
 from repertory.errors import AddressInUse, ConfigurationError
 
-BACKLOG: Final = 64
+BACKLOG: Final = 1024  # connections that wait to be taken: a thousand clients may come back at once after a restart
 _SOCKET_MASK: Final = 0o177  # leaves 0600
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody answers at a socket
 

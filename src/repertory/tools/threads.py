@@ -105,8 +105,11 @@ async def run_in_thread(function: Callable[[], T], *, name: str = "repertory too
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
             anyio.from_thread.run_sync(finish, token=loop)
 
+    thread = threading.Thread(target=work, name=name, daemon=True)
     try:
-        threading.Thread(target=work, name=name, daemon=True).start()
+        # Beside the loop: to start a thread is to wait until it has run, which takes its turn with all that compute.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(thread.start)
     except RuntimeError:  # the system gives no more threads
         threads.release_on_behalf_of(place)
         raise
