@@ -15,6 +15,7 @@ from mcp_types import (
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
+    InputRequests,
     InputRequiredResult,
     ListRootsRequest,
     ToolAnnotations,
@@ -122,7 +123,7 @@ def two_things(context: Context[None]) -> InputRequiredResult | str:
     if context.input_responses is None:
         form = ElicitRequestFormParams(message="Who?", requested_schema={"type": "object", "properties": NAME})
         url = ElicitRequestURLParams(message="Log in", url="https://example.org/login")
-        asked = {"who": ElicitRequest(params=form), "login": ElicitRequest(params=url)}
+        asked: InputRequests = {"who": ElicitRequest(params=form), "login": ElicitRequest(params=url)}
         return InputRequiredResult(input_requests=asked, request_state="asked")
     return " ".join(f"{key}={answer.model_dump_json()}" for key, answer in sorted(context.input_responses.items()))
 

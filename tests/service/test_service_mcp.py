@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from backends import RunAsync
 from mcp import Client as McpClient
 from repertory.errors import ToolSetUnavailable
 from repertory.mcp import McpServer
-from repertory.service import app
 from repertory.service.routes import MAX_BODY
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -25,7 +24,7 @@ ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "appl
 
 
 @asynccontextmanager
-async def tools_of(client: Client, **options: Any) -> AsyncIterator[McpClient]:
+async def tools_of(client: Client, **options: Any) -> AsyncGenerator[McpClient]:
     """The SDK's client, at the service's port."""
     async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=20) as http:
         address = f"http://localhost:{client.address[1]}/mcp"
@@ -100,14 +99,11 @@ def test_who_may_not_ask_gets_nothing(run_async: RunAsync, tmp_path: Path) -> No
     run_async(main)
 
 
-def test_calls_that_last_leave_connections_for_everything_else(
-    run_async: RunAsync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_last_leave_connections_for_everything_else(run_async: RunAsync, tmp_path: Path) -> None:
     """They count as event streams do."""
-    monkeypatch.setattr(app, "MAX_FOLLOWERS", 0)
 
     async def main() -> None:
-        async with open_client(tmp_path, Gate().model, tcp=True) as client:
+        async with open_client(tmp_path, Gate().model, tcp=True, max_followers=0) as client:
             answer = await client.http.post("/mcp", json=CALL, headers=ACCEPT)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
