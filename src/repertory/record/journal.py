@@ -287,6 +287,11 @@ class Journal(ItemReads, QueueReads):
         bound, values = ("", ()) if stop is None else ("AND t.position < ?", (stop,))
         return await self._read_entries(f"t.position >= ? {bound} ORDER BY t.position", run_id, start, *values)
 
+    async def count_entries(self, run_id: str) -> int:
+        """How many entries the ledger of a run has."""
+        sql = "SELECT coalesce(max(position) + 1, 0) FROM entries WHERE run_id = ?"
+        return await self._fetch("entries", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+
     async def _read_entries(self, which: str, run_id: str, *values: Value) -> list[Entry]:
         found = await self._records(EntryAppended, f"WHERE t.run_id = ? AND {which}", run_id, *values)
         return [record.entry for record in found]
@@ -373,6 +378,17 @@ class Journal(ItemReads, QueueReads):
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
         return await self._fetch("figures", statistics_sql(where), () if run_id is None else (run_id,), decode)
+
+    async def read_spent(self, since: float) -> tuple[int, int, float]:
+        """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""
+        taken = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens + output_tokens"
+        sql = f"SELECT count(*), coalesce(sum({taken}), 0), coalesce(sum(cost), 0.0) FROM model_replies WHERE at >= ?"
+
+        def decode(rows: Rows) -> tuple[int, int, float]:
+            calls, tokens, cost = next(iter(rows))
+            return int(calls or 0), int(tokens or 0), float(cost or 0)
+
+        return await self._fetch("model replies", sql, (since,), decode)
 
     async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
         """The most that each model call without a reply can have taken, of a run and of those below it."""
@@ -477,13 +493,20 @@ class Journal(ItemReads, QueueReads):
         return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
 
     async def read_events(
-        self, run_id: str | None, *, after: int = 0, limit: int | None = None, types: Collection[str] = ()
+        self,
+        run_id: str | None,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        types: Collection[str] = (),
     ) -> list[tuple[int, EventLogged]]:
         """A run's events with their sequence numbers, those after the given one, in order.
 
         Args:
             run_id: The run; None means every run.
             after: The sequence number of the last event that is known already.
+            before: Give the last ones before this sequence number, instead of the first ones after ``after``.
             limit: How many at most; None means all.
             types: Only events of these; none of them means every type.
         """
@@ -492,7 +515,11 @@ class Journal(ItemReads, QueueReads):
         if types:
             whose, values = f"{whose} t.type IN ({_marks(list(types))}) AND", (*values, *types)
         most = NO_LIMIT if limit is None else limit
-        return await self._read(EventLogged, f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?", *values, after, most)
+        if before is None:
+            first = f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?"
+            return await self._read(EventLogged, first, *values, after, most)
+        last = f"WHERE {whose} t.seq > ? AND t.seq < ? ORDER BY t.seq DESC LIMIT ?"
+        return (await self._read(EventLogged, last, *values, after, before, most))[::-1]
 
     async def last_event(self) -> int:
         """The sequence number of the newest event of any run; 0 where there is none."""
