@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+from test_service_process import Served
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+
+def open_page(served: Served, browser: Browser) -> None:
+    """Go to the link that the service printed."""
+    found = re.search(r"http://\S+", served.hear("serving"))
+    assert found is not None
+    browser.open(found[0])
+    browser.wait_for("document.querySelector('#link').textContent === 'live'", seconds=60)
 
 
 class Browser:
@@ -47,7 +60,13 @@ class Browser:
         self._attach(page["targetId"])
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._height = height
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        """Make the window so wide."""
+        size = {"width": width, "height": self._height}
+        self.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=width < 600)
 
     def _attach(self, target: str) -> None:
         self._session = None
@@ -115,7 +134,7 @@ class Browser:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait_for(self, script: str, *, seconds: float = 15.0) -> Any:
+    def wait_for(self, script: str, *, seconds: float = 30.0) -> Any:
         """Wait until an expression is true, and return it. While the page is not there, it is not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

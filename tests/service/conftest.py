@@ -11,6 +11,26 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from browser import Browser
+
+
+@pytest.fixture(scope="session")
+def opened() -> Iterator[Browser]:
+    """One headless browser for all tests: it takes a second to start."""
+    opened = Browser()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def browser(opened: Browser) -> Browser:
+    """The browser at its usual size, without what the test before left in it."""
+    opened.call("Network.clearBrowserCookies")
+    opened.open("about:blank")
+    opened.resize(1280)
+    opened.problems.clear()
+    return opened
+
 
 @pytest.fixture
 def short() -> Iterator[Path]:

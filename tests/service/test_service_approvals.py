@@ -1,4 +1,4 @@
-"""Calls that wait, over HTTP, on the command line and on the page."""
+"""Calls that wait, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from browser import CHROMIUM, Browser
 from service_parts import open_client
-from test_service_page import open_page
 from test_service_process import Served
 
 import repertory as rp
@@ -152,43 +148,3 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
     nobody = repertory("approvals", *at)
     assert nobody.returncode == 75
     assert "no service answers at unix:" in nobody.stderr
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A headless browser."""
-    opened = Browser()
-    yield opened
-    opened.close()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-def test_the_page_shows_what_waits_and_decides(short: Path, browser: Browser) -> None:
-    """Arguments can be changed in their box; they are text and nothing else."""
-    served = Served(short, "--port", "0", "--agent", "serve_agents:payer")
-    try:
-        open_page(served, browser)
-        start = "const f = document.querySelector('#start'); f.elements.task.value = 'Pay.'; f.requestSubmit()"
-        browser.run(f"(() => {{ {start} }})()")
-        items = "document.querySelectorAll('#waiting-calls li')"
-        browser.wait_for(f"{items}.length === 3")
-        assert browser.run("document.querySelectorAll('#waiting-calls b').length") == 0
-        find = "const item = [...%s].find((li) => li.querySelector('textarea').value.includes('%s'));"
-        press = "[...item.querySelectorAll('button')].find((b) => b.textContent === '%s').click()"
-        steps = [
-            ("ann", "item.querySelector('textarea').value = JSON.stringify({ to: 'ann', amount: 50 });", "Allow"),
-            ("bob", "item.querySelector('input').value = 'not him';", "Deny"),
-            ("cyn", "", "Allow"),
-        ]
-        for left, (name, change, button) in enumerate(steps):
-            browser.wait_for(f"{items}.length === {3 - left}")
-            browser.run(f"(() => {{ {find % (items, name)} {change} {press % button} }})()")
-        browser.wait_for("document.querySelector('#waits').hidden")
-        browser.wait_for("document.querySelector('#agent').textContent.includes('done')")
-        answer = browser.run("document.querySelector('#answer').textContent")
-        assert "paid ann 50" in answer
-        assert "not him | paid cyn 2" in answer
-        assert browser.problems == []
-    finally:
-        served.process.terminate()
-        served.end()

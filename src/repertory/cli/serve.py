@@ -21,6 +21,7 @@ def serve(
     limit: list[str] = LIMIT,
     summary_model: str | None = SUMMARY_MODEL,
     resume: bool = option("--resume", "Go on with what an earlier process left unfinished.", False),
+    read_only: bool = option("--read-only", "Refuse everything that changes something: look, do not touch.", False),
     redact: list[str] = option(
         "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
     ),
@@ -47,6 +48,7 @@ def serve(
             agents=agent,
             context=find_context(context),
             root=root,
+            read_only=read_only,
             resume=resume,
             model=model,
             limits=limits_by(limit).get("limits", {}),

@@ -36,19 +36,16 @@ def stats(
     That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
     what they saved, how good the token estimate was, and alerts.
     """
-    from repertory.service.reports import read_figures, total_of
-    from repertory.service.views import below
+    from repertory.service.reports import read_stats
 
-    async def read(path: Path, journal: Journal, found: RunRow) -> tuple[Path, list[Json]]:
-        rows = below(await journal.read_runs(), found.started.run_id) if tree else [found]
-        return path, [await read_figures(journal, row) for row in rows]
+    async def read(path: Path, journal: Journal, found: RunRow) -> Json:
+        return {"database": str(path), **await read_stats(journal, found, tree=tree)}
 
-    path, runs = read_run(run_id, db, read)
-    total = total_of(runs)
+    shown = read_run(run_id, db, read)
     if as_json:
-        output.print_json({"database": str(path), "tree": tree, "total": total, "runs": runs})
+        output.print_json(shown)
     else:
-        _print(output.console(), runs, total, tree=tree)
+        _print(output.console(), shown["runs"], shown["total"], tree=tree)
 
 
 def _print(screen: Console, runs: Sequence[Json], total: Json, *, tree: bool) -> None:

@@ -24,6 +24,7 @@ from repertory.errors import ConfigurationError
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
+STATIC: Final = "/static/"  # what the page is made of, which is no data either
 
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -47,9 +48,11 @@ class Access:
     Args:
         port: The TCP port; None for a unix socket.
         token: The secret that a request over TCP must show; None where the socket's file decides.
+        read_only: Refuse everything that changes something.
     """
 
-    def __init__(self, *, port: int | None = None, token: str | None = None) -> None:
+    def __init__(self, *, port: int | None = None, token: str | None = None, read_only: bool = False) -> None:
+        self.read_only = read_only
         self._port = port
         self._token = token
         self._code: str | None = None
@@ -96,8 +99,10 @@ class Access:
             return Refusal(403, "the request comes from another site's page")
         if first.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refusal(403, "the request comes from another site's page; open the address in a tab of its own")
-        if (method, path) not in OPEN and not self._is_known(first, values.get("cookie", [])):
+        if not is_open(method, path) and not self._is_known(first, values.get("cookie", [])):
             return Refusal(401, "no valid token; see docs/service.md for where it is kept")
+        if self.read_only and method not in ("GET", "HEAD") and not is_open(method, path):
+            return Refusal(403, "this service is for looking only; start it without --read-only to change something")
         return None
 
     def _is_our_host(self, host: str) -> bool:
@@ -141,7 +146,7 @@ class Guard:
 
         refusal = self._access.refusal(scope["method"], scope["path"], scope["headers"])
         if refusal is None:
-            if (scope["method"], scope["path"]) not in OPEN:
+            if not is_open(scope["method"], scope["path"]):
                 scope.get("extensions", {}).get("repertory.admit", _nobody_asks)()
             await self._app(scope, receive, send_guarded)
             return
@@ -149,6 +154,11 @@ class Guard:
         body = msgspec.json.encode({"error": refusal.reason})
         answer = Response(body, refusal.status, headers=asked, media_type="application/json")
         await answer(scope, receive, send_guarded)
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether everybody may ask for it: it holds no data."""
+    return (method, path) in OPEN or (method in ("GET", "HEAD") and path.startswith(STATIC))
 
 
 def _nobody_asks() -> None:

@@ -37,8 +37,17 @@ from repertory.service.feed import PING, Along, Follower
 from repertory.service.memories import MemoryView, read_item, read_memory
 from repertory.service.metrics import CONTENT_TYPE, read_metrics
 from repertory.service.openapi import document
-from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE
-from repertory.service.reports import read_content_page, read_contents, read_payload, read_payload_history
+from repertory.service.overview import Overview, read_overview
+from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE, STATIC_FILES
+from repertory.service.reports import (
+    read_content_page,
+    read_contents,
+    read_inspection,
+    read_payload,
+    read_payload_history,
+    read_record,
+    read_stats,
+)
 from repertory.service.requests import (
     Approval,
     Denial,
@@ -51,14 +60,17 @@ from repertory.service.requests import (
     MemoryQuery,
     NewMessage,
     NewRun,
+    OverviewQuery,
     PageQuery,
+    RecordQuery,
     ResultQuery,
     RunsQuery,
     StartHeaders,
+    StatsQuery,
     VersionQuery,
     WindowQuery,
 )
-from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes
+from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes, read_number
 from repertory.service.run_tools import ABOUT, run_tools
 from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.views import (
@@ -122,7 +134,11 @@ class _Service:
         self._followers = 0
         self._mcp: tuple[list[AgentView], Any] | None = None  # the server, and the agents that it offers
         self.app = Starlette(
-            routes=[*make_routes(OPERATIONS, self), Route("/mcp", self.mcp, methods=["POST"])],
+            routes=[
+                *make_routes(OPERATIONS, self),
+                Route("/mcp", self.mcp, methods=["POST"]),
+                Route("/static/{path:path}", self.static, methods=["GET"]),
+            ],
             exception_handlers={RepertoryError: _explain, HTTPException: _refuse},
         )
         self.app.router.redirect_slashes = False
@@ -132,6 +148,14 @@ class _Service:
     async def page(self, request: Request) -> Response:
         """The page for a browser. It holds no data, so it needs no token."""
         return HTMLResponse(PAGE, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+
+    async def static(self, request: Request) -> Response:
+        """What the page is made of. The path has a digest of it all, so a browser may keep it for good."""
+        found = STATIC_FILES.get(request.path_params["path"])
+        if found is None:
+            raise HTTPException(404, "the page has no such file; load the page again")
+        body, media_type = found
+        return Response(body, media_type=media_type, headers={"cache-control": "public, max-age=31536000, immutable"})
 
     async def openapi(self, request: Request) -> Json:
         """This description of the service, for machines."""
@@ -163,6 +187,16 @@ class _Service:
         """What can be started."""
         return self._control.agents()
 
+    async def overview(self, request: Request, *, query: OverviewQuery) -> Overview:
+        """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
+        read = partial(read_overview, self._control.journal, self._control.is_live, query.limit)
+        return await read(since=query.since, read_only=self._access.read_only, can=_CAN)
+
+    async def stats(self, request: Request, *, query: StatsQuery) -> Json:
+        """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""
+        row = await (self._control.journal.read_run(query.run) if query.run else self._control.newest())
+        return await read_stats(self._control.journal, row, tree=bool(query.tree))
+
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
         """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
         return await self._control.list_runs(query.limit, figures=query.figures == "yes")
@@ -192,11 +226,23 @@ class _Service:
             run_id = await self._control.find_id(run_id)
         after = max(headers.last_event_id, query.after)
         if query.follow == "no":
-            events = await self._control.journal.read_events(run_id, after=after, limit=EVENTS)
+            before = query.before or None
+            events = await self._control.journal.read_events(run_id, after=after, before=before, limit=EVENTS)
             return as_json([event_view(sequence, event) for sequence, event in events])
         self._check_followers()
         follower = Follower(self._control.feed, run_id, after=after, ping=self._ping)
         return _EventStream(follower, self._count_followers)
+
+    async def record(self, request: Request, *, query: RecordQuery) -> Json:
+        """The record of a run: so many of its entries from a position on."""
+        stop = query.start + query.limit
+        return await read_record(self._control.journal, await self._row_of(request), start=query.start, stop=stop)
+
+    async def inspect(self, request: Request) -> Json:
+        """What the model saw at one call, or at the ``newest``, beside the record and the decisions that made it so."""
+        call = request.path_params["call"]
+        number = None if call == "newest" else read_number(call, "the number of the call")
+        return await read_inspection(self._control.journal, await self._row_of(request), call=number)
 
     # --- what a run has kept ------------------------------------------------------------------------------
 
@@ -361,12 +407,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/service", _Service.service),
     get("/agents", _Service.agents),
     get("/events", _Service.events, media=(_STREAM, _JSON)),
+    get("/overview", _Service.overview),
+    get("/stats", _Service.stats, errors=(404,)),
     get("/runs", _Service.list_runs),
     post("/runs", _Service.start_run, status=201, errors=(409, 422, 429)),
     get("/queue", _Service.queue),
     get(_RUN, _Service.read_run, errors=(404,)),
     get(f"{_RUN}/result", _Service.read_result, also=(202,), errors=(404,)),
     get(f"{_RUN}/events", _Service.events, media=(_STREAM, _JSON), errors=(404,)),
+    get(f"{_RUN}/record", _Service.record, errors=(404,)),
+    get(f"{_RUN}/requests/{{call}}", _Service.inspect, errors=(404,)),
     get(f"{_RUN}/memory", _Service.memory, errors=(404,)),
     get(f"{_RUN}/memory/item", _Service.item, errors=(404,)),
     get(f"{_RUN}/payload", _Service.payload, errors=(404,)),
@@ -383,6 +433,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_RUN}/kill", _Service.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", _Service.pause, status=202, errors=(404, 409)),
     post(f"{_RUN}/resume", _Service.resume, status=202, errors=(404, 409)),
+)
+
+# What can be done with a run where it is there: the page offers no more.
+_ACTIONS: Final = {
+    "fork": ("POST", "/fork"),
+    "rewind": ("POST", "/rewind"),
+    "retry": ("POST", "/retry"),
+    "remove": ("DELETE", ""),
+}
+_CAN: Final = tuple(
+    name
+    for name, (method, rest) in _ACTIONS.items()
+    if any((each.method, each.path) == (method, _RUN + rest) for each in OPERATIONS)
 )
 
 

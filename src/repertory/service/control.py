@@ -19,7 +19,7 @@ from repertory.agents import QueuedRun, Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits
 from repertory.agents.streaming import StreamReader
 from repertory.agents.waiting_calls import WaitingCall
-from repertory.errors import ConfigurationError, RunError
+from repertory.errors import ConfigurationError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
@@ -119,11 +119,11 @@ class Control:
 
     async def list_runs(self, limit: int, *, figures: bool = False) -> RunList:
         """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""
-        return await list_runs(self.journal, self._is_live, limit, figures=figures)
+        return await list_runs(self.journal, self.is_live, limit, figures=figures)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        detail = await read_detail(self.journal, self._is_live, run_id)
+        detail = await read_detail(self.journal, self.is_live, run_id)
         if detail.run.state != "queued":
             return detail
         place = next((each for each in await self.queue() if each.run_id == detail.run.id), None)
@@ -160,11 +160,18 @@ class Control:
         await self.feed.ending.wait()
         scope.cancel()
 
+    async def newest(self) -> RunRow:
+        """The root that was started last. Raises ``RunNotFound``."""
+        roots = [row for row in await self.journal.read_runs() if row.started.parent_id is None]
+        if not roots:
+            raise RunNotFound("no run is on record yet; start one")
+        return roots[-1]
+
     async def unfinished(self) -> list[RunRow]:
         """The runs, without those below them, that the record says go on but nobody runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
         rows.sort(key=lambda row: row.state == "queued")  # those had no place yet
-        return [row for row in rows if row.started.parent_id is None and not self._is_live(row.started.run_id)]
+        return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]
 
     async def find_id(self, run_id: str) -> str:
         """The whole id for an unambiguous beginning of it. Raises ``RunNotFound``."""
@@ -355,7 +362,8 @@ class Control:
                 yield run
                 yield from self._walk(run.children)
 
-    def _is_live(self, root_id: str) -> bool:
+    def is_live(self, root_id: str) -> bool:
+        """Whether this process runs the tree of a root, or is about to."""
         run = self._roots.get(root_id)
         return root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
 

@@ -45,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         agents: What runs can be started with, as ``module:name``.
         context: What the tools of its runs find in ``ToolContext.context``; None for nothing.
         root: The folder that the research team may read; None offers no research team.
+        read_only: Refuse everything that changes something; whoever may ask may only look.
         resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
         model: For agents that name none; None takes what the environment offers.
         limits: Fields of ``Limits`` that are to be others for every run that is started here.
@@ -63,6 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     agents: Sequence[str] = ()
     context: Any = None
     root: Path | None = None
+    read_only: bool = False
     resume: bool = False
     model: Model | str | None = None
     limits: Mapping[str, float | None] = msgspec.field(default_factory=dict[str, float | None])
@@ -229,18 +231,18 @@ def _places(
     """Listen where systemd or else the options say; for each place who may ask, and the address to show."""
     if not passed and options.port is None:
         path = options.socket or default_socket()
-        return [(stack.enter_context(unix_listener(path)), Access(), f"unix:{path}")]
+        return [(stack.enter_context(unix_listener(path)), Access(read_only=options.read_only), f"unix:{path}")]
     listeners = passed or [stack.enter_context(tcp_listener(options.port or 0))]
     return [_place(options, listener) for listener in listeners]
 
 
 def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Access, str]:
     if listener.family == socket.AF_UNIX:
-        return listener, Access(), f"unix:{listener.getsockname()}"
+        return listener, Access(read_only=options.read_only), f"unix:{listener.getsockname()}"
     token_file = options.token_file or default_token_file()
     token = read_or_make_token(token_file)
     host, port = listener.getsockname()[:2]
-    access = Access(port=port, token=token)
+    access = Access(port=port, token=token, read_only=options.read_only)
     # The code is good for one browser only, so that a log that keeps this line gives nobody a way in.
     link = f"http://{'[::1]' if ':' in host else '127.0.0.1'}:{port}/#{access.new_code()}"
     return listener, access, f"{link} (opens once; the token is in {token_file})"

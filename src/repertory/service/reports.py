@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 
+import anyio.to_thread
 import msgspec
 
 from repertory.context import Decision, decode_decision, replay
@@ -18,6 +19,7 @@ from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
+from repertory.service.marks import Marks, places
 from repertory.service.views import below
 from repertory.tools.pages import page_bounds
 
@@ -37,15 +39,18 @@ def _fields(of: object, names: Iterable[str]) -> Json:
 # --- the record of a run ----------------------------------------------------------------------------------
 
 
-async def read_record(journal: Journal, row: RunRow) -> Json:
-    """Read every entry of a run; contents are as the Messages API writes them."""
+async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: int | None = None) -> Json:
+    """Read the entries of a run from ``start`` up to ``stop``; contents are as the Messages API writes them."""
+    run_id = row.started.run_id
+    found = await journal.read_entries(run_id, start=start, stop=stop)
+    crashes = await read_crashes(journal, run_id) if any(entry.tool_call_id is not None for entry in found) else {}
     entries = []
-    crashes = await read_crashes(journal, row.started.run_id)
-    for entry in await journal.read_entries(row.started.run_id):
+    for entry in found:
         fields = _fields(entry, (name for name in entry.__struct_fields__ if name != "content"))
         fields["traceback"] = crashes.get(entry.tool_call_id, "")
         entries.append({**fields, "content": [encode_block(block) for block in entry.content]})
-    return {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state, "entries": entries}
+    said = {**_fields(row.started, ("run_id", "agent", "model", "task")), "state": row.state}
+    return {**said, "length": await journal.count_entries(run_id), "entries": entries}
 
 
 async def read_crashes(journal: Journal, run_id: str) -> dict[str | None, str]:
@@ -104,52 +109,70 @@ def _change(change: PayloadChange) -> Json:
     return {"path": show_path(change.path), "op": change.op, "value": change.value}
 
 
-async def read_inspection(journal: Journal, row: RunRow, iteration: int | None = None) -> Json:
+async def read_inspection(
+    journal: Journal, row: RunRow, iteration: int | None = None, *, call: int | None = None
+) -> Json:
     """Read one iteration of a run back: what the model saw, beside the record and the decisions that made it so.
 
     Args:
         journal: The database.
         row: The run.
-        iteration: Which one; None for the newest.
+        iteration: Which one, by its last call; None for the newest.
+        call: Which model call instead, of whatever iteration.
 
     Raises:
-        RunNotFound: The run made no such iteration.
+        RunNotFound: The run made no such iteration or call.
     """
     run_id = row.started.run_id
-    calls = [call for call in await journal.read_model_calls(run_id) if call.called.purpose == "agent"]
+    calls = [each for each in await journal.read_model_calls(run_id, contents=False) if each.called.purpose == "agent"]
     if not calls:
         raise RunNotFound(f"run {run_id} has not called a model yet; repertory ledger {run_id} shows its record")
-    made = sorted({call.called.iteration for call in calls})
-    wanted = made[-1] if iteration is None else iteration
-    if wanted not in made:
-        raise RunNotFound(f"run {run_id} has no iteration {wanted}; it made {made[0]} to {made[-1]}")
-    call = [call for call in calls if call.called.iteration == wanted][-1]
-    bodies = [decision.body for decision in await journal.read_decisions(run_id) if decision.iteration <= wanted]
-    plan = replay(bodies)
-    entries = await journal.read_entries(run_id, stop=call.called.position)
-    replied = call.replied
+    inspected = _wanted_call(calls, run_id, iteration, call)
+    called = inspected.called
+    bodies = [made.body for made in await journal.read_decisions(run_id) if made.iteration <= called.iteration]
+    entries = await journal.read_entries(run_id, stop=called.position)
+    request = sent_body(await journal.read_request(run_id, called.call))
+    # A long run takes a moment to be put together, for which nobody else of this process is to wait.
+    found = await anyio.to_thread.run_sync(_inspected, inspected, bodies, entries, request)
+    iterations = calls[-1].called.iteration
+    return {"run_id": run_id, "agent": row.started.agent, "iterations": iterations, **found}
+
+
+def _inspected(inspected: ModelCallRow, bodies: Sequence[Json], entries: Sequence[Entry], request: Json) -> Json:
+    replied = inspected.replied
+    decisions = [decode_decision(body) for body in bodies]
+    marks = Marks(replay(bodies), decisions)
     return {
-        "run_id": run_id,
-        "agent": row.started.agent,
-        **_fields(call.called, _OF_CALL),
-        "iterations": made[-1],
+        **_fields(inspected.called, _OF_CALL),
         "record_tokens": sum(entry.tokens for entry in entries),
-        "request": sent_body(await journal.read_request(run_id, call.called.call)),
-        "record": [
-            {**_fields(entry, _OF_ENTRY), "shown": plan.representation(entry), "what": _line(entry)}
-            for entry in entries
-        ],
+        "request": request,
+        "places": places(request["messages"], entries),
+        "record": [{**_fields(entry, _OF_ENTRY), **marks.of(entry), "what": _line(entry)} for entry in entries],
         "decisions": [
             {
                 **_fields(decision, _OF_DECISION),
                 "arithmetic": msgspec.to_builtins(decision.arithmetic),
                 "edits": len(decision.edits),
             }
-            for decision in map(decode_decision, bodies)
+            for decision in decisions
         ],
         **{name: msgspec.to_builtins(getattr(replied, name, None)) for name in _OF_REPLY},
         "prompt_tokens": None if replied is None else replied.usage.prompt_tokens,
     }
+
+
+def _wanted_call(calls: Sequence[ModelCallRow], run_id: str, iteration: int | None, call: int | None) -> ModelCallRow:
+    if call is not None:
+        found = [each for each in calls if each.called.call == call]
+        if not found:
+            raise RunNotFound(f"run {run_id} has no model call {call} of its own; GET /stats lists those that it made")
+        return found[-1]
+    wanted = calls[-1].called.iteration if iteration is None else iteration
+    found = [each for each in calls if each.called.iteration == wanted]
+    if not found:
+        first, last = calls[0].called.iteration, calls[-1].called.iteration
+        raise RunNotFound(f"run {run_id} has no iteration {wanted}; it made {first} to {last}")
+    return found[-1]
 
 
 async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: int | None = None) -> list[Json]:
@@ -221,11 +244,18 @@ def _line(entry: Entry) -> str:
 # --- what a run saw and cost ------------------------------------------------------------------------------
 
 
+async def read_stats(journal: Journal, row: RunRow, *, tree: bool) -> Json:
+    """Read what a run saw and cost, or with ``tree`` that of each run below it too, and the sums."""
+    rows = below(await journal.read_runs(), row.started.run_id) if tree else [row]
+    runs = [await read_figures(journal, each) for each in rows]
+    return {"tree": tree, "total": total_of(runs), "runs": runs}
+
+
 async def read_figures(journal: Journal, row: RunRow) -> Json:
     """Read a run's record: its figures, and what they are made of."""
     run_id = row.started.run_id
     statistics = (await journal.read_statistics(run_id))[run_id]
-    calls = await journal.read_model_calls(run_id)
+    calls = await journal.read_model_calls(run_id, contents=False)
     iterations = list(_iterations(calls))
     decided = [decode_decision(made.body) for made in await journal.read_decisions(run_id)]
     return {
@@ -272,6 +302,7 @@ def _iterations(calls: Iterable[ModelCallRow]) -> Iterator[Json]:
             usage = replied.usage
             yield {
                 "iteration": call.called.iteration,
+                "call": call.called.call,
                 "expected_tokens": call.called.expected_tokens,
                 "prompt_tokens": usage.prompt_tokens,
                 "plain_tokens": replied.plain_tokens,

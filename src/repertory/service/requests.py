@@ -123,6 +123,27 @@ class RunsQuery(msgspec.Struct, frozen=True):
     figures: Literal["yes", "no"] = "no"
 
 
+class OverviewQuery(msgspec.Struct, frozen=True):
+    """Of so many trees, the newest; and what was spent since so many seconds since 1970, 0 for last midnight here."""
+
+    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 200
+    since: Count = 0
+
+
+class StatsQuery(msgspec.Struct, frozen=True):
+    """Of which run, "" for the newest; with ``tree=1`` those below it are added."""
+
+    run: str = ""
+    tree: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+
+
+class RecordQuery(msgspec.Struct, frozen=True):
+    """So many entries from a position on."""
+
+    start: Count = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
+
+
 class ResultQuery(msgspec.Struct, frozen=True):
     """How many seconds to wait for the result of a run that has not ended."""
 
@@ -130,9 +151,14 @@ class ResultQuery(msgspec.Struct, frozen=True):
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
-    """Events after which number; and whether to follow, or to answer with a page of those that there are."""
+    """Events after which number; and whether to follow, or to answer with a page of those that there are.
+
+    Attributes:
+        before: Of such a page: the last events before this number, instead of the first ones; 0 for those.
+    """
 
     after: Count = 0
+    before: Count = 0
     follow: Literal["yes", "no"] = "yes"
 
 

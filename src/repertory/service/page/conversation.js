@@ -1,0 +1,115 @@
+// @ts-check
+/** The record of a run as a conversation, in stretches that are read when they are looked at. */
+
+import { ask, attempt, runPath } from "./api.js";
+import { addResult, drawBlock } from "./blocks.js";
+import { $, make, show, write } from "./dom.js";
+import { count, moment } from "./format.js";
+import { Stretches } from "./virtual.js";
+import { markdown } from "./markdown.js";
+
+const STRETCH = 40; // entries
+const WHO = /** @type {Record<string, string>} */ ({ task: "Task", "user-input": "You", "lead-input": "Lead", "retry-context": "Runtime",
+  system: "Runtime", "action-result": "Result", "sub-agent-result": "Sub-agent" });
+
+/** @type {Stretches | null} */
+let stretches = null;
+let run = "", agent = "", known = -1, reading = false, again = false;
+
+/** @param {string} id @param {string} name of the agent */
+export function openConversation(id, name) {
+  if (run === id && stretches) { more(); return; }
+  closeConversation();
+  run = id;
+  agent = name;
+  const box = $("entries");
+  stretches = new Stretches(box, STRETCH, (start, stop, section) => fill(id, start, stop, section));
+  more();
+}
+
+export function closeConversation() {
+  if (stretches) stretches.end();
+  stretches = null;
+  run = "";
+  known = -1;
+  $("entries").replaceChildren();
+}
+
+/** There may be more of it. One question at a time. */
+export async function more() {
+  if (!run || !stretches) return;
+  if (reading) { again = true; return; }
+  reading = true;
+  const id = run, end = atEnd();
+  try {
+    const page = await ask(runPath(id, "/record?limit=0"));
+    if (id !== run || !stretches) return;
+    if (page.length !== known) {
+      known = page.length;
+      stretches.grow(known);
+      if (end && known > STRETCH / 4) requestAnimationFrame(toEnd);
+    }
+    show($("to-end"), known > STRETCH);
+  } finally {
+    reading = false;
+    if (again) { again = false; setTimeout(() => attempt(more), 300); }
+  }
+}
+
+const scroller = () => matchMedia("(max-width: 50rem)").matches ? document.scrollingElement : $("main");
+
+/** Whether the end is looked at, so that what comes is to be seen. */
+function atEnd() {
+  const box = scroller();
+  return box.scrollTop > 0 && box.scrollHeight - box.scrollTop - box.clientHeight < 120;
+}
+
+export function toEnd() {
+  const box = scroller();
+  box.scrollTop = box.scrollHeight;
+}
+
+/** @param {string} id @param {number} start @param {number} stop @param {any} section */
+async function fill(id, start, stop, section) {
+  const page = await ask(runPath(id, "/record?start=" + start + "&limit=" + (stop - start)));
+  if (id !== run) return;
+  const there = new Map([...section.children].map((item) => [Number(item.dataset.position), item]));
+  const calls = new Map();
+  for (const fold of section.querySelectorAll("[data-call]")) calls.set(fold.dataset.call, fold);
+  for (const entry of page.entries) {
+    if (there.has(entry.position)) continue; // an entry never changes
+    const item = drawEntry(entry, calls);
+    if (item) section.append(item);
+  }
+}
+
+/** @param {any} entry @param {Map<string, any>} calls the folds of the calls above, which take their results */
+function drawEntry(entry, calls) {
+  const result = entry.content.length === 1 && entry.content[0].type === "tool_result" ? entry.content[0] : null;
+  const item = make("article", "entry " + entry.role + " " + entry.kind);
+  item.dataset.position = entry.position;
+  if (result && calls.has(result.tool_use_id)) {
+    addResult(calls.get(result.tool_use_id), result);
+    item.hidden = true; // it stands with its call
+    return item;
+  }
+  const head = make("header", "who"), name = entry.role === "assistant" ? agent : WHO[entry.kind] || entry.kind;
+  head.append(make("b", "", result ? entry.tool || "result" : name), make("span", "facts",
+    "#" + entry.position + (entry.iteration ? " · iteration " + entry.iteration : "") + " · " + count(entry.tokens) + " tokens · " + moment(entry.created_at)));
+  item.append(head);
+  for (const block of entry.content) {
+    const made = drawBlock(block, { tool: entry.tool });
+    if (block.type === "tool_use") calls.set(block.id, made);
+    item.append(made);
+  }
+  if (entry.traceback) item.append(make("pre", "bad", entry.traceback));
+  return item;
+}
+
+/** What the model is saying; "" for nothing. @param {string} text */
+export function speak(text) {
+  const box = $("speaks");
+  const words = text.length > 20000 ? text.slice(-20000) : text;
+  if (words) box.replaceChildren(markdown(words)); else write(box, "");
+  show(box, !!text);
+}

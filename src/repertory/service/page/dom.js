@@ -1,0 +1,87 @@
+// @ts-check
+/**
+ * Making and keeping elements. Text from agents, tools and users goes into the page through `write` and `make` alone:
+ * as text content, never as markup. The page's policy forbids everything else.
+ */
+
+/** @param {string} id @returns {any} */
+export const $ = (id) => document.getElementById(id);
+
+/**
+ * Characters that turn the order of others around can make a text read as what it is not, so they are named instead.
+ * @param {unknown} text
+ */
+export const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g,
+  (mark) => "⟨U+" + mark.charCodeAt(0).toString(16).toUpperCase() + "⟩");
+
+/** Set the text of an element; one that says it already is left alone, since somebody may be marking it.
+ * @param {Element} element @param {unknown} text */
+export function write(element, text) {
+  const shown = plain(text);
+  if (element.textContent !== shown) element.textContent = shown;
+}
+
+/** @param {string} tag @param {string} [className] @param {unknown} [text] @returns {any} */
+export function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) write(element, text);
+  return element;
+}
+
+/** @param {string} label @param {(event: MouseEvent) => void} onclick @param {string} [className] @returns {any} */
+export function button(label, onclick, className) {
+  const made = make("button", className, label);
+  made.type = "button";
+  made.onclick = onclick;
+  return made;
+}
+
+/** A figure, with its exact value beside what is shown of it.
+ * @param {string} name @param {number} value @param {string} text @param {string} [className] */
+export function figure(name, value, text, className) {
+  const made = make("data", className, text);
+  made.value = String(value);
+  made.dataset.figure = name;
+  made.title = String(value);
+  return made;
+}
+
+/** Show an element or hide it. @param {any} element @param {boolean} yes */
+export function show(element, yes) {
+  if (element.hidden === yes) element.hidden = !yes;
+}
+
+/** @type {WeakMap<Element, unknown>} */
+const keys = new WeakMap();
+
+/**
+ * Make a list hold an item for each row. An item stays the same element as long as its key is in the list, so a click,
+ * a focus or a marked text in it is not lost; only what is at another place than before is moved.
+ * @template T
+ * @param {Element} list @param {T[]} rows @param {(row: T) => unknown} key
+ * @param {(row: T) => Element} fresh makes the item of a row
+ * @param {(item: any, row: T) => void} update writes into it what may change
+ */
+export function keyed(list, rows, key, fresh, update) {
+  const wanted = new Set(rows.map(key)), there = new Map();
+  for (const item of [...list.children])
+    if (wanted.has(keys.get(item))) there.set(keys.get(item), item); else item.remove();
+  let next = list.firstElementChild;
+  for (const row of rows) {
+    let item = there.get(key(row));
+    if (!item) { item = fresh(row); keys.set(item, key(row)); }
+    if (item === next) next = next.nextElementSibling; else list.insertBefore(item, next);
+    update(item, row);
+  }
+}
+
+/** Have something done at most once a frame, however often it is asked for. @param {() => void} work */
+export function eachFrame(work) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => { asked = false; work(); });
+  };
+}

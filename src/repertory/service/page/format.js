@@ -1,0 +1,44 @@
+// @ts-check
+/** Numbers, times and texts as a person reads them. */
+
+/** @param {number} at seconds since 1970 */
+export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+
+/** The time, with the day if that is not today. @param {number} at */
+export function moment(at) {
+  const then = new Date(at * 1000);
+  if (then.toDateString() === new Date().toDateString()) return clock(at);
+  return then.toLocaleDateString([], { day: "numeric", month: "short" }) + " " + clock(at).slice(0, 5);
+}
+
+/** @param {number} seconds */
+export function duration(seconds) {
+  if (seconds < 10) return Math.max(0, seconds).toFixed(1) + " s";
+  const s = Math.round(seconds);
+  if (s < 60) return s + " s";
+  if (s < 3600) return Math.floor(s / 60) + " min " + (s < 600 ? (s % 60) + " s" : "");
+  if (s < 86400) return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
+  return Math.floor(s / 86400) + " d " + Math.floor(s % 86400 / 3600) + " h";
+}
+
+/** @param {number} n */
+export const count = (n) => n < 1000 ? String(n) : n < 999950 ? (n / 1000).toFixed(1) + "k" : (n / 1e6).toFixed(2) + "M";
+
+/** @param {number} n @param {string} what */
+export const several = (n, what) => n + " " + what + (n === 1 ? "" : "s");
+
+/** @param {number} n */
+export const dollars = (n) => n === 0 ? "$0" : n < 1 ? "$" + n.toFixed(4) : "$" + n.toFixed(2);
+
+/** The beginning of a text, on one line. @param {unknown} text @param {number} length */
+export function one(text, length) {
+  const line = String(text).slice(0, 4 * length).replace(/\s+/g, " ").trim();
+  return line.length > length ? line.slice(0, length - 1) + "…" : line;
+}
+
+/** @param {unknown} value */
+export const json = (value) => JSON.stringify(value, null, 2);
+
+/** The arguments of a call on one line. @param {Record<string, unknown>} given @param {number} length */
+export const named = (given, length) => one(Object.entries(given || {})
+  .map(([name, value]) => name + "=" + JSON.stringify(value)).join(", "), length);

@@ -1,0 +1,206 @@
+// @ts-check
+/** One run: its head with the figures, what can be done with it, and the panels about it. */
+
+import { drawApprovals } from "./approvals.js";
+import { ask, attempt, runPath } from "./api.js";
+import { command, copyable } from "./commands.js";
+import { closeConversation, more, openConversation, speak, toEnd } from "./conversation.js";
+import { $, button, figure, keyed, make, show, write } from "./dom.js";
+import { readAlong } from "./feed.js";
+import { count, dollars, duration, moment, several } from "./format.js";
+import { closeKept, openKept } from "./kept.js";
+import { GLYPHS } from "./list.js";
+import { closeLog, logEvent, openLog } from "./log.js";
+import { markdown } from "./markdown.js";
+import { closeSaw, openSaw, sawMore } from "./saw.js";
+import { age, FINAL, isGoing, state, stateWord, waitingIn } from "./state.js";
+
+export const TABS = ["conversation", "saw", "memory", "payload", "contents", "log"];
+
+/** @typedef {{ open: (id: string | null) => void, go: (tab: string, call?: string) => void, done: () => Promise<unknown> }} Then */
+/** @type {Then} */
+let then;
+/** @type {any} the answer about the chosen run */
+let detail = null;
+let shown = "";
+
+/** @param {Then} what */
+export function startRun(what) {
+  then = what;
+  for (const name of TABS) {
+    const tab = $("tab-" + name);
+    tab.onclick = () => then.go(name);
+    tab.onkeydown = (/** @type {KeyboardEvent} */ event) => {
+      const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+      if (!by) return;
+      const there = TABS.filter((each) => !$("tab-" + each).hidden);
+      const next = there[(there.indexOf(name) + by + there.length) % there.length];
+      then.go(next);
+      $("tab-" + next).focus();
+    };
+  }
+  $("to-end").onclick = toEnd;
+  $("say").onsubmit = (/** @type {Event} */ event) => { event.preventDefault(); attempt(say); };
+  $("say").elements.text.onkeydown = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("say").requestSubmit(); }
+  };
+  $("back").onclick = () => then.open(null);
+}
+
+async function say() {
+  const box = $("say").elements.text;
+  if (!box.value.trim() || !state.chosen) return;
+  await ask(runPath(state.chosen, "/messages"), { text: box.value });
+  box.value = "";
+  await then.done();
+}
+
+/** Show another run, or none. */
+export function changeRun() {
+  closeConversation();
+  closeSaw();
+  closeKept();
+  closeLog();
+  detail = null;
+  shown = "";
+  readAlong(null, speak);
+  for (const id of ["outcome", "payload"]) show($(id), false);
+  if (state.chosen) attempt(drawRun);
+}
+
+/** Read what is said about the chosen run, and show it. */
+export async function drawRun() {
+  const id = state.chosen;
+  if (!id) return;
+  const found = await ask(runPath(id));
+  if (id !== state.chosen) return;
+  detail = found;
+  const run = detail.run;
+  state.runs.set(id, { ...run, result: detail.result, figures: detail.statistics, tree: detail.tree_statistics });
+  drawHead(state.runs.get(id));
+  await drawTab();
+  readAlong(isGoing(run) && !document.hidden ? id : null, speak);
+}
+
+/** @param {any} run */
+function drawHead(run) {
+  const word = stateWord(run), own = detail.statistics, all = detail.tree_statistics;
+  $("glyph").className = "glyph " + (word === "needs you" ? "needs" : run.state);
+  write($("glyph"), GLYPHS[word] || "·");
+  write($("agent"), run.agent);
+  write($("state"), word);
+  $("state").className = "state " + (word === "needs you" ? "needs" : run.state);
+  write($("id"), run.id);
+  write($("task"), run.task);
+  $("task-box").classList.toggle("long", run.task.length > 600);
+  drawFigures(run, own, all);
+  const text = detail.result || run.error || "";
+  show($("outcome"), !!text);
+  write($("outcome-title"), detail.result ? "Answer" : "Why it failed");
+  if (text !== shown) {
+    shown = text;
+    $("answer").replaceChildren(detail.result ? markdown(text) : make("pre", "", text));
+  }
+  $("answer").classList.toggle("error", !detail.result);
+  show($("tab-payload"), detail.payload_version > 0);
+  const parent = run.parent_id ? state.runs.get(run.parent_id) : null;
+  keyed($("family"), [...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
+    ...detail.tree.children.map((/** @type {any} */ child) => ({ id: child.run.id, label: "↳ " + child.run.agent + " " + (GLYPHS[child.run.state] || "") }))].slice(0, 40),
+  (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => write(item, each.label));
+  drawApprovals($("run-calls"), waitingIn(run), { open: (id) => then.open(id), done: then.done });
+  drawActions(run);
+}
+
+/** @param {any} run @param {any} own @param {any} all */
+function drawFigures(run, own, all) {
+  const rows = [["iterations", own.iterations, count(own.iterations), "iterations"], ["tool_calls", own.tool_calls, count(own.tool_calls), "tool calls"],
+    ["tokens_seen", own.tokens_seen, count(own.tokens_seen), "tokens in"], ["output_tokens", own.output_tokens, count(own.output_tokens), "tokens out"],
+    ["cost_seen", own.cost_seen, dollars(own.cost_seen), "spent"]];
+  if (all.runs > 1) rows.push(["tree-runs", all.runs, count(all.runs), "runs in its tree"], ["tree-tokens_seen", all.tokens_seen, count(all.tokens_seen), "tokens in, all"],
+    ["tree-cost_seen", all.cost_seen, dollars(all.cost_seen), "spent, all"]);
+  keyed($("figures"), rows, (row) => row[0], ([, , , label]) => { const item = make("div"); item.append(make("dt", "", label), make("dd")); return item; },
+    (item, [name, value, text]) => {
+      const dd = item.lastChild;
+      if (dd.dataset.value !== String(value)) { dd.dataset.value = value; dd.replaceChildren(figure(name, value, text)); }
+    });
+  write($("facts"), [run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
+}
+
+/** What can be done with a run in its state, by name, with the path that does it. @param {any} run */
+function actionsOf(run) {
+  const going = isGoing(run), root = run.parent_id === null, final = FINAL.includes(run.state);
+  return [
+    { name: "Pause", there: going && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
+    { name: "Resume", there: run.resumable, path: "/resume", words: ["resume", run.id] },
+    { name: "Stop", there: going, path: "/stop", words: ["stop", run.id] },
+    { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Kill it? What it is doing now is cut off." },
+    { name: "Retry", there: final && root && state.can.has("retry"), path: "/retry", words: ["retry", run.id], opens: true },
+    { name: "Fork", there: root && run.iteration > 0 && state.can.has("fork"), path: "/fork", words: ["fork", run.id], opens: true, iteration: true },
+    { name: "Rewind", there: root && !going && run.iteration > 1 && state.can.has("rewind"), path: "/rewind", words: ["rewind", run.id], iteration: true },
+    { name: "Remove", there: root && !going && run.state !== "queued" && state.can.has("remove"), path: "", words: ["remove", run.id], remove: true, sure: "Remove this run and all that it has recorded?" },
+  ].filter((action) => action.there);
+}
+
+/** @param {any} run */
+function drawActions(run) {
+  const actions = actionsOf(run);
+  keyed($("actions"), state.readOnly ? [] : actions, (action) => action.name, (action) => button(action.name, () => attempt(() => act(action.name)), "act"), () => {});
+  show($("say"), !state.readOnly && (isGoing(run) || (FINAL.includes(run.state) && run.parent_id === null)));
+  const commands = [["inspect", run.id], ["stats", run.id, "--tree"], ["logs", "-f", run.id], ["attach", run.id], ...actions.map((action) => action.words)];
+  keyed($("commands"), commands.map((words) => command(...words)), (line) => line, copyable, () => {});
+}
+
+/** @param {string} name */
+async function act(name) {
+  if (!detail) return;
+  const run = state.runs.get(detail.run.id), action = actionsOf(run).find((each) => each.name === name);
+  if (!action || !run) return;
+  /** @type {Record<string, unknown>} */
+  const body = {};
+  if (action.iteration) {
+    const given = await asked(name + " " + run.agent + ": from which iteration?", String(run.iteration));
+    if (given === null) return;
+    body.iteration = Number(given);
+  } else if (action.sure && await asked(action.sure) === null) return;
+  const made = await ask(runPath(run.id, action.path), action.remove ? undefined : body, { method: action.remove ? "DELETE" : undefined });
+  if (action.remove) then.open(null);
+  await then.done();
+  if (action.opens && made && made.id) then.open(made.id);
+}
+
+/** Ask in a dialog of our own. @param {string} question @param {string} [value] where a number is wanted @returns {Promise<string | null>} */
+function asked(question, value) {
+  const dialog = $("sure"), field = dialog.querySelector("input");
+  write(dialog.querySelector("p"), question);
+  show(field, value !== undefined);
+  field.value = value ?? "";
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done) => { dialog.onclose = () => done(dialog.returnValue === "yes" ? field.value : null); });
+}
+
+// --- the panels --------------------------------------------------------------------------------------------
+
+/** Show the panel that is chosen. */
+export async function drawTab() {
+  if (!state.chosen || !detail) return;
+  if (state.tab === "payload" && !detail.payload_version) state.tab = "conversation";
+  for (const name of TABS) {
+    const on = name === state.tab, tab = $("tab-" + name);
+    if (tab.getAttribute("aria-selected") !== String(on)) tab.setAttribute("aria-selected", String(on));
+    tab.tabIndex = on ? 0 : -1;
+    show($("panel-" + name), on);
+  }
+  const id = state.chosen;
+  if (state.tab === "conversation") openConversation(id, detail.run.agent);
+  else if (state.tab === "saw") await openSaw(id, (call) => then.go("saw", call));
+  else if (state.tab === "log") await openLog(id);
+  else await openKept(id, state.tab);
+}
+
+/** Something happened in the chosen run. @param {any} event */
+export function runEvent(event) {
+  logEvent(event);
+  if (event.type === "ModelAnswered") sawMore();
+  if (state.tab === "conversation" && ["ModelAnswered", "ToolEnded", "UserSaid", "StateChanged"].includes(event.type)) attempt(more);
+}
