@@ -27,7 +27,7 @@ MISSING = (
     f"${VARIABLE}"
 )
 # Ends the server when the tests end, however they do: then the pipe that it reads from is closed.
-_KEEPER = '"$@" & pid=$!; read -r _; kill -INT $pid; wait $pid'
+_KEEPER = '"$@" & pid=$!; read -r how; kill -${how:-QUIT} $pid; wait $pid'
 
 
 def find_programs() -> Path | None:
@@ -107,10 +107,10 @@ class PostgresServer:
                 assert time.monotonic() < until, (self.folder / "log").read_text()
                 time.sleep(0.02)
 
-    def stop(self) -> None:
-        """Stop it, at once and in good order; connections break."""
+    def stop(self, how: str = "INT") -> None:
+        """Stop it, in good order unless told otherwise; connections break at once."""
         assert self._keeper is not None
-        self._keeper.communicate()
+        self._keeper.communicate(f"{how}\n".encode())
         self._keeper = None
 
     def restart(self) -> None:
@@ -121,7 +121,7 @@ class PostgresServer:
     def close(self) -> None:
         """Stop it for good, and remove what it wrote."""
         if self._keeper is not None:
-            self.stop()
+            self.stop("QUIT")
         if self.ours:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -23,24 +23,31 @@ million million transactions, 279 years at 1,000 a second."""
 
 _LOCK: Final = 0x72707472  # "rptr", the same as in a file; whoever makes or changes the tables holds this lock
 
-# A text may hold what JSON can say and PostgreSQL's text cannot; it is shown as JSON then.
-_TEXT_OF: Final = r"""CASE WHEN {0}::text ~ '\\u(0000|[dD][89a-fA-F])' THEN {0}::text ELSE {0} #>> '{{}}' END"""
+# JSON can say what PostgreSQL's text cannot hold, NUL and halves of a character, and then cannot be looked into at all.
+# Functions and views show the character for what is unknown in their place; the record has them.
+_UNESCAPED: Final = r"(?<!\\)((?:\\\\)*)"  # behind an even number of backslashes, so that the next one begins an escape
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_NO_TEXT: Final = rf"{_UNESCAPED}(?:\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW})"
 
 _FUNCTIONS: Final = (
     "CREATE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT strpos($1, $2)'",
-    f"""CREATE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    rf"""CREATE FUNCTION readable_json(body text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+        SELECT CASE WHEN $1 ~ '\\u(0000|[dD][89a-fA-F])' THEN regexp_replace($1, '{_NO_TEXT}', '\1\\ufffd', 'g')
+               ELSE $1 END::json $$""",
+    """CREATE FUNCTION json_extract(body text, path text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
         SELECT CASE json_typeof(found)
             WHEN 'null' THEN NULL
             WHEN 'boolean' THEN CASE found::text WHEN 'true' THEN '1' ELSE '0' END
-            WHEN 'string' THEN {_TEXT_OF.format("found")}
+            WHEN 'string' THEN found #>> '{}'
             ELSE found::text END
-        FROM (SELECT $1::json #> string_to_array(substr($2, 3), '.') AS found) looked_up $$""",
-    f"""CREATE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text) LANGUAGE sql IMMUTABLE AS $$
-        SELECT number - 1, CASE json_typeof(item) WHEN 'string' THEN {_TEXT_OF.format("item")} ELSE item::text END
-        FROM json_array_elements($1::json) WITH ORDINALITY AS items (item, number) $$""",
+        FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up $$""",
+    """CREATE FUNCTION json_each(body text) RETURNS TABLE (key bigint, value text) LANGUAGE sql IMMUTABLE AS $$
+        SELECT number - 1, item #>> '{}'
+        FROM json_array_elements(readable_json($1)) WITH ORDINALITY AS items (item, number) $$""",
     """CREATE FUNCTION json_array_length(body text, path text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
         SELECT CASE json_typeof(found) WHEN 'array' THEN json_array_length(found) ELSE 0 END
-        FROM (SELECT $1::json #> string_to_array(substr($2, 3), '.') AS found) looked_up WHERE found IS NOT NULL $$""",
+        FROM (SELECT readable_json($1) #> string_to_array(substr($2, 3), '.') AS found) looked_up
+        WHERE found IS NOT NULL $$""",
 )
 
 _NUMBERS: Final = (
@@ -97,11 +104,11 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
                        bound, (m.value -> 'role')::text,
                        CASE WHEN (b.value -> 'type')::text IS DISTINCT FROM '"entry"' THEN b.value
                             WHEN b.value -> 'literal' IS NOT NULL THEN b.value -> 'literal'
-                            ELSE (SELECT content::json -> CAST(b.value ->> 'block' AS INTEGER)
+                            ELSE (SELECT readable_json(content) -> CAST(b.value ->> 'block' AS INTEGER)
                                   FROM entries WHERE run_id = c.run_id
                                   AND position = CAST(b.value ->> 'position' AS BIGINT)) END
                 FROM parts JOIN request_bodies r ON r.seq = parts.seq AND start < bound
-                     {_ELEMENTS.format("(r.body::json -> 'messages')", "m")}
+                     {_ELEMENTS.format("(readable_json(r.body) -> 'messages')", "m")}
                      {_ELEMENTS.format("(m.value -> 'content')", "b")}),
             messages (place, message) AS (
                 SELECT place / 1000000, '{{"role":' || min(role) || ',"content":['

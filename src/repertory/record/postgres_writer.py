@@ -243,7 +243,7 @@ class PostgresWriter(Writer):
                     logging.WARNING,
                     "journal.server_away",
                     path=self._path,
-                    waited=waited,
+                    waited=round(waited, 1),
                     queued=self._queue.qsize() + 1,
                     error=" ".join(self._address.without_secrets(error).split()),
                 )

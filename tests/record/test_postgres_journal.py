@@ -1,0 +1,472 @@
+"""What is a server's alone: lost connections and commits, other writers beside, settings, addresses and text."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import psycopg
+import pytest
+from hypothesis import given
+
+import journal_kit as kit
+from backends import RunAsync
+from postgres_server import PostgresServer
+from repertory.errors import (
+    ConfigurationError,
+    JournalReadOnly,
+    JournalSchemaTooNew,
+    JournalUnreadable,
+    JournalWriteFailed,
+)
+from repertory.record import EventLogged, Journal, open_journal
+from repertory.record.postgres_address import PostgresAddress, without_passwords
+from repertory.record.postgres_schema import migrate
+from repertory.record.postgres_sql import connect, escape, from_column, to_column, translate
+from repertory.record.postgres_writer import FENCED, Guard, PostgresWriter
+from repertory.record.rows import encode_records, encode_text
+
+
+def event(number: int, run_id: str = "r") -> EventLogged:
+    """An event that has a number."""
+    return EventLogged(run_id=run_id, type="t", body={"n": number}, at=1.0)
+
+
+async def numbers(journal: Journal, run_id: str | None = "r") -> list[int]:
+    """The numbers of the events."""
+    return [each.body["n"] for _, each in await journal.read_events(run_id)]
+
+
+def wait_until(found: Callable[[], object]) -> None:
+    """Wait for what another process does."""
+    until = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def writer_of(uri: str, patience: float = 30.0, guard: Guard | None = None) -> PostgresWriter:
+    """A writer alone."""
+    address = PostgresAddress(uri)
+    return PostgresWriter(address, connect(address), "power", patience=patience, guard=guard)
+
+
+def submit(writer: PostgresWriter, *records: EventLogged) -> Any:
+    """Queue a batch."""
+    return writer.submit(encode_records(records), None)
+
+
+# --- text -------------------------------------------------------------------------------------------------
+
+
+@given(kit.texts, kit.texts)
+def test_text_that_postgresql_does_not_take_is_kept(one: str, other: str) -> None:
+    """What is read is what was written; what is different stays different; a beginning stays a beginning."""
+    for text in (one, other, one + other):
+        kept = to_column(encode_text(text))
+        assert isinstance(kept, str)
+        assert "\0" not in kept
+        kept.encode()
+        assert from_column(kept) == encode_text(text)
+    assert escape(one + other) == escape(one) + escape(other)
+    assert (escape(one) == escape(other)) == (one == other)
+
+
+def test_marks_are_numbered_and_hints_left_out() -> None:
+    """But not what stands in a text."""
+    sql = "SELECT '?' FROM t INDEXED BY by_x WHERE a = ? AND b = '$.x' AND c = ?"
+    assert translate(sql) == "SELECT '?' FROM t  WHERE a = $1 AND b = '$.x' AND c = $2"
+    assert translate("a = ?1 OR b = ?1") == "a = $1 OR b = $1"
+
+
+def test_numbers_are_kept_exactly(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Whole ones of 64 bits, fractions to the last bit, and what is beyond all of them."""
+    fractions = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, 1e22, -1 / 3)
+
+    async def main() -> None:
+        async with open_journal(postgres.emptied_journal()) as journal:
+            for number, at in enumerate(fractions):
+                await journal.write([kit.item(2**63 - 1 - number, "s", str(number), at=at)])
+            found = await journal.read_items(["s"])
+        assert [each.at for each in reversed(found)] == list(fractions)
+        assert [each.position for each in reversed(found)] == [2**63 - 1 - number for number in range(len(fractions))]
+
+    run_async(main)
+
+
+# --- addresses --------------------------------------------------------------------------------------------
+
+SECRET = "s3cr@t:/pass"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"postgresql://me:{SECRET}@db.example:5432/x?sslmode=require",
+        f"postgres://me@db.example/x?password={SECRET}",
+        "postgresql://me:s3cr%40t%3A%2Fpass@db.example/x",
+    ],
+)
+def test_the_password_is_never_shown(uri: str) -> None:
+    """Neither by the address nor in what somebody else says about it."""
+    address = PostgresAddress(uri)
+    for shown in (str(address), repr(address), address.without_secrets(f"failed: {uri}; '{SECRET}'")):
+        assert SECRET not in shown
+        assert "s3cr" not in shown
+        assert "db.example" in shown
+    assert address.uri == uri
+    assert without_passwords("see postgresql://me:pw@h/x, please") == "see postgresql://me@h/x, please"
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(run_async: RunAsync) -> None:
+    """In the error, and in what caused it."""
+
+    async def main() -> None:
+        with pytest.raises(JournalUnreadable, match="is the server running") as caught:
+            async with open_journal("postgresql://me:s3cr3t-word@/x?host=/nowhere"):
+                pass
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "s3cr3t" not in str(error)
+            error = error.__cause__
+        with pytest.raises(ConfigurationError, match="no address of a PostgreSQL server") as caught2:
+            async with open_journal("postgresql://me:s3cr3t-word@/x?no_such_option=1"):
+                pass
+        assert "s3cr3t" not in str(caught2.value)
+
+    run_async(main)
+
+
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_is_no_journal_is_left_alone(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """One that is empty, somebody else's, of a newer repertory, or that nobody made: each is told apart."""
+    uri = postgres.new_database()
+
+    async def refused(error: type[Exception], words: str, where: str = uri, **options: Any) -> None:
+        with pytest.raises(error, match=words):
+            async with open_journal(where, **options):
+                pass
+
+    async def main() -> None:
+        await refused(JournalUnreadable, "there is no journal", readonly=True)
+        with postgres.connect(uri) as connection:
+            connection.execute("CREATE TABLE migrations (x INTEGER)")
+        await refused(JournalUnreadable, "not a journal's")
+        with postgres.connect(uri) as connection:
+            connection.execute("DROP TABLE migrations")
+        async with open_journal(uri) as journal:
+            await journal.write([event(1)])
+        with postgres.connect(uri) as connection:
+            connection.execute("INSERT INTO migrations VALUES (99, 'later', 1.0, 'x')")
+        await refused(JournalSchemaTooNew, "has schema 99")
+        await refused(JournalSchemaTooNew, "has schema 99", readonly=True)
+        await refused(JournalUnreadable, "does not exist", where=postgres.uri("nobody_made_this"))
+
+    run_async(main)
+
+
+def test_several_processes_may_make_the_tables_at_once(postgres: PostgresServer) -> None:
+    """One does, and the others wait for it."""
+    address = PostgresAddress(postgres.new_database())
+    versions: list[tuple[int, int]] = []
+
+    def make() -> None:
+        with connect(address) as connection:
+            versions.append(migrate(connection, address))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(versions) == 4
+    assert {after for _, after in versions} == {max(after for _, after in versions)}
+
+
+@pytest.fixture
+def set_on_server(postgres: PostgresServer) -> Iterator[Callable[[str, str], None]]:
+    """Change settings of the server until the end of the test."""
+    if not postgres.ours:
+        pytest.skip("the server is not ours to change")
+    changed: list[str] = []
+
+    def change(name: str, value: str) -> None:
+        changed.append(name)
+        with postgres.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+            connection.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: connection.execute(f"SHOW {name}").fetchone() == (value.strip("'"),))
+
+    yield change
+    with postgres.connect() as connection:
+        for name in changed:
+            connection.execute(f"ALTER SYSTEM RESET {name}")
+        connection.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: connection.execute("SHOW fsync").fetchone() == ("on",))
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
+def test_a_server_that_would_lose_what_it_acknowledged_is_refused(
+    name: str, run_async: RunAsync, postgres: PostgresServer, set_on_server: Callable[[str, str], None]
+) -> None:
+    """It says which setting."""
+    uri = postgres.emptied_journal()
+    set_on_server(name, "off")
+
+    async def main() -> None:
+        with pytest.raises(JournalWriteFailed, match=f"{name} = off"):
+            async with open_journal(uri):
+                pass
+
+    run_async(main)
+
+
+def test_who_looks_changes_nothing(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Everything can be read and searched beside whoever writes, and nothing written."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal, open_journal(uri, readonly=True) as looking:
+            await journal.write([kit.appended("r", 0, "the needle"), kit.item(1, text="a needle"), event(1)])
+            assert len(await looking.read_entries("r")) == 1
+            assert [hit.position for hit in await looking.search_entries("r", "needles")] == [0]
+            assert await numbers(looking, None) == [1]
+            with pytest.raises(JournalReadOnly):
+                await looking.write([event(2)])
+            with postgres.connect(uri) as connection:
+                assert connection.execute("SELECT entries FROM search_progress").fetchone() == (0,)
+
+    run_async(main)
+
+
+# --- lost connections -------------------------------------------------------------------------------------
+
+
+def end_connections(connection: psycopg.Connection[Any]) -> int:
+    """End every connection to the database but this one; how many there were."""
+    return len(
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        ).fetchall()
+    )
+
+
+def test_lost_connections_lose_and_double_nothing(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """They are ended again and again, before, in and behind commits; each batch is there once, and in order."""
+    uri = postgres.emptied_journal()
+    chance = random.Random(7)
+    rounds = 25
+    ended: list[int] = []
+
+    def end_soon(connection: psycopg.Connection[Any], seconds: float) -> None:
+        time.sleep(seconds)
+        ended.append(end_connections(connection))
+
+    async def main() -> None:
+        with postgres.connect(uri) as connection:
+            async with open_journal(uri) as journal:
+                for start in range(0, 10 * rounds, 10):
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(anyio.to_thread.run_sync, end_soon, connection, chance.uniform(0, 0.004))
+                        batches = [[event(n), kit.appended("r", n)] for n in range(start, start + 10)]
+                        tickets = [journal.submit(batch) for batch in batches]
+                        for ticket in tickets:
+                            await ticket.wait()
+                        assert len(await numbers(journal)) == start + 10
+                assert await numbers(journal) == list(range(10 * rounds))
+                assert [entry.position for entry in await journal.read_entries("r")] == list(range(10 * rounds))
+
+    run_async(main)
+    assert sum(ended) >= rounds
+
+
+def lose_the_answer(
+    postgres: PostgresServer, set_on_server: Callable[[str, str], None], uri: str, writer: PostgresWriter
+) -> list[int]:
+    """End the connection during a COMMIT that is durable already; the numbers of the events that are there then.
+
+    The server makes a commit durable, then waits for a standby that is missing, then tells the client.
+    """
+    submit(writer, event(1)).wait_sync()
+    set_on_server("synchronous_standby_names", "nobody")
+    ticket = submit(writer, event(2))
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+    with postgres.connect(uri) as connection:
+        wait_until(lambda: connection.execute(waiting).fetchall())
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) w")
+        wait_until(lambda: connection.execute("SELECT count(*) FROM events").fetchone() != (1,))
+        assert not ticket.done
+        connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        connection.execute("SELECT pg_reload_conf()")
+        ticket.wait_sync()
+        submit(writer, event(3)).wait_sync()
+        writer.close(30)
+        rows = connection.execute("SELECT json_extract(body, '$.n') FROM events ORDER BY seq").fetchall()
+        return [int(number) for (number,) in rows]
+
+
+def test_a_commit_whose_answer_was_lost_is_known_to_be_there(
+    postgres: PostgresServer, set_on_server: Callable[[str, str], None]
+) -> None:
+    """It is not written again, and acknowledged once the server confirms another one behind it."""
+    uri = postgres.emptied_journal()
+    assert lose_the_answer(postgres, set_on_server, uri, writer_of(uri)) == [1, 2, 3]
+
+
+def test_a_writer_that_guesses_writes_it_twice(
+    postgres: PostgresServer, set_on_server: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: what is lost for whoever takes a lost answer for a lost commit."""
+    monkeypatch.setattr(PostgresWriter, "_was_written", lambda *_: False)
+    uri = postgres.emptied_journal()
+    assert lose_the_answer(postgres, set_on_server, uri, writer_of(uri)) == [1, 2, 2, 3]
+
+
+def test_a_server_may_start_again_while_a_journal_is_open(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Writes and reads wait for it; nothing that was acknowledged is lost, and nothing is there twice."""
+    if not postgres.ours:
+        pytest.skip("the server is not ours to stop")
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal:
+            told: list[int] = []
+
+            async def write() -> None:
+                for number in range(200):
+                    await journal.write([event(number)])
+                    told.append(number)
+                    if number == 20:
+                        tasks.start_soon(anyio.to_thread.run_sync, postgres.restart)
+                    if number % 10 == 0:
+                        await numbers(journal)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write)
+            assert await numbers(journal) == told == list(range(200))
+
+    run_async(main)
+
+
+def test_a_server_that_stays_away_stops_the_journal(postgres: PostgresServer) -> None:
+    """It says that it is not known whether the batch is there; nothing after it is taken."""
+    if not postgres.ours:
+        pytest.skip("the server is not ours to stop")
+    writer = writer_of(postgres.emptied_journal(), patience=0.2)
+    submit(writer, event(1)).wait_sync()
+    postgres.stop()
+    try:
+        with pytest.raises(JournalWriteFailed, match="whether that batch is there is not known"):
+            submit(writer, event(2)).wait_sync()
+        with pytest.raises(JournalWriteFailed, match="nothing after it"):
+            submit(writer, event(3))
+        writer.close(30)
+    finally:
+        postgres.start()
+
+
+# --- several writers --------------------------------------------------------------------------------------
+
+
+def test_who_follows_the_whole_journal_waits_for_what_has_a_lower_number(
+    run_async: RunAsync, postgres: PostgresServer
+) -> None:
+    """A transaction that is still open may bring an event before one that is there; else it would be missed."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal, open_journal(uri, readonly=True) as looking:
+            await journal.write([event(1)])
+            slow = writer_of(uri)
+            with postgres.connect(uri) as holding:
+                # The slow writer has taken its number, and then waits for a lock.
+                holding.execute("BEGIN")
+                holding.execute("LOCK TABLE run_states IN SHARE MODE")
+                state = kit.RunStateChanged(run_id="q", state="done", at=1.0)
+                ticket = slow.submit(encode_records([event(2, "q"), state]), None)
+                blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
+                with postgres.connect(uri) as watching:
+                    await anyio.to_thread.run_sync(wait_until, lambda: watching.execute(blocked).fetchall())
+                await journal.write([event(3)])
+                ((seen, _),) = await looking.read_events(None)
+                assert await looking.last_event() == seen
+                assert await numbers(looking, "r") == [1, 3]  # a run has one owner
+                holding.execute("COMMIT")
+            await ticket.wait()
+            later = await looking.read_events(None, after=seen)
+            assert [each.body["n"] for _, each in later] == [2, 3]
+            await anyio.to_thread.run_sync(slow.close, 30)
+
+    run_async(main)
+
+
+def test_followers_miss_nothing_of_several_writers(run_async: RunAsync, postgres: PostgresServer) -> None:
+    """Four write at once; who goes on from the last number that it saw has seen all in the end, each once."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        writing = 4
+        async with contextlib.AsyncExitStack() as stack:
+            journals = [await stack.enter_async_context(open_journal(uri)) for _ in range(writing)]
+            looking = await stack.enter_async_context(open_journal(uri, readonly=True))
+            seen: list[int] = []
+
+            async def write(journal: Journal, run_id: str) -> None:
+                nonlocal writing
+                for number in range(60):
+                    await journal.write([event(number, run_id)] * (1 + number % 3))
+                writing -= 1
+
+            async with anyio.create_task_group() as tasks:
+                for number, journal in enumerate(journals):
+                    tasks.start_soon(write, journal, f"r{number}")
+                while True:
+                    ended = writing == 0
+                    seen += [seq for seq, _ in await looking.read_events(None, after=seen[-1] if seen else 0)]
+                    if ended:
+                        break
+            assert seen == [seq for seq, _ in await looking.read_events(None)]
+            assert len(seen) == 4 * 120
+
+    run_async(main)
+
+
+def test_a_guard_goes_before_every_transaction_and_stops_the_journal(postgres: PostgresServer) -> None:
+    """Also when it is sent again; what it forbids is not written, and neither is anything after it."""
+    uri = postgres.new_journal()
+    with postgres.connect(uri) as connection:
+        connection.execute("CREATE TABLE allowed (yes boolean)")
+        connection.execute("INSERT INTO allowed VALUES (true)")
+        connection.execute(
+            f"""CREATE FUNCTION check_allowed() RETURNS void LANGUAGE plpgsql AS $$
+                BEGIN PERFORM 1 FROM allowed WHERE yes FOR SHARE;
+                IF NOT FOUND THEN RAISE EXCEPTION 'taken over' USING ERRCODE = '{FENCED}'; END IF; END $$"""
+        )
+        sizes: list[int] = []
+
+        def guard(group: Sequence[Any]) -> Sequence[Any]:
+            sizes.append(len(group))
+            return [("SELECT check_allowed()", ())]
+
+        writer = writer_of(uri, guard=guard)
+        submit(writer, event(1)).wait_sync()
+        end_connections(connection)
+        submit(writer, event(2)).wait_sync()
+        assert sizes == [1, 1, 1]
+        connection.execute("UPDATE allowed SET yes = false")
+        for number in (3, 4):
+            with pytest.raises(JournalWriteFailed, match="taken over"):
+                submit(writer, event(number)).wait_sync()
+        writer.close(30)
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (2,)
