@@ -145,7 +145,7 @@ class PostgresServer:
 
     def new_journal(self) -> str:
         """Where a new journal is, in a database of its own."""
-        from repertory.record.postgres_address import PostgresAddress
+        from repertory._postgres_address import PostgresAddress
         from repertory.record.postgres_schema import migrate
         from repertory.record.postgres_sql import connect
 

@@ -48,6 +48,7 @@ ANYWHERE = {
     "_json_types",
     "_json_values",
     "_log",
+    "_postgres_address",
     "_version",
     "__version__",
 }

@@ -19,6 +19,7 @@ from hypothesis import given
 import journal_kit as kit
 from backends import RunAsync
 from postgres_server import PostgresServer
+from repertory._postgres_address import PostgresAddress, without_passwords
 from repertory.errors import (
     ConfigurationError,
     JournalReadOnly,
@@ -27,7 +28,6 @@ from repertory.errors import (
     JournalWriteFailed,
 )
 from repertory.record import EventLogged, Journal, open_journal
-from repertory.record.postgres_address import PostgresAddress, without_passwords
 from repertory.record.postgres_schema import migrate
 from repertory.record.postgres_sql import connect, escape, from_column, to_column, translate
 from repertory.record.postgres_writer import FENCED, Guard, PostgresWriter

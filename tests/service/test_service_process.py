@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from postgres_server import PostgresServer
+
 HERE = Path(__file__).parent
 
 
@@ -151,6 +153,24 @@ def test_a_service_killed_in_the_middle_of_a_tool_goes_on(short: Path, serve: St
     lines = steps(short)
     assert [line.split()[0] for line in lines] == ["0", "1", "2", "3", "3", "4", "5"]
     assert lines[3] == lines[4]  # the step that was cut off ran again under its own key
+
+
+def test_a_killed_service_on_postgresql_goes_on(short: Path, serve: Start, postgres: PostgresServer) -> None:
+    """The same, with the record on a server that asks nobody for the password; nothing it says shows that."""
+    where = ("--db", postgres.emptied_journal().replace("postgres@", "postgres:hunter22@"))
+    served = serve(*WALKER, *where)
+    assert "hunter22" not in served.hear("serving postgresql://postgres@/")
+    run_id = served.ask("POST", "/runs", START)["id"]
+    until(lambda: len(steps(short)) == 4)
+    served.process.kill()
+    assert served.end()[0] == -signal.SIGKILL
+
+    (short / "go").touch()
+    served = serve(*WALKER, *where, "--backend", "asyncio", "--resume")
+    assert run_id in served.hear("resumed")
+    assert result_of(served, run_id) == "6 steps"
+    assert "hunter22" not in json.dumps(served.ask("GET", "/service"))
+    assert [line.split()[0] for line in steps(short)] == ["0", "1", "2", "3", "3", "4", "5"]
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from os import PathLike
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import anyio
@@ -18,6 +17,7 @@ import msgspec
 from repertory._choices import check_choice, check_fields, check_number, check_pattern, check_text, check_type
 from repertory._error_texts import leaves_of
 from repertory._ids import new_id
+from repertory._postgres_address import Place
 from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
@@ -306,7 +306,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @asynccontextmanager
 async def open_supervisor(
-    path: str | PathLike[str] | None = None,
+    path: Place | None = None,
     *,
     model: Model | str | None = None,
     durability: Durability = "power",
@@ -462,7 +462,7 @@ def run_sync(
     agent: Agent[ResultT],
     task: object,
     *,
-    path: str | PathLike[str] | None = None,
+    path: Place | None = None,
     backend: Backend | None = None,
     payload: Any = None,
     context: Any = None,

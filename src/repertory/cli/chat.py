@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.cli import options as shared
 from repertory.cli import output
-from repertory.cli.databases import read_run, runs_database
+from repertory.cli.databases import (
+    Database,
+    read_run,
+    runs_database,
+)
 from repertory.cli.options import Backend, argument, option
 from repertory.cli.running import (
     RESEARCH,
@@ -41,7 +45,7 @@ def chat(
     agent: str | None = shared.AGENT,
     context: str | None = shared.CONTEXT,
     root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
-    db: Path | None = shared.OWN_DATABASE,
+    db: str | None = shared.OWN_DATABASE,
     model: str | None = shared.MODEL,
     limit: list[str] = shared.LIMIT,
     summary_model: str | None = shared.SUMMARY_MODEL,
@@ -61,7 +65,7 @@ def chat(
     path, reference, saved = None, agent, dict[str, Any]()
     if run_id is not None:
 
-        async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, RunRow]:
+        async def read(path: Database, journal: Journal, row: RunRow) -> tuple[Database, RunRow]:
             return path, row
 
         path, row = read_run(run_id, db, read)
@@ -96,7 +100,7 @@ class _Talk:
         options: Json,
         context: Any,
         row: RunRow | None,
-        path: Path,
+        path: Database,
         as_json: bool,
     ) -> None:
         self._agent = agent

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from repertory.cli import output
-from repertory.cli.databases import databases_to_read, read_found, read_run
+from repertory.cli.databases import (
+    Database,
+    databases_to_read,
+    read_found,
+    read_run,
+)
 from repertory.cli.options import AS_JSON, DATABASE, RUN, argument, option
 from repertory.cli.output import clean, one_line
 
@@ -26,14 +30,14 @@ content = typer.Typer(help="Show what runs have stored whole, and let go of it."
 
 
 @content.command()
-def ls(run_id: str | None = RUN, *, db: Path | None = DATABASE, as_json: bool = AS_JSON) -> None:
+def ls(run_id: str | None = RUN, *, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
     """List what a run and those below it have stored.
 
     KEPT says where the whole stands: in the content store, in the ledger (from which it is read), or nowhere any more.
     """
     from repertory.service.reports import read_contents
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, str, list[Json]]:
+    async def read(path: Database, journal: Journal, row: RunRow) -> tuple[Database, str, list[Json]]:
         return path, row.started.run_id, await read_contents(journal, row.started.run_id)
 
     path, found, contents = read_run(run_id, db, read)
@@ -77,16 +81,16 @@ def _count(number: int) -> str:
 def show(
     citation: str = argument("CITATION", "The citation, as content ls and ledger name it.", ...),
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show one stored content whole."""
     import msgspec
 
-    async def find(_path: Path, journal: Journal) -> ContentStored | None:
+    async def find(_path: Database, journal: Journal) -> ContentStored | None:
         return await journal.read_content(citation)
 
-    async def read(path: Path, _journal: Journal, found: ContentStored) -> tuple[Path, ContentStored]:
+    async def read(path: Database, _journal: Journal, found: ContentStored) -> tuple[Database, ContentStored]:
         return path, found
 
     def missing(where: str) -> str:
@@ -117,7 +121,7 @@ def gc(
         "--run RUN", "Let go of all that is stored of this run and those below it, also what is held nowhere else."
     ),
     dry_run: bool = option("--dry-run", "Only say what would go.", False),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Let go of stored contents whose time is over.
@@ -144,15 +148,15 @@ def gc(
 
 
 def _collect(
-    db: Path | None, retention: float, run_id: str | None, *, dry_run: bool
-) -> tuple[Path, Sequence[StoredBody]]:
+    db: str | None, retention: float, run_id: str | None, *, dry_run: bool
+) -> tuple[Database, Sequence[StoredBody]]:
     """What goes, or would go, and from which database."""
     import anyio
 
     from repertory.agents.retention import Retention
     from repertory.record import open_journal
 
-    async def where(path: Path, journal: Journal, row: RunRow) -> tuple[Path, str]:
+    async def where(path: Database, journal: Journal, row: RunRow) -> tuple[Database, str]:
         return path, row.started.run_id
 
     path, whole_id = (databases_to_read(db)[0], "") if run_id is None else read_run(run_id, db, where)

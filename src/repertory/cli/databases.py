@@ -8,8 +8,9 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, RunNotFound, ServiceUnavailable
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from repertory.service.sources import RunSource
 
 VARIABLE = "REPERTORY_DB"
+
+Database: TypeAlias = Path | PostgresAddress
+"""A file, or a database of a PostgreSQL server."""
 
 T = TypeVar("T")
 Found = TypeVar("Found")
@@ -60,12 +64,10 @@ def kept_databases() -> list[Path]:
     )
 
 
-def named_database(db: Path | None) -> Path | None:
+def named_database(db: str | None) -> Database | None:
     """The database that the user named, on the command line or in the environment; None where neither."""
-    if db is not None:
-        return db
-    variable = os.environ.get(VARIABLE)
-    return Path(variable) if variable else None
+    named = os.environ.get(VARIABLE) if db is None else db
+    return postgres_address(named) or Path(named) if named else None
 
 
 def new_database() -> Path:
@@ -73,12 +75,12 @@ def new_database() -> Path:
     return made_data_dir() / f"demo-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.db"
 
 
-def runs_database(db: Path | None) -> Path:
+def runs_database(db: str | None) -> Database:
     """The database that ``repertory run`` writes to."""
     return named_database(db) or made_data_dir() / "runs.db"
 
 
-def databases_to_read(db: Path | None) -> list[Path]:
+def databases_to_read(db: str | None) -> Sequence[Database]:
     """The databases that a command may look into: the one that was named, else all that are kept, newest first.
 
     Raises:
@@ -86,7 +88,7 @@ def databases_to_read(db: Path | None) -> list[Path]:
     """
     named = named_database(db)
     if named is not None:
-        if not os.path.exists(named):  # of a name that no file can have, too
+        if isinstance(named, Path) and not os.path.exists(named):  # of a name that no file can have, too
             raise NothingThere(f"no database at {named}; repertory demo --db {named} makes one")
         return [named]
     kept = kept_databases()
@@ -95,7 +97,7 @@ def databases_to_read(db: Path | None) -> list[Path]:
     return kept
 
 
-def open_to_read(path: Path) -> AbstractAsyncContextManager[Journal]:
+def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:
     """Open a database beside whoever is writing to it."""
     from repertory.record import open_journal
 
@@ -104,8 +106,8 @@ def open_to_read(path: Path) -> AbstractAsyncContextManager[Journal]:
 
 def read_run(
     run_id: str | None,
-    db: Path | None,
-    reader: Callable[[Path, Journal, RunRow], Awaitable[T]],
+    db: str | None,
+    reader: Callable[[Database, Journal, RunRow], Awaitable[T]],
     *,
     unfinished: bool = False,
 ) -> T:
@@ -121,11 +123,11 @@ def read_run(
         NothingThere: There is no database, or no such run.
         RunNotFound: There are several such runs.
     """
-    from repertory.record.sqlite_file import is_owned
+    from repertory.record.opening import is_owned
 
     newest = run_id is None and unfinished
 
-    async def find(path: Path, journal: Journal) -> RunRow | None:
+    async def find(path: Database, journal: Journal) -> RunRow | None:
         if newest and len(databases_to_read(db)) > 1 and is_owned(path):
             return None
         rows = await journal.read_runs()
@@ -140,9 +142,9 @@ def read_run(
 
 
 def read_found(
-    db: Path | None,
-    find: Callable[[Path, Journal], Awaitable[Found | None]],
-    reader: Callable[[Path, Journal, Found], Awaitable[T]],
+    db: str | None,
+    find: Callable[[Database, Journal], Awaitable[Found | None]],
+    reader: Callable[[Database, Journal, Found], Awaitable[T]],
     missing: Callable[[str], str],
 ) -> T:
     """Find something, in the named database or in those that are kept, and read it.
@@ -205,7 +207,7 @@ def find_id(ids: Sequence[tuple[str, str | None]], part: str | None) -> str | No
 class At(NamedTuple):
     """What the options of a command say about where runs are."""
 
-    db: Path | None = None
+    db: str | None = None
     socket: Path | None = None
     port: int | None = None
 
@@ -227,7 +229,8 @@ def find_service(at: At) -> Place | None:
         return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
     named = named_database(at.db)
     if named is not None:
-        return service_of(named)
+        # A server has no lock file beside it that says who serves: whom we find says what it serves.
+        return service_of(named) if isinstance(named, Path) else usual_service()
     return usual_service() or next((place for path in kept_databases() if (place := service_of(path))), None)
 
 

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repertory.cli import output
-from repertory.cli.databases import named_database, new_database
+from repertory.cli.databases import (
+    Database,
+    named_database,
+    new_database,
+)
 from repertory.cli.options import AS_JSON, BACKEND, LIMIT, MODEL, PLAIN, QUIET, Backend, argument, option
 from repertory.cli.running import execute, existing_folder, limits_by, print_answer
 from repertory.cli.stats import overview
@@ -68,7 +72,7 @@ def demo(
     question: str | None = argument("QUESTION", "What to find out. Default: what is deprecated in five modules."),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
-    db: Path | None = option("--db FILE", "The database. Default: a new one in the data folder."),
+    db: str | None = option("--db FILE", "The database. Default: a new one in the data folder."),
     model: str | None = MODEL,
     limit: list[str] = LIMIT,
     backend: Backend = BACKEND,
@@ -91,7 +95,7 @@ def demo(
     agent = with_limits(demo_team(str(folder), deny=deny), limits.get("limits", {}))
     options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {}) | limits
     task = question or QUESTION
-    path = db or new_database()
+    path = named_database(db) or new_database()
 
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
@@ -117,7 +121,7 @@ def demo(
         raise error
 
 
-def _print_opening(task: str, folder: Path, model: Model, path: Path) -> None:
+def _print_opening(task: str, folder: Path, model: Model, path: Database) -> None:
     from rich.text import Text
 
     from repertory.llm import OfflineModel

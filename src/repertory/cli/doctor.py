@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 def doctor(
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     model: str | None = MODEL,
     llm: bool = option("--llm", "Ask the model to call a tool, too.", False),
     deep: bool = option("--deep", "Check every record of the database, too.", False),
@@ -63,7 +63,7 @@ def doctor(
         raise RepertoryError(f"{len(problems)} of {len(findings)} checks found a problem")
 
 
-async def _look(db: Path | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
+async def _look(db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
     from repertory.llm import open_model
 
     findings = [
@@ -127,13 +127,13 @@ def _private(name: str, path: Path, fact: str) -> Finding:
     return Finding(name, "ok", fact)
 
 
-async def _database(db: Path | None, deep: bool) -> Finding:
+async def _database(db: str | None, deep: bool) -> Finding:
     from repertory.record import SqliteJournal
-    from repertory.record.sqlite_file import is_owned
+    from repertory.record.opening import is_owned
 
     name = "database"
     path = named_database(db) or next(iter(kept_databases()), None)
-    if path is None or not os.path.exists(path):  # noqa: ASYNC240 - nothing else goes on
+    if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
         return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
     try:
         async with open_to_read(path) as journal:
@@ -145,7 +145,8 @@ async def _database(db: Path | None, deep: bool) -> Finding:
         return Finding(name, "problem", str(error))
     whole = ", and all of it is as it was written" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
-    return _private(name, path, f"{path} holds {runs} runs{whole}{owner}")
+    fact = f"{path} holds {runs} runs{whole}{owner}"
+    return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
 
 
 def _key(environment: Mapping[str, str]) -> Finding:

@@ -9,7 +9,7 @@ from repertory.cli.options import BACKEND, OWN_DATABASE, SUMMARY_MODEL, Backend,
 
 def mcp(
     *,
-    db: Path | None = OWN_DATABASE,
+    db: str | None = OWN_DATABASE,
     agent: list[str] = option("--agent AGENT", "An agent to offer: module:name, or a file. May be repeated.", ()),
     root: Path | None = option("--root DIR", "Offer the research team, for this folder."),
     model: str | None = option("--model NAME", "The model of agents that name none."),

@@ -9,13 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
 from repertory.cli import output
-from repertory.cli.databases import find_run, read_found
+from repertory.cli.databases import (
+    Database,
+    find_run,
+    read_found,
+)
 from repertory.cli.options import AS_JSON, DATABASE, FULL, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import in_tree
@@ -46,10 +49,10 @@ _LINES = 8  # of one side, or of one item's changes, where not everything is to 
 # --- which scope is meant ---------------------------------------------------------------------------------
 
 
-def _read_scope(name: str | None, db: Path | None, reader: Callable[[Path, Journal, str], Awaitable[T]]) -> T:
+def _read_scope(name: str | None, db: str | None, reader: Callable[[Database, Journal, str], Awaitable[T]]) -> T:
     """Find the scope that a run's id, its own, or a part of either stands for, and read it; None for the newest run."""
 
-    async def find(_path: Path, journal: Journal) -> str | None:
+    async def find(_path: Database, journal: Journal) -> str | None:
         known = [scope.scope_id for scope in await journal.read_scopes()]
         if name in known:
             return name
@@ -68,13 +71,13 @@ def _read_scope(name: str | None, db: Path | None, reader: Callable[[Path, Journ
     return read_found(db, find, reader, missing)
 
 
-def _read_all(db: Path | None, reader: Callable[[Path, Journal, None], Awaitable[T]]) -> T:
+def _read_all(db: str | None, reader: Callable[[Database, Journal, None], Awaitable[T]]) -> T:
     """Read the newest database that has a scope."""
 
-    async def find(_path: Path, journal: Journal) -> bool | None:
+    async def find(_path: Database, journal: Journal) -> bool | None:
         return bool(await journal.read_scopes()) or None
 
-    async def read(path: Path, journal: Journal, _found: bool) -> T:
+    async def read(path: Database, journal: Journal, _found: bool) -> T:
         return await reader(path, journal, None)
 
     return read_found(db, find, read, lambda where: f"there is no memory scope in {where}")
@@ -89,7 +92,7 @@ def ls(
     *,
     everything: bool = option("-a, --all", "List the scopes of all runs, and no items.", False),
     limit: int = option("--limit N", "How many items, the newest first.", 50, min=1),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """List the memory scopes of a run and those below it, and the items that the run sees.
@@ -103,8 +106,8 @@ def ls(
         raise ConfigurationError("--all lists the scopes of all runs; leave RUN or --all out")
 
     async def read(
-        path: Path, journal: Journal, scope_id: str | None
-    ) -> tuple[Path, list[ScopeView], MemoryView | None, Json]:
+        path: Database, journal: Journal, scope_id: str | None
+    ) -> tuple[Database, list[ScopeView], MemoryView | None, Json]:
         agents = {row.started.run_id: row.started.agent for row in await journal.read_runs()}
         if scope_id is None:
             return path, await read_scopes(journal), None, agents
@@ -173,7 +176,7 @@ def show(
     run_id: str | None = SCOPE,
     *,
     raw: bool = option("--raw", "Write the content as it is, bytes too: into a file or a pipe.", False),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show an item of memory: text as it is, data as JSON, of images and other bytes what they are."""
@@ -182,7 +185,7 @@ def show(
     if raw and as_json:
         raise ConfigurationError("--raw is the content alone and --json is all that is known; leave one of them out")
 
-    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, Item]:
+    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, Item]:
         try:
             return path, await read_item(journal, scope_id, item_id)
         except ItemNotFound as error:
@@ -229,7 +232,7 @@ def search(
     run_id: str | None = SCOPE,
     *,
     limit: int = option("--limit N", "How many at most.", 20, min=1),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Find items that a run sees by their words, the best first, with an excerpt of each."""
@@ -240,7 +243,7 @@ def search(
 
     check_text("WORDS", words)
 
-    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, MemoryView]:
+    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, MemoryView]:
         return path, await read_memory(journal, scope_id, text=words, limit=limit)
 
     path, view = _read_scope(run_id, db, read)
@@ -265,7 +268,7 @@ def diff(
     run_id: str = CHILD,
     *,
     full: bool = FULL,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show what a merge of a snapshot into its parent would do, and what is in conflict.
@@ -274,7 +277,7 @@ def diff(
     """
     from repertory.service.memories import read_changes
 
-    async def read(path: Path, journal: Journal, scope_id: str) -> tuple[Path, ScopeChanges]:
+    async def read(path: Database, journal: Journal, scope_id: str) -> tuple[Database, ScopeChanges]:
         return path, await read_changes(journal, scope_id)
 
     path, found = _read_scope(run_id, db, read)
@@ -344,7 +347,7 @@ def merge(
         "--prefer neither|child|parent|both", "Whose version of a conflict the parent has afterwards.", "neither"
     ),
     full: bool = FULL,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Bring what a snapshot has changed into its parent, and report the conflicts.
@@ -354,7 +357,7 @@ def merge(
     stays open, the exit code is 1.
     """
 
-    async def read(path: Path, _journal: Journal, scope_id: str) -> tuple[Path, str]:
+    async def read(path: Database, _journal: Journal, scope_id: str) -> tuple[Database, str]:
         return path, scope_id
 
     path, scope_id = _read_scope(run_id, db, read)
@@ -384,7 +387,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _merge(path: Path, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
+def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeReport]:
     """Merge through the memory actor, as a run does."""
     import anyio
 

@@ -22,8 +22,10 @@ def option(spelled: str, text: str, default: Any = None, **bounds: Any) -> Any:
     return typer.Option(default, *names, metavar=last, help=text, **bounds)
 
 
-DATABASE = option("--db FILE", "The database. Default: $REPERTORY_DB, else the newest kept.")
-OWN_DATABASE = option("--db FILE", "The database. Default: $REPERTORY_DB, else runs.db of the data folder.")
+DATABASE = option("--db FILE", "The database, also postgresql://…. Default: $REPERTORY_DB, else the newest kept.")
+OWN_DATABASE = option(
+    "--db FILE", "The database, also postgresql://…. Default: $REPERTORY_DB, else runs.db of the data folder."
+)
 SOCKET = option("--socket PATH", "The unix socket of a service. Default: that of the service of the database.")
 PORT = option("--port N", "Its port of 127.0.0.1 instead.", min=1, max=65535)
 AS_JSON = option("--json", "Write one JSON object to standard output, and nothing else.", False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from repertory.cli import output
-from repertory.cli.databases import read_run
+from repertory.cli.databases import (
+    Database,
+    read_run,
+)
 from repertory.cli.options import AS_JSON, DATABASE, RUN, option
 from repertory.cli.output import clean, one_line
 
@@ -25,13 +27,13 @@ def show(
     run_id: str | None = RUN,
     *,
     version: int | None = option("--version N", "As it was. Default: as it is.", min=1),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the payload of a run as JSON."""
     from repertory.service.reports import read_payload
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> Json:
+    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
         return {"database": str(path), **await read_payload(journal, row, version)}
 
     shown = read_run(run_id, db, read)
@@ -42,11 +44,11 @@ def show(
 
 
 @payload.command()
-def history(run_id: str | None = RUN, *, db: Path | None = DATABASE, as_json: bool = AS_JSON) -> None:
+def history(run_id: str | None = RUN, *, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
     """Show who changed what in the payload of a run, version by version, and what was changed in vain."""
     from repertory.service.reports import read_payload_history
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> Json:
+    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
         return {"database": str(path), **await read_payload_history(journal, row)}
 
     shown = read_run(run_id, db, read)

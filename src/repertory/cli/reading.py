@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
-from repertory.cli.databases import read_run
+from repertory.cli.databases import (
+    Database,
+    read_run,
+)
 from repertory.cli.options import AS_JSON, DATABASE, FULL, RUN, option
 from repertory.cli.output import clean, one_line, tokens
 from repertory.errors import ConfigurationError
@@ -30,7 +32,7 @@ def inspect(
     *,
     iteration: int | None = option("-i, --iteration N", "Which one. Default: the newest.", min=1),
     full: bool = FULL,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show what the model saw at an iteration.
@@ -40,7 +42,7 @@ def inspect(
 
     from repertory.service.reports import read_inspection
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> Json:
+    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
         return await read_inspection(journal, row, iteration)
 
     shown = read_run(run_id, db, read)
@@ -141,7 +143,7 @@ def ledger(
     *,
     full: bool = FULL,
     follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
@@ -150,7 +152,7 @@ def ledger(
     if follow and as_json:
         raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> None:
+    async def read(path: Database, journal: Journal, row: RunRow) -> None:
         if as_json:
             output.print_json({"database": str(path), **await read_record(journal, row)})
         else:

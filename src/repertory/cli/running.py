@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.cli import options as shared
 from repertory.cli import output
-from repertory.cli.databases import At, find_service, read_run, runs_database
+from repertory.cli.databases import (
+    At,
+    Database,
+    find_service,
+    read_run,
+    runs_database,
+)
 from repertory.cli.options import Backend, argument, option
 from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
@@ -35,7 +41,7 @@ def run(
     root: Path | None = option("--root DIR", "The folder to read. Default: the current one."),
     agent: str | None = shared.AGENT,
     context: str | None = shared.CONTEXT,
-    db: Path | None = shared.OWN_DATABASE,
+    db: str | None = shared.OWN_DATABASE,
     model: str | None = shared.MODEL,
     limit: list[str] = shared.LIMIT,
     summary_model: str | None = shared.SUMMARY_MODEL,
@@ -79,7 +85,7 @@ def resume(
     agent: str | None = shared.AGENT,
     context: str | None = shared.CONTEXT,
     root: Path | None = option("--root DIR", "Another folder than before."),
-    db: Path | None = shared.DATABASE,
+    db: str | None = shared.DATABASE,
     socket: Path | None = shared.SOCKET,
     port: int | None = shared.PORT,
     model: str | None = shared.MODEL,
@@ -105,7 +111,7 @@ def resume(
         resume_in_service(run_id, at, as_json=as_json)
         return
 
-    async def read(path: Path, journal: Journal, row: RunRow) -> tuple[Path, RunRow]:
+    async def read(path: Database, journal: Journal, row: RunRow) -> tuple[Database, RunRow]:
         return path, row
 
     path, row = read_run(run_id, db, read, unfinished=True)
@@ -191,7 +197,7 @@ def find_context(reference: str | None) -> Any:
 def execute(
     start: Callable[[Supervisor], Awaitable[Run[Any]]],
     *,
-    path: Path,
+    path: Database,
     root: Path | None,
     model: Model | str | None,
     backend: Backend,
@@ -267,7 +273,7 @@ def execute(
 
 
 async def _outcome(
-    run: Run[Any], model: str, path: Path, go_on: str, interrupted: output.Interrupted
+    run: Run[Any], model: str, path: Database, go_on: str, interrupted: output.Interrupted
 ) -> tuple[Json, RepertoryError | None]:
     import msgspec
 

@@ -60,7 +60,7 @@ _ALWAYS = (
 
 def ps(
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
     everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
@@ -150,7 +150,7 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
 def tree(
     run_id: str | None = RUN,
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
     as_json: bool = AS_JSON,

@@ -9,7 +9,7 @@ from repertory.cli.options import BACKEND, CONTEXT, LIMIT, OWN_DATABASE, SUMMARY
 
 def serve(
     *,
-    db: Path | None = OWN_DATABASE,
+    db: str | None = OWN_DATABASE,
     socket: Path | None = option("--socket PATH", "The unix socket. Default: ctl.sock in the runtime folder."),
     port: int | None = option("--port N", "A port of 127.0.0.1 instead; 0 for any.", min=0, max=65535),
     agent: list[str] = option(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repertory.cli import output
-from repertory.cli.databases import read_run
+from repertory.cli.databases import (
+    Database,
+    read_run,
+)
 from repertory.cli.options import AS_JSON, DATABASE, RUN, option
 from repertory.cli.output import cost, dollars, one_line, tokens
 from repertory.cli.runs import in_tree, own_id
@@ -28,7 +30,7 @@ def stats(
     run_id: str | None = RUN,
     *,
     tree: bool = option("--tree", "Add the runs below it.", False),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show what a run saw and cost, iteration by iteration, beside what a plain loop would have sent.
@@ -38,7 +40,7 @@ def stats(
     """
     from repertory.service.reports import read_stats
 
-    async def read(path: Path, journal: Journal, found: RunRow) -> Json:
+    async def read(path: Database, journal: Journal, found: RunRow) -> Json:
         return {"database": str(path), **await read_stats(journal, found, tree=tree)}
 
     shown = read_run(run_id, db, read)

@@ -35,7 +35,7 @@ def start(
     task: str = argument("TASK", "What to do.", ...),
     *,
     root: str | None = option("--root DIR", "The folder to read, in that of the service."),
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
     as_json: bool = AS_JSON,
@@ -58,7 +58,7 @@ def send(
     run_id: str = _RUN,
     text: str = argument("TEXT", "What to say; - reads it from standard input.", ...),
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
 ) -> None:
@@ -76,21 +76,21 @@ def send(
 
 
 def pause(
-    run_id: str = _RUN, *, db: Path | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
+    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
     """Hold a run of the service at its next boundary, until `repertory resume`."""
     _to_run(run_id, At(db, socket, port), _verb("pause"))
 
 
 def stop(
-    run_id: str = _RUN, *, db: Path | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
+    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
     """End a run of the service at its next boundary: after the model call or the tools that are under way."""
     _to_run(run_id, At(db, socket, port), _verb("stop"))
 
 
 def kill(
-    run_id: str = _RUN, *, db: Path | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
+    run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
     """End a run of the service at once. What is in its record stays; what is under way is left as it is."""
     _to_run(run_id, At(db, socket, port), _verb("kill"))
@@ -131,7 +131,7 @@ def _verb(name: str) -> Callable[[ServiceClient, str], Awaitable[None]]:
 
 def approvals(
     *,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
     as_json: bool = AS_JSON,
@@ -179,7 +179,7 @@ def approve(
     arguments: str | None = option("--arguments JSON", "Call the tool with these instead, as one JSON object."),
     run: str | None = _OF_RUN,
     by: str | None = _BY,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
 ) -> None:
@@ -199,7 +199,7 @@ def deny(
     *,
     run: str | None = _OF_RUN,
     by: str | None = _BY,
-    db: Path | None = DATABASE,
+    db: str | None = DATABASE,
     socket: Path | None = SOCKET,
     port: int | None = PORT,
 ) -> None:
@@ -264,7 +264,7 @@ def nobody_runs(at: At) -> Exception:
     from repertory.record.sqlite_file import owner_of
 
     path = databases_to_read(at.db)[0]
-    owner = owner_of(path)
+    owner = owner_of(path) if isinstance(path, Path) else None
     if owner is not None:
         return JournalLocked(f"{path} is owned by a process that is no service", path=str(path), owner=owner.pid)
     where = f" --db {path}" if named_database(at.db) is not None else ""

@@ -31,7 +31,7 @@ def stress(
     appends: int = option("--appends N", "Appends of each writer.", 2000, min=1, max=1_000_000),
     threads: int = option("--threads N", "How many of the writers are OS threads.", 8, min=0, max=1000),
     durable: bool = option("--durable", "Acknowledge what survives a loss of power, not just of the process.", False),
-    db: Path | None = option("--db FILE", "The database. Default: one that is thrown away."),
+    db: str | None = option("--db FILE", "The database. Default: one that is thrown away."),
     backend: Backend = BACKEND,
     as_json: bool = AS_JSON,
 ) -> None:

@@ -9,15 +9,16 @@ from contextlib import asynccontextmanager
 import anyio.to_thread
 
 from repertory._choices import check_choice
+from repertory._postgres_address import Place, PostgresAddress, postgres_address
+from repertory.record import sqlite_file
 from repertory.record.journal import Durability, Journal
-from repertory.record.postgres_address import PostgresAddress, postgres_address
 from repertory.record.redaction import Redactor
 from repertory.record.sqlite_journal import MemoryJournal, open_file
 
 
 @asynccontextmanager
 async def open_journal(
-    path: str | os.PathLike[str] | PostgresAddress | None = None,
+    path: Place | None = None,
     *,
     durability: Durability = "power",
     readonly: bool = False,
@@ -64,3 +65,12 @@ async def open_journal(
         yield journal
     finally:
         await journal.aclose()
+
+
+def is_owned(place: Place) -> bool:
+    """Whether a living process may write to a journal; blocks."""
+    if isinstance(place, PostgresAddress):
+        from repertory.record.postgres_journal import has_writer
+
+        return has_writer(place)
+    return sqlite_file.is_owned(place)

@@ -14,14 +14,14 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.journal import Durability, Rows
-from repertory.record.postgres_address import PostgresAddress
 from repertory.record.postgres_schema import check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, index_slice
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
-from repertory.record.postgres_writer import PATIENCE, PostgresWriter
+from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
 from repertory.record.redaction import Redactor
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
 from repertory.record.search import SearchIndex
@@ -63,6 +63,18 @@ def open_postgres(
         connection.close()
         raise
     return PostgresJournal(address, durability, writer, close_timeout, redactor)
+
+
+def has_writer(address: PostgresAddress) -> bool:
+    """Whether any process has a journal open to write to it; blocks. False where the server cannot be asked."""
+    try:
+        with connect(address, readonly=True) as connection:
+            found = connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1", [WRITING]
+            )
+            return found.fetchone() is not None
+    except driver().Error:
+        return False
 
 
 class PostgresJournal(OwnedJournal):

@@ -9,9 +9,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
+from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import JournalSchemaTooNew, JournalUnreadable
-from repertory.record.postgres_address import PostgresAddress
 from repertory.record.schema import MIGRATIONS, OLDEST_READABLE, Migration
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, JournalWriteFailed
 from repertory.record.journal import Durability
-from repertory.record.postgres_address import PostgresAddress
 from repertory.record.rows import Value
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _NETWORK: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
-APPLICATION: Final = "repertory"
 
 
 # --- SQL --------------------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ def connect(address: PostgresAddress, *, durability: Durability = "power", reado
         raise ConfigurationError(
             f"{address} is no address of a PostgreSQL server: {address.without_secrets(error).strip()}"
         ) from None
-    options = {**_NETWORK, "application_name": f"{APPLICATION} {__version__}", **given}
+    options = {**_NETWORK, "application_name": f"repertory {__version__}", **given}
     connection: Connection = psycopg.connect(
         **options, autocommit=True, cursor_factory=psycopg.RawCursor, client_encoding="UTF8"
     )

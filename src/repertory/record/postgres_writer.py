@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from repertory._log import Log
+from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalError, JournalWriteFailed
 from repertory.record.forks import keep_for_ever
 from repertory.record.journal import Durability
-from repertory.record.postgres_address import PostgresAddress
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import Statement, check_server, connect, driver, explain, is_away, to_column
 from repertory.record.rows import AFTER_REFUSED, TABLES, Value, encode_json
@@ -37,6 +37,7 @@ Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
 """What a group's transaction begins with; a statement that raises SQLSTATE ``FENCED`` stops the journal."""
 
 FENCED: Final = "RPF01"
+WRITING: Final = "repertory, writing"  # the name of a connection that writes, for whoever looks who is there
 PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
 _RETRY: Final = 0.05  # seconds until the first new attempt to connect; then twice as long each, up to
 _LONGEST_RETRY: Final = 2.0
@@ -124,6 +125,7 @@ class PostgresWriter(Writer):
     def _use(self, connection: Connection) -> None:
         version = connection.info.server_version
         for setting in (
+            f"application_name = '{WRITING}'",
             f"idle_in_transaction_session_timeout = '{_IDLE}s'",
             # An older server knows no bound for a whole transaction.
             f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = '{_TRANSACTION}s'",

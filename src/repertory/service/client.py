@@ -13,6 +13,7 @@ import anyio
 import httpx2
 import msgspec
 
+from repertory._postgres_address import PostgresAddress
 from repertory.agents.streaming import Piece
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
@@ -164,7 +165,7 @@ def _events_of(run_id: str | None) -> str:
 
 
 @asynccontextmanager
-async def open_client(place: Place, *, database: Path | None = None) -> AsyncGenerator[ServiceClient]:
+async def open_client(place: Place, *, database: Path | PostgresAddress | None = None) -> AsyncGenerator[ServiceClient]:
     """Find out who serves somewhere, and ask there until the end of the block.
 
     Args:
@@ -194,8 +195,8 @@ async def open_client(place: Place, *, database: Path | None = None) -> AsyncGen
         yield client
 
 
-def _whole(path: Path) -> str:
-    return str(path.resolve())
+def _whole(path: Path | PostgresAddress) -> str:
+    return str(path.resolve()) if isinstance(path, Path) else str(path)
 
 
 def _raise_refusal(status: int, body: bytes) -> None:

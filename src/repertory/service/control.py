@@ -95,7 +95,7 @@ class Control:
         """Who serves."""
         return ServiceView(
             version=__version__,
-            database=getattr(self.journal, "path", ""),
+            database=str(getattr(self.journal, "address", getattr(self.journal, "path", ""))),
             pid=os.getpid(),
             started_at=self._started_at,
             seq=await self.journal.last_event(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ import anyio
 import anyio.abc
 import msgspec
 
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.agents import open_supervisor
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.model import Model
@@ -37,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How a service runs.
 
     Attributes:
-        database: The journal's file.
+        database: The journal's file, or the address of a PostgreSQL database.
         socket: The unix socket to listen at; None means ``ctl.sock`` in the user's runtime folder.
         port: The port of 127.0.0.1 to listen at instead, 0 for any; None means the unix socket. Where systemd passes
             sockets, they take the place of both.
@@ -57,7 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             and the service goes on as it was.
     """
 
-    database: Path
+    database: str | os.PathLike[str] | PostgresAddress
     socket: Path | None = None
     port: int | None = None
     token_file: Path | None = None
@@ -96,6 +98,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     """
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
+    database = postgres_address(options.database) or options.database
     systemd = Notifier.from_environment()
     with ExitStack() as sockets, logging_to(options.log) as log:
         passed = [sockets.enter_context(each) for each in passed_sockets()]
@@ -103,7 +106,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
         async with anyio.create_task_group() as process:
             await process.start(_listen_for_signals, asked_to_end, reload)
             async with open_supervisor(
-                options.database,
+                database,
                 model=options.model,
                 summaries=options.summaries,
                 drain_timeout=options.drain_timeout,
@@ -132,9 +135,10 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                             tasks.start_soon(serve, app, listener)
                         # Of several the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
-                        announce_service(options.database, min(reached, key=lambda place: place.port is not None))
+                        if not isinstance(database, PostgresAddress):
+                            announce_service(database, min(reached, key=lambda place: place.port is not None))
                         where = " and ".join(address for _, _, address in places)
-                        report(f"serving {options.database} at {where}")
+                        report(f"serving {database} at {where}")
                         systemd.ready(_status(control))
                         # All that is loaded by now stays. To look through it again took the collector 130 ms each time.
                         gc.collect()

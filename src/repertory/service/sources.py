@@ -11,11 +11,12 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
+from repertory._postgres_address import PostgresAddress
 from repertory.agents.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.record import open_journal
 from repertory.record.journal import Journal
+from repertory.record.opening import is_owned
 from repertory.record.records import RunState
-from repertory.record.sqlite_file import is_owned
 from repertory.service.places import Place
 from repertory.service.views import EventView, RunDetail, RunList, event_view, list_runs, read_detail
 
@@ -72,8 +73,9 @@ class RecordSource:
 
     place: Place | None = None
 
-    def __init__(self, journal: Journal, path: Path, *, owned: bool) -> None:
+    def __init__(self, journal: Journal, path: Path | PostgresAddress, *, owned: bool) -> None:
         self.journal = journal
+        self._path = path
         self.database = str(path)
         self.owned = owned
 
@@ -111,7 +113,8 @@ class RecordSource:
     async def follow(self, run_id: str | None, *, after: int = 0) -> AsyncGenerator[EventView]:
         """Events behind a number, as they come, as long as a process owns the file."""
         while True:
-            owned = is_owned(self.database)  # before looking: what its owner wrote last is still read
+            # Before looking: what its owner wrote last is still read.
+            owned = await anyio.to_thread.run_sync(is_owned, self._path)
             events = await self.read_events(run_id, after=after)
             for event in events:
                 yield event
@@ -126,8 +129,8 @@ class RecordSource:
 
 
 @asynccontextmanager
-async def open_record(path: Path) -> AsyncGenerator[RecordSource]:
-    """Look into the file of a database, beside whoever writes to it, until the end of the block."""
-    owned = is_owned(path)
+async def open_record(path: Path | PostgresAddress) -> AsyncGenerator[RecordSource]:
+    """Look into a database, beside whoever writes to it, until the end of the block."""
+    owned = await anyio.to_thread.run_sync(is_owned, path)
     async with open_journal(path, readonly=True) as journal:
         yield RecordSource(journal, path, owned=owned)

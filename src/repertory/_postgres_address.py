@@ -57,7 +57,7 @@ class PostgresAddress:
         return hash(self.uri)
 
 
-Place: TypeAlias = "str | os.PathLike[str] | PostgresAddress"
+Place: TypeAlias = str | os.PathLike[str] | PostgresAddress
 """Where a journal is: a file, or a database of a PostgreSQL server."""
 
 
