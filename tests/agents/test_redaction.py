@@ -195,7 +195,7 @@ async def test_what_is_too_deep_to_look_through_is_refused_and_its_tool_run_once
     monkeypatch.setenv(NAME, SECRET)
     ran: list[str] = []
     deep: dict[str, Any] = {}
-    for _ in range(900):
+    for _ in range(990):  # what is recorded may have 1,000 levels; the stack has less room
         deep = {"a": deep}
 
     @rp.tool(effect="pure")
