@@ -1,15 +1,20 @@
 """What reading along costs a run: answers of many pieces with no reader, one, and a thousand that are slow.
 
-``python benchmarks/streaming.py [--json]``. Each figure is CPU time beside that of the same run without a stream at
-all, in rounds that alternate; the median of the ratios. The model does the least that a client of a real one does: it
-reads each piece's event from a line of JSON, as the standard library does that.
+    python benchmarks/streaming.py [--rounds 9] [--json]
+
+Each figure is CPU time beside that of the same run whose model hands on no events, in rounds that alternate; the median
+of the ratios. The model is ``AnthropicModel`` on Anthropic's SDK; it reads pieces of 4 to 20 characters, as the real
+server sends them, from ``open_messages_server`` in a process of its own, whose CPU time does not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from time import process_time
 from typing import Any
@@ -17,42 +22,48 @@ from typing import Any
 import anyio
 
 import repertory as rp
-from repertory.agents.streaming import Stream
-from repertory.llm.messages import Text
-from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, TextDelta
-from repertory.llm.profiles import OFFLINE
-from repertory.testing import call
+from repertory.llm import ModelRequest, ModelResponse, Text
+from repertory.llm.model import StreamEvent
+from repertory.testing import FunctionModel, call, open_messages_server, wire
 
-PIECES = 2_000  # of an answer, as a long one has
-ANSWERS = 20
+CHARACTERS = 8_000  # of an answer, some 700 pieces
+ANSWERS = 12
 ROUNDS = 9
-LINE = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
+WORDS = "The tide turns at six in the morning, and the harbour is dry until noon. "
 
 
-class Talker:
-    """A model whose answers come in pieces."""
+def cut(text: str) -> list[str]:
+    """A text in pieces of 4 to 20 characters, always the same."""
+    chance, pieces = random.Random(1), list[str]()
+    while text:
+        length = chance.randint(4, 20)
+        pieces.append(text[:length])
+        text = text[length:]
+    return pieces
 
-    name = "talker"
-    profile = OFFLINE
 
-    def __init__(self) -> None:
-        self.left = ANSWERS
+async def serve() -> None:
+    """Speak the Messages API: long texts, each with a call, and no end until the run asks for none."""
+    wire._pieces = cut  # as many as a real server sends; the test server's own are larger
+    text = Text((WORDS * (CHARACTERS // len(WORDS) + 1))[:CHARACTERS])
+
+    def answer(request: ModelRequest) -> Any:
+        made = sum(message.role == "assistant" for message in request.messages)
+        return text if made + 1 == ANSWERS else [text, call("nothing")]
+
+    async with open_messages_server(FunctionModel(answer)) as server:
+        print(server.url, flush=True)
+        await anyio.sleep_forever()
+
+
+class Deaf(rp.AnthropicModel):
+    """Hands on nothing while it reads."""
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
     ) -> ModelResponse:
-        """One answer; the last is without a call."""
-        assert on_event is not None
-        for number in range(PIECES):
-            on_event(TextDelta(json.loads(LINE)["delta"]["text"]))
-            if number % 20 == 0:
-                await anyio.lowlevel.checkpoint()
-        self.left -= 1
-        text = Text("word " * PIECES)
-        return ModelResponse(content=(text, call("nothing", call_id=f"c{self.left}")) if self.left else (text,))
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
+        """The same answer, without its events."""
+        return await super().complete(request)
 
 
 @rp.tool(effect="pure")
@@ -61,50 +72,55 @@ async def nothing() -> str:
     return "nothing"
 
 
-async def measure(readers: int) -> float:
-    """CPU seconds of one run with so many readers that have read one piece each and then look away."""
-    async with rp.open_supervisor(model=Talker()) as supervisor:
+async def measure(url: str, kind: type[rp.AnthropicModel], readers: int = 0, reads: bool = False) -> float:
+    """CPU seconds of one run with so many readers: one that reads all, or those that never look."""
+    model = kind("claude-haiku-4-5", base_url=url, api_key="none")
+    async with rp.open_supervisor(model=model) as supervisor:
         begun = process_time()
         run = await supervisor.spawn(rp.Agent("talker", tools=[nothing], context=None), "Talk")
         open_readers = [run.stream() for _ in range(readers)]
+        if reads:
+            async for _ in run.stream():
+                pass
         await run.wait_result()
         took = process_time() - begun
         del open_readers
-        return took
-
-
-async def watched() -> float:
-    """The same with one reader who reads all."""
-    async with rp.open_supervisor(model=Talker()) as supervisor:
-        begun = process_time()
-        run = await supervisor.spawn(rp.Agent("talker", tools=[nothing], context=None), "Talk")
-        async for _ in run.stream():
-            pass
-        await run.wait_result()
-        return process_time() - begun
+    await model.aclose()
+    return took
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
-    as_json = parser.parse_args().json
-    take = Stream.take
-    ratios: dict[str, list[float]] = {"nobody": [], "one reader": [], "1,000 slow readers": []}
-    for _ in range(ROUNDS):
-        Stream.take = lambda self, event: None  # type: ignore[method-assign]
-        without = rp.run(measure, 0)
-        Stream.take = take  # type: ignore[method-assign]
-        ratios["nobody"].append(rp.run(measure, 0) / without)
-        ratios["one reader"].append(rp.run(watched) / without)
-        ratios["1,000 slow readers"].append(rp.run(measure, 1000) / without)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        rp.run(serve)
+        return
+    variants = {"nobody": (0, False), "one reader": (0, True), "1,000 slow readers": (1_000, False)}
+    ratios: dict[str, list[float]] = {name: [] for name in variants}
+    seconds: list[float] = []
+    with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        try:
+            rp.run(measure, url, Deaf, 0)  # warm
+            for _ in range(options.rounds):
+                seconds.append(rp.run(measure, url, Deaf, 0))
+                for name, (readers, reads) in variants.items():
+                    ratios[name].append(rp.run(measure, url, rp.AnthropicModel, readers, reads) / seconds[-1])
+        finally:
+            server.kill()
     figures = {name: round(statistics.median(values), 3) for name, values in ratios.items()}
-    if as_json:
-        print(json.dumps({"pieces": PIECES * ANSWERS, "cpu_ratio": figures}))
-    else:
-        print(f"{PIECES * ANSWERS:,} pieces; CPU time beside the same run without a stream (median of {ROUNDS}):")
-        for name, ratio in figures.items():
-            print(f"  {name:20} {ratio:.3f}")
+    pieces = ANSWERS * len(cut("x" * CHARACTERS))
+    if options.json:
+        print(json.dumps({"pieces": pieces, "cpu_seconds": round(min(seconds), 2), "cpu_ratio": figures}))
+        return
+    print(f"{pieces:,} pieces, {min(seconds):.2f} s; CPU time beside the same run without events:")
+    for name, ratio in figures.items():
+        print(f"  {name:20} {ratio:.3f}")
 
 
 if __name__ == "__main__":
