@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,6 +21,14 @@ T = TypeVar("T")
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ended_children() -> Iterator[None]:
+    """Ends the servers of child processes that a test has started by playing a scenario of ``repertory.torture``."""
+    yield
+    if (children := sys.modules.get("repertory.torture.children")) is not None:
+        children.close_servers()
 
 
 @pytest.fixture(params=["trio", "asyncio"])

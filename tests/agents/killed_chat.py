@@ -1,12 +1,14 @@
 """A process that asks a run one question after the other. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_chat.py DATABASE``. Prints ``OPEN`` once it begins, and the answers at its end.
+Usage: ``python killed_chat.py DATABASE``. Prints what ``killing`` reads.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+
+from killing import ASKED
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
@@ -25,6 +27,7 @@ def count(shelf: str) -> str:
 
 
 def _answer(request: ModelRequest) -> object:
+    print(ASKED, flush=True)
     last = request.messages[-1].content[-1]
     if isinstance(last, ToolResult):
         return f"I counted: {text_of(last)}"

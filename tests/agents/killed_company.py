@@ -1,12 +1,14 @@
 """A process whose lead has its sub-agents work in the background. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_company.py DATABASE``. Prints ``OPEN`` once the work begins, and the answer at its end.
+Usage: ``python killed_company.py DATABASE``. Prints what ``killing`` reads.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+
+from killing import ASKED
 
 import repertory as rp
 from repertory.llm.messages import ToolResult, text_of
@@ -30,11 +32,13 @@ def _results(request: ModelRequest) -> list[str]:
 
 
 def _work(request: ModelRequest) -> object:
+    print(ASKED, flush=True)
     steps = len(_results(request))
     return f"counted {text_of(request.messages[0].content)}" if steps == STEPS else call("count", step=steps)
 
 
 def _lead(request: ModelRequest) -> object:
+    print(ASKED, flush=True)
     results = _results(request)
     if not results:
         return [call("delegate_start", agent="worker", task=part) for part in PARTS]

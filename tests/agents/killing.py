@@ -1,22 +1,41 @@
-"""Starts a program of the tests that is made to be killed, and kills it."""
+"""Starts a program of the tests that is made to be killed, and kills it.
+
+It prints ``OPEN`` once it begins, ``ASKED`` whenever it asks its model, and its answers at its end.
+"""
 
 from __future__ import annotations
 
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
+
+ASKED = "ASKED"
 
 
-def play(program: Path, path: Path, after: float | None) -> list[str]:
-    """Start it, or let it go on, and kill it so many seconds after it began; what it answered, if it came so far.
+def kill(program: Path, path: Path, *, after: int, chance: Random) -> bool:
+    """Start it, or let it go on, and kill it while it works on what it asked at last; whether it came so far.
 
-    With None it is left to come to its end.
+    Args:
+        after: How often it has asked its model by then: a number, so that a kill falls on a slow machine as well.
+        chance: Says at which instant up to the next question.
     """
     with subprocess.Popen([sys.executable, str(program), str(path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "OPEN\n"
-        if after is not None:
-            select.select([process.stdout], [], [], after)
-            process.kill()
-        return process.stdout.read().splitlines()
+        if any(process.stdout.readline() != f"{ASKED}\n" for _ in range(after)):
+            process.stdout.read()
+            return False
+        select.select([process.stdout], [], [], chance.uniform(0.0, 0.02))
+        process.kill()
+    return process.returncode == -signal.SIGKILL
+
+
+def play(program: Path, path: Path) -> list[str]:
+    """Start it, or let it go on, to its end; what it answered."""
+    with subprocess.Popen([sys.executable, str(program), str(path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "OPEN\n"
+        return [line for line in process.stdout.read().splitlines() if line != ASKED]
