@@ -371,13 +371,14 @@ class Journal(ItemReads, QueueReads):
         Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
         """
         # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
-        where = "" if run_id is None else "(run_id = ?1 OR (run_id > ?1 || '.' AND run_id < ?1 || '/'))"
+        where = "" if run_id is None else "(run_id = ? OR (run_id > ? AND run_id < ?))"
+        sql, tree = statistics_sql(where), (run_id or "", f"{run_id}.", f"{run_id}/")
         names = RunStatistics.__struct_fields__
 
         def decode(rows: Rows) -> dict[str, RunStatistics]:
             return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
 
-        return await self._fetch("figures", statistics_sql(where), () if run_id is None else (run_id,), decode)
+        return await self._fetch("figures", sql, tree * sql.count(where) if where else (), decode)
 
     async def read_spent(self, since: float) -> tuple[int, int, float]:
         """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""
