@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from repertory.cli import output
 from repertory.cli.chat import chat
+from repertory.cli.company import down, reload, up
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
@@ -33,7 +34,21 @@ from repertory.errors import RepertoryError
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
-    *("serve", "service", "start", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
+    *(
+        "up",
+        "down",
+        "reload",
+        "serve",
+        "service",
+        "start",
+        "send",
+        "pause",
+        "stop",
+        "kill",
+        "approvals",
+        "approve",
+        "deny",
+    ),
     *("memory", "payload", "content", "replay", "mcp", "doctor", "stress", "torture"),
 )
 
@@ -141,6 +156,9 @@ for _command in (
     run,
     resume,
     chat,
+    up,
+    down,
+    reload,
     serve,
     start,
     send,

@@ -78,6 +78,7 @@ from repertory.service.views import (
     AgentView,
     ContentList,
     Health,
+    Reloaded,
     RunDetail,
     RunEnded,
     RunList,
@@ -200,6 +201,13 @@ class _Service:
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
         """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
         return await self._control.list_runs(query.limit, figures=query.figures == "yes")
+
+    async def reload(self, request: Request) -> Reloaded:
+        """Read the company file again. Where it is wrong, nothing changes, and the error says what and where."""
+        try:
+            return Reloaded(notes=self._control.reload())
+        except ConfigurationError as error:  # the file is wrong, not the request
+            raise HTTPException(422, str(error)) from error
 
     async def queue(self, request: Request) -> list[QueuedRun]:
         """The runs that wait to begin, in the order in which they do, each with what it waits for."""
@@ -412,6 +420,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/runs", _Service.list_runs),
     post("/runs", _Service.start_run, status=201, errors=(409, 422, 429)),
     get("/queue", _Service.queue),
+    post("/reload", _Service.reload, errors=(422,)),
     get(_RUN, _Service.read_run, errors=(404,)),
     get(f"{_RUN}/result", _Service.read_result, also=(202,), errors=(404,)),
     get(f"{_RUN}/events", _Service.events, media=(_STREAM, _JSON), errors=(404,)),

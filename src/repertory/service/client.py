@@ -19,7 +19,7 @@ from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
 from repertory.service.access import default_token_file, read_token
 from repertory.service.places import Place
-from repertory.service.views import Accepted, EventView, RunDetail, RunList, ServiceView, Started, Waiting
+from repertory.service.views import Accepted, EventView, Reloaded, RunDetail, RunList, ServiceView, Started, Waiting
 
 T = TypeVar("T")
 
@@ -113,6 +113,10 @@ class ServiceClient:
     async def decide(self, run_id: str, call_id: str, verb: str, body: Mapping[str, Any]) -> None:
         """``approve`` or ``deny`` a call that waits; it is durable afterwards."""
         await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
+
+    async def reload(self) -> list[str]:
+        """Have it read its company file again; lines about what only a restart can change."""
+        return (await self._ask("POST", "/reload", Reloaded, {})).notes
 
     # --- the wire -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,6 +72,7 @@ class Control:
         self._root = None if root is None else _existing_folder(root)
         self._context = context
         self._limits = dict(limits)
+        self.on_reload: Callable[[Control], Sequence[str]] | None = None
         self._started_at = time.time()
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
@@ -104,6 +105,18 @@ class Control:
     def offer(self, offers: Mapping[str, Offer]) -> None:
         """Have other agents that may be started, by name, in place of those of before. What is under way goes on."""
         self._offers = dict(offers)
+
+    def reload(self) -> list[str]:
+        """Read the company file again; lines about what only a restart can change.
+
+        Raises:
+            ConfigurationError: It is wrong, and nothing was changed; or there is none.
+        """
+        if self.on_reload is None:
+            raise ConfigurationError(
+                "this service has no company file to read again; it was not started by repertory up"
+            )
+        return list(self.on_reload(self))
 
     def agents(self) -> list[AgentView]:
         """What a run can be started with."""

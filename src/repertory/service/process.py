@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -55,8 +55,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
         log: A file for all that the process says; None leaves it on standard error.
-        on_reload: Called at SIGHUP, after the log file was opened again; None for nothing. What it raises is reported,
-            and the service goes on as it was.
+        on_start: Called once before anybody can ask; None for nothing.
+        on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
+            Gives lines about what it could not change. What it raises is reported, and the service goes on as it was.
     """
 
     database: str | os.PathLike[str] | PostgresAddress
@@ -74,7 +75,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
     log: Path | None = None
-    on_reload: Callable[[Control], Awaitable[None]] | None = None
+    on_start: Callable[[Control], None] | None = None
+    on_reload: Callable[[Control], Sequence[str]] | None = None
 
 
 def _to_stderr(line: str) -> None:
@@ -116,6 +118,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
                 )
                 control.monitor.on_round.append(systemd.alive)
+                control.on_reload = options.on_reload
+                if options.on_start is not None:
+                    options.on_start(control)
                 stopping = anyio.Event()
                 with ExitStack() as stack:
                     places = _places(options, passed, stack)
@@ -144,7 +149,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         gc.collect()
                         gc.freeze()
                         caring.start_soon(_care, control, systemd, log)
-                        caring.start_soon(partial(_reload, options, control, systemd, log, reload, report=report))
+                        caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)
                         await asked_to_end.wait()
                         systemd.stopping("ending")
@@ -200,7 +205,6 @@ async def _care(control: Control, systemd: Notifier, log: LogFile | None) -> Non
 
 
 async def _reload(
-    options: Options,
     control: Control,
     systemd: Notifier,
     log: LogFile | None,
@@ -214,8 +218,8 @@ async def _reload(
         try:
             if log is not None:
                 log.reopen()
-            if options.on_reload is not None:
-                await options.on_reload(control)
+            for line in control.reload() if control.on_reload is not None else ():
+                report(line)
             report("reloaded")
         except RepertoryError as error:
             report(f"not reloaded, and going on as before: {error}")

@@ -132,6 +132,16 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for is durable, or takes effect at the run's next boundary."""
 
 
+class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """The company file was read again.
+
+    Attributes:
+        notes: What only a restart can change.
+    """
+
+    notes: list[str]
+
+
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, or how it stands.
 

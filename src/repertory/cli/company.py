@@ -1,0 +1,195 @@
+"""``repertory up``, ``down`` and ``reload``: a company of agents from one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repertory.cli.options import BACKEND, Backend, argument, option
+
+_FILE = argument("FILE", "The company file.", Path("company.toml"))
+_WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for it to end
+
+
+def up(
+    file: Path = _FILE,
+    *,
+    detach: bool = option("--detach", "Return once the service answers, and leave it running.", False),
+    backend: Backend = BACKEND,
+) -> None:
+    """Start a company: its agents, limits, quotas and models, from a file.
+
+    What an earlier process left unfinished goes on. SIGTERM and Ctrl-C bring the runs to their next boundary.
+    """
+    import anyio
+
+    from repertory.cli import output
+    from repertory.service import run_service
+    from repertory.service.company import read_company
+
+    _need(file)
+    company = read_company(file)
+    _check_alone(file, company.database)
+    if detach:
+        _start_apart(file, company.database, company.service.log, backend)
+        return
+
+    async def main() -> None:
+        await run_service(company.options(), report=output.say)
+
+    anyio.run(main, backend=backend)
+
+
+def down(
+    file: Path = _FILE,
+    *,
+    now: bool = option("--now", "Kill it at once. Nothing on record is lost, and every run can go on.", False),
+) -> None:
+    """End a company's service: its runs go to their next boundary, from where the next up goes on."""
+    import os
+    import signal
+
+    from repertory.cli import output
+    from repertory.errors import ServiceUnavailable
+    from repertory.record.sqlite_file import owner_of
+
+    database = _database(file)
+    owner = owner_of(database)
+    if owner is None or not owner.words:
+        output.say(f"no service runs for {file}" + (f"; process {owner.pid} has {database}" if owner else ""))
+        return
+    going = 0 if now else _under_way(database)
+    os.kill(owner.pid, signal.SIGKILL if now else signal.SIGTERM)
+    if not now:
+        output.say(f"process {owner.pid} is ending; {going} runs go to their next boundary and can be resumed")
+    if not _until(lambda: owner_of(database) != owner):
+        raise ServiceUnavailable(f"process {owner.pid} has not ended in {_WAIT:g} s; repertory down --now kills it")
+    output.say("ended")
+
+
+def reload(file: Path = _FILE) -> None:
+    """Have a running company read its file again. A file with an error changes nothing, and says where it is.
+
+    Runs that are under way keep the definitions they began with.
+    """
+    import anyio
+
+    from repertory.cli import output
+    from repertory.errors import ServiceUnavailable
+    from repertory.service.client import open_client
+    from repertory.service.places import service_of
+
+    database = _database(file)
+    place = service_of(database)
+    if place is None:
+        raise ServiceUnavailable(f"no service runs for {file}; repertory up {file} starts it")
+
+    async def main() -> list[str]:
+        async with open_client(place, database=database) as client:
+            return await client.reload()
+
+    for line in anyio.run(main):
+        output.say(line)
+    output.say("reloaded")
+
+
+def _need(file: Path) -> None:
+    """See that there is a company file, and say what to write into one where there is none."""
+    import sys
+
+    from repertory.cli import output
+    from repertory.errors import ConfigurationError
+    from repertory.service.company import EXAMPLE
+
+    if not file.exists():
+        output.say(f"a company file says what runs can be started with. Write {file}, for example:")
+        sys.stderr.write(f"\n{EXAMPLE}\n")
+        raise ConfigurationError(f"there is no file {str(file)!r}")
+
+
+def _database(file: Path) -> Path:
+    from repertory.service.company import database_of, read_service
+
+    _need(file)
+    return database_of(file.absolute(), read_service(file))
+
+
+def _check_alone(file: Path, database: Path) -> None:
+    from repertory.errors import JournalLocked
+    from repertory.record.sqlite_file import owner_of
+    from repertory.service.places import service_of
+
+    owner, place = owner_of(database), service_of(database)
+    if owner is not None and place is not None:
+        raise JournalLocked(
+            f"{file} is up: process {owner.pid} serves it at {place}; repertory reload {file} has it read the file "
+            f"again, repertory down {file} ends it"
+        )
+
+
+def _under_way(database: Path) -> int:
+    """How many runs the service has under way; 0 where it does not say."""
+    import anyio
+
+    from repertory.errors import RepertoryError
+    from repertory.service.client import open_client
+    from repertory.service.places import service_of
+
+    place = service_of(database)
+
+    async def main() -> int:
+        assert place is not None
+        async with open_client(place, database=database) as client:
+            runs = (await client.list_runs()).runs
+        return sum(run.live and run.parent_id is None and run.state != "queued" for run in runs)
+
+    try:
+        return anyio.run(main) if place is not None else 0
+    except RepertoryError:  # it hangs, or is about to end
+        return 0
+
+
+def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) -> None:
+    """Start the service in a process of its own, and wait until it answers."""
+    import os
+    import subprocess
+    import sys
+
+    from repertory.cli import output
+    from repertory.errors import ServiceUnavailable
+    from repertory.service.places import service_of
+
+    said = database.with_suffix(".log") if log is None else file.absolute().parent / log
+    command = [sys.executable, "-m", "repertory", "up", str(file), "--backend", backend]
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    begun = os.fstat(descriptor).st_size
+    try:
+        process = subprocess.Popen(  # noqa: S603 - this very program
+            command, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
+        )
+    finally:
+        os.close(descriptor)
+    came = _until(lambda: process.poll() is not None or service_of(database) is not None)
+    place = service_of(database)
+    if place is not None and process.poll() is None:
+        output.say(f"up: process {process.pid} at {place}, its log is {said}")
+        process.returncode = 0  # it is left alone, and nobody need be warned of that
+        return
+    words = said.read_bytes()[begun:].decode("utf-8", "replace").strip().removeprefix("repertory: ")
+    last = words.splitlines()[-1] if words else f"see {said}"
+    if came:
+        raise ServiceUnavailable(f"the service ended with exit code {process.returncode}: {last}")
+    process.terminate()
+    raise ServiceUnavailable(f"the service did not answer in {_WAIT:g} s and was ended: {last}")
+
+
+def _until(condition: object) -> bool:
+    """Wait for what another process is to do; whether it came."""
+    import time
+
+    assert callable(condition)
+    deadline = time.monotonic() + _WAIT
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

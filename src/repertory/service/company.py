@@ -1,0 +1,260 @@
+"""A company: what a service runs, from one file that may be read again while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from repertory.agents import Quota, Quotas
+from repertory.agents.loading import check_limits, load_context
+from repertory.agents.quotas import check_client
+from repertory.errors import ConfigurationError
+from repertory.service.company_file import TomlFile
+from repertory.service.control import Control
+from repertory.service.offers import Offer, look_into, make_offer
+from repertory.service.process import Options
+
+USUAL: Final = Path("company.toml")
+EXAMPLE: Final = """\
+[agents.clerk]
+file = "agents/clerk.md"      # or ref = "my_agents:clerk"
+
+[limits]
+cost = 2.0                    # US dollars of each run
+"""
+
+
+class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
+    """``[service]``: where it listens and what it keeps. All but ``max_runs`` need a restart to change.
+
+    Attributes:
+        name: What it is called; "" takes the name of the file's folder.
+        db: The database, from the file's folder; "" for the file's own name with ``.db``.
+        socket: The unix socket; None for the user's usual one.
+        port: A port of 127.0.0.1 instead.
+        log: A file for all that it says, from the file's folder; None for standard error.
+        max_runs: How many runs are under way at once; None for no bound.
+        context: ``module:name`` of what tools find in ``ToolContext.context``.
+        root: The folder that the research team may read.
+        redact: Environment variables whose values are never recorded.
+    """
+
+    name: str = ""
+    db: str = ""
+    socket: str | None = None
+    port: int | None = None
+    log: str | None = None
+    max_runs: int | None = None
+    context: str | None = None
+    root: str | None = None
+    redact: tuple[str, ...] = ()
+
+
+class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
+    """``[agents.NAME]``: an agent that runs can be started with.
+
+    Attributes:
+        ref: ``module:name`` of it.
+        file: The path of its file or folder instead, from the file's folder.
+        root: The folder that its file tools read, likewise.
+        priority: Of its runs.
+        labels: Of its runs.
+        limits: Bounds on each of its runs, over those of ``[limits]``.
+        quota: How much may run of it.
+    """
+
+    ref: str | None = None
+    file: str | None = None
+    root: str | None = None
+    priority: int = 0
+    labels: tuple[str, ...] = ()
+    limits: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    quota: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+class ModelsTable(msgspec.Struct, frozen=True, kw_only=True):
+    """``[models]``. They need a restart to change.
+
+    Attributes:
+        default: Of agents that name none; None takes what the environment offers.
+        summaries: Those that write summaries, tried in order; None for the small one of the same provider.
+    """
+
+    default: str | None = None
+    summaries: tuple[str, ...] | None = None
+
+
+_TABLES: Final = ("service", "agents", "limits", "models", "quotas")
+
+
+class Company(msgspec.Struct, frozen=True, kw_only=True):
+    """A company file, checked: everything that it names is there.
+
+    Attributes:
+        path: The file.
+        name: What the company is called.
+        service: Its ``[service]``.
+        models: Its ``[models]``.
+        offers: Its agents, loaded.
+        quotas: How much agents and clients may use.
+    """
+
+    path: Path
+    name: str
+    service: ServiceTable
+    models: ModelsTable
+    offers: dict[str, Offer]
+    quotas: Quotas
+
+    @property
+    def database(self) -> Path:
+        """The journal's file."""
+        return database_of(self.path, self.service)
+
+    def apply(self, control: Control) -> None:
+        """Make a service that of this company. What is under way goes on as it began."""
+        control.offer(self.offers)
+        control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
+
+    def options(self) -> Options:
+        """How its service runs, so that it can be read again while it does."""
+        at, service = self.path.parent, self.service
+        return Options(
+            database=self.database,
+            socket=None if service.socket is None else at / service.socket,
+            port=service.port,
+            log=None if service.log is None else at / service.log,
+            context=None if service.context is None else load_context(service.context),
+            root=None if service.root is None else at / service.root,
+            redact=service.redact,
+            model=self.models.default,
+            summaries=self.models.summaries,
+            resume=True,
+            on_start=self.apply,
+            on_reload=self._reloader(),
+        )
+
+    def _reloader(self) -> Callable[[Control], Sequence[str]]:
+        began = self
+
+        def reload(control: Control) -> Sequence[str]:
+            new = read_company(began.path)
+            new.apply(control)
+            return began.kept_until_restart(new)
+
+        return reload
+
+    def kept_until_restart(self, new: Company) -> list[str]:
+        """What another version of the file says that only a restart can change; a line for each."""
+        lines: list[str] = []
+        for table, was, now in (("service", self.service, new.service), ("models", self.models, new.models)):
+            for key in was.__struct_fields__:
+                if key != "max_runs" and getattr(was, key) != getattr(now, key):
+                    lines.append(f"[{table}] {key} changes with the next `repertory down` and `repertory up`")
+        return lines
+
+
+def database_of(path: Path, service: ServiceTable) -> Path:
+    """The database of a company, by its file and ``[service]``."""
+    return path.parent / service.db if service.db else path.with_suffix(".db")
+
+
+def read_service(path: Path) -> ServiceTable:
+    """Only ``[service]`` of a file: to find the service of a company whose file is wrong elsewhere.
+
+    Raises:
+        DefinitionError: It cannot be read, or is wrong there.
+    """
+    file = TomlFile(path)
+    return file.table(ServiceTable, file.content.get("service", {}), "service")
+
+
+def read_company(path: Path) -> Company:
+    """Read a company file, and load everything that it names.
+
+    Files of agents are read anew; modules of Python stay as they were first imported.
+
+    Raises:
+        DefinitionError: Something in it is wrong: its message names the line, the table and the key.
+    """
+    path = path.absolute()
+    file = TomlFile(path)
+    file.check_keys(file.content, dict.fromkeys(_TABLES), "")
+    look_into(str(path.parent))
+    service = file.table(ServiceTable, file.content.get("service", {}), "service")
+    if service.socket is not None and service.port is not None:
+        file.refuse("service", "port", "either a socket or a port can be served at, not both")
+    if service.max_runs is not None and service.max_runs < 1:
+        file.refuse("service", "max_runs", f"must be at least 1, got {service.max_runs}")
+    general = _checked_limits(file, "limits", file.content.get("limits", {}))
+    tables = file.content.get("agents", {})
+    if not isinstance(tables, dict):
+        file.refuse("agents", "", "expected tables, as [agents.clerk]")
+    agents = {name: file.table(AgentTable, given, f"agents.{name}") for name, given in tables.items()}
+    offers = {name: _offer(file, name, table, general) for name, table in agents.items()}
+    if not offers and service.root is None:
+        file.refuse(
+            "agents", "", 'is missing: say what can be started, as [agents.clerk] with file = "agents/clerk.md"'
+        )
+    return Company(
+        path=path,
+        name=service.name or path.parent.name,
+        service=service,
+        models=file.table(ModelsTable, file.content.get("models", {}), "models"),
+        offers=offers,
+        quotas=Quotas(
+            agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
+            clients=_client_quotas(file),
+        ),
+    )
+
+
+def _offer(file: TomlFile, name: str, table: AgentTable, general: dict[str, Any]) -> Offer:
+    where, at = f"agents.{name}", file.path.parent
+    if (table.ref is None) == (table.file is None):
+        file.refuse(where, "", 'say where it is defined: either ref = "module:name" or file = "agents/clerk.md"')
+    if not -100 <= table.priority <= 100:
+        file.refuse(where, "priority", f"must be from -100 to 100, got {table.priority}")
+    own = _checked_limits(file, f"{where}.limits", table.limits)
+    key = "ref" if table.ref is not None else "file"
+    try:
+        offer = make_offer(
+            table.ref or str(at / str(table.file)),
+            limits=general | own,
+            root=None if table.root is None else str(at / table.root),
+            priority=table.priority,
+            labels=table.labels,
+        )
+    except ConfigurationError as error:
+        file.refuse(where, key, str(error))
+    if offer.agent.name != name:
+        file.refuse(
+            where, key, f"the agent there is called {offer.agent.name!r}; name the table [agents.{offer.agent.name}]"
+        )
+    return offer
+
+
+def _checked_limits(file: TomlFile, table: str, given: object) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        file.refuse(table, "", f"expected a table, got {given!r:.100}")
+    for key, value in given.items():
+        try:
+            check_limits({key: value})
+        except ConfigurationError as error:
+            file.refuse(table, key, str(error))
+    return given
+
+
+def _client_quotas(file: TomlFile) -> dict[str, Quota]:
+    given = file.content.get("quotas", {})
+    if not isinstance(given, dict):
+        file.refuse("quotas", "", "expected tables, as [quotas.web]")
+    for name in given:
+        try:
+            check_client(name)
+        except ConfigurationError as error:
+            file.refuse(f"quotas.{name}", "", str(error))
+    return {name: file.table(Quota, table, f"quotas.{name}") for name, table in given.items()}

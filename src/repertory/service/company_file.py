@@ -1,0 +1,111 @@
+"""Tables of a TOML file as structs: every key is known, and what is wrong is said with its line, table and key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from repertory.errors import ConfigurationError, DefinitionError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_HEADER: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+_ENTRY: Final = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+_QUOTES: Final = re.compile(r"[\"'\s]")
+
+
+class TomlFile:
+    """A TOML file, read whole.
+
+    Attributes:
+        path: Where it is.
+        content: What it holds.
+
+    Raises:
+        DefinitionError: It cannot be read, or is no TOML.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+            self.content: dict[str, Any] = tomllib.loads(self._text)
+        except OSError as error:
+            raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            raise DefinitionError(str(path), f"is no TOML: {error}") from error
+
+    def refuse(self, table: str, key: str, problem: str, *, number: int = 0) -> NoReturn:
+        """Raise ``DefinitionError`` for a key of a table; ``number`` counts tables of one name, from 0."""
+        field = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
+        raise DefinitionError(str(self.path), problem, field=field, line=self._line_of(table, key, number))
+
+    def table(self, kind: type[T], given: object, table: str, *, number: int = 0) -> T:
+        """A table as a struct.
+
+        Args:
+            kind: The struct.
+            given: What stands in the file.
+            table: Its name there.
+            number: Which one, where there are several of that name.
+
+        Raises:
+            DefinitionError: A key is unknown, missing or no such value.
+        """
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        self.check_keys(given, fields, table, number=number)
+        assert isinstance(given, dict)
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            try:
+                values[key] = msgspec.convert(value, fields[key].type)
+            except (msgspec.ValidationError, ConfigurationError) as error:
+                self.refuse(table, key, f"{error}; got {value!r:.100}", number=number)
+        for name, field in fields.items():
+            if field.required and name not in given:
+                self.refuse(table, name, "is missing", number=number)
+        try:
+            return kind(**values)
+        except ConfigurationError as error:
+            self.refuse(table, "", str(error), number=number)
+
+    def check_keys(self, given: object, known: Mapping[str, object], table: str, *, number: int = 0) -> None:
+        """See that a table is one, and has no key that nobody knows. Raises ``DefinitionError``."""
+        if not isinstance(given, dict):
+            self.refuse(table, "", f"expected a table, got {given!r:.100}", number=number)
+        for key in given:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                self.refuse(table, key, f"nobody knows this key; {hint}there are {', '.join(known)}", number=number)
+
+    def _line_of(self, table: str, key: str, number: int) -> int | None:
+        """The line of a key, or else of its table; None where the file spells it in another way."""
+        path = _path(table) if table else []
+        wanted = [*path, key] if key else path
+        here: list[str] = []
+        seen, found = -1, None
+        for line, text in enumerate(self._text.splitlines(), 1):
+            header, entry = _HEADER.match(text), _ENTRY.match(text)
+            if header is not None:
+                full = here = _path(header[1])
+                seen += here == path
+            elif entry is not None:
+                full = [*here, *_path(entry[1])]
+            else:
+                continue
+            if wanted and full[: len(wanted)] == wanted and (number == 0 or seen >= number):
+                return line
+            if found is None and path and full[: len(path)] == path and (number == 0 or seen >= number):
+                found = line
+        return found
+
+
+def _path(spelled: str) -> list[str]:
+    return _QUOTES.sub("", spelled).split(".")

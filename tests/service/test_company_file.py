@@ -1,0 +1,147 @@
+"""The company file: what it makes of a service, and where it says that something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from service_parts import Gate, open_client
+
+from repertory.agents import Quota
+from repertory.errors import ConfigurationError, DefinitionError
+from repertory.service.company import EXAMPLE, database_of, read_company, read_service
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "company"
+CLERK = "---\nname: clerk\ndescription: Sorts.\n---\nYou sort.\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an agent."""
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "clerk.md").write_text(CLERK)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    """A company file with one good agent before the rest."""
+    path = folder / "company.toml"
+    path.write_text(f'[agents.clerk]\nfile = "agents/clerk.md"\n{text}')
+    return path
+
+
+def test_the_example_is_a_company() -> None:
+    """The one in examples/: agents with their limits, priorities and quotas, and quotas of clients."""
+    company = read_company(EXAMPLES / "company.toml")
+    clerk, archivist = company.offers["clerk"], company.offers["archivist"]
+    assert (company.name, company.service.max_runs, company.database.name) == ("letters", 4, "company.db")
+    assert (clerk.priority, clerk.agent.limits.cost, clerk.agent.limits.iterations) == (5, 1.0, 50)
+    assert (archivist.agent.limits.iterations, archivist.options["root"]) == (100, str(EXAMPLES))
+    assert {tool.name for tool in archivist.agent.own_tools} == {"view_file", "list_files"}
+    assert company.quotas.of_agent("archivist") == Quota(runs=1, cost_per_day=5.0)
+    assert company.quotas.of_client("web") == Quota(runs=3, queued=50)
+    assert company.quotas.of_client("anybody") == Quota(runs=2)
+
+
+def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None:
+    """The short example can be copied as it stands."""
+    path = folder / "company.toml"
+    path.write_text(EXAMPLE)
+    company = read_company(path)
+    assert company.offers["clerk"].agent.limits.cost == 2.0
+    assert company.name == folder.name
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("priorty = 1", 3, r"\[agents.clerk\] priorty: nobody knows this key; did you mean 'priority'\?"),
+        ('priority = "high"', 3, r"\[agents.clerk\] priority: Expected `int`, got `str`; got 'high'"),
+        ("priority = 101", 3, r"\[agents.clerk\] priority: must be from -100 to 100, got 101"),
+        ("labels = [1]", 3, r"\[agents.clerk\] labels: Expected `str`, got `int`"),
+        ('ref = "a:b"', 1, r"\[agents.clerk\]: say where it is defined: either ref"),
+        ("[agents.clerk.limits]\ncosts = 1", 4, r"\[agents.clerk.limits\] costs: there is no limit 'costs'"),
+        ("[agents.clerk.limits]\ncost = 0", 4, r"\[agents.clerk.limits\] cost: limits.cost must be above 0"),
+        ("[agents.clerk.quota]\nruns = 0", 3, r"\[agents.clerk.quota\]: quota.runs must be a whole number"),
+        ("[agents.clerk.quota]\nper_day = 1", 4, r"\[agents.clerk.quota\] per_day: nobody knows this key"),
+        ('[agents.other]\nfile = "agents/none.md"', 4, r"\[agents.other\] file: there is no agent file"),
+        (
+            '[agents.other]\nfile = "agents/clerk.md"',
+            4,
+            r"the agent there is called 'clerk'; name the table \[agents.clerk\]",
+        ),
+        ('[agents.other]\nref = "no_such_module:x"', 4, r"\[agents.other\] ref: no module named 'no_such_module'"),
+        ("[agents]\nx = 1", 4, r"\[agents.x\]: expected a table, got 1"),
+        ("[limits]\nseconds = -1", 4, r"\[limits\] seconds: limits.seconds must be a number of at least 0"),
+        ("[service]\nmax_runs = 0", 4, r"\[service\] max_runs: must be at least 1, got 0"),
+        ("[service]\nmax_run = 1", 4, r"\[service\] max_run: nobody knows this key; did you mean 'max_runs'\?"),
+        ('[service]\nport = 1\nsocket = "s"', 4, r"\[service\] port: either a socket or a port"),
+        ('[models]\nsummaries = "one"', 4, r"\[models\] summaries: Expected `array \| null`, got `str`"),
+        ("[quotas.web]\nruns = true", 4, r"\[quotas.web\] runs: Expected `int \| null`, got `bool`"),
+        ('[quotas."a b"]\nruns = 1', 3, r"\[quotas.a b\]: client must have at most 100 printable"),
+        ("[quotas]\nweb = 1", 4, r"\[quotas.web\]: expected a table, got 1"),
+        ("[agnets.x]\n", 3, r"agnets: nobody knows this key; did you mean 'agents'\?"),
+        ("[service\n", None, "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | None, words: str, folder: Path) -> None:
+    """Every kind of mistake: a key that nobody knows, another type, a bound, an agent that is not there."""
+    with pytest.raises(DefinitionError, match=words) as caught:
+        read_company(write(folder, text))
+    if "no TOML" not in str(caught.value):
+        assert caught.value.line == line, str(caught.value)
+        assert f"company.toml, line {line}: " in str(caught.value)
+
+
+def test_a_company_without_agents_is_none(tmp_path: Path) -> None:
+    """Nothing could be started."""
+    path = tmp_path / "company.toml"
+    path.write_text("[service]\n")
+    with pytest.raises(DefinitionError, match=r"\[agents\]: is missing: say what can be started"):
+        read_company(path)
+    with pytest.raises(DefinitionError, match="cannot be read: No such file"):
+        read_company(tmp_path / "none.toml")
+
+
+def test_where_a_company_keeps_its_record_is_read_without_the_rest(folder: Path) -> None:
+    """So that ``down`` works whatever else is wrong with the file."""
+    path = write(folder, 'nonsense = 1\n[service]\ndb = "records/a.db"\n')
+    assert database_of(path, read_service(path)) == folder / "records" / "a.db"
+
+
+def test_a_restart_is_asked_for_by_key(folder: Path) -> None:
+    """What cannot change while it runs is named; what can is not."""
+    was = read_company(write(folder, "[service]\nmax_runs = 1\n"))
+    now = read_company(write(folder, '[service]\nmax_runs = 2\nport = 0\n[models]\ndefault = "offline"\n'))
+    assert was.kept_until_restart(now) == [
+        "[service] port changes with the next `repertory down` and `repertory up`",
+        "[models] default changes with the next `repertory down` and `repertory up`",
+    ]
+
+
+async def test_what_is_under_way_keeps_the_definition_it_began_with(folder: Path, short: Path) -> None:
+    """Also what waits; a run that is started after the file was read again has the new one."""
+    gate, path = Gate(answer_after=0), write(folder, "[service]\nmax_runs = 1\n")
+    gate.hold = True
+    async with open_client(short, gate.model) as client:
+        control = client.control
+        with pytest.raises(ConfigurationError, match="no company file"):
+            control.reload()
+        company = read_company(path)
+        company.apply(control)
+        control.on_reload = company.options().on_reload
+        first, second = await client.start("One."), await client.start("Two.")
+        await gate.held.wait()
+        (folder / "agents" / "clerk.md").write_text(CLERK.replace("You sort.", "You sort by date."))
+        assert (await client.post("/reload", {}, 200)) == {"notes": []}
+        third = await client.start("Three.")
+        (folder / "agents" / "clerk.md").write_text("no front matter")
+        refused = await client.post("/reload", {}, 422)
+        assert "company.toml, line 2: [agents.clerk] file: " in refused["error"]
+        gate.go.set()
+        for run_id in (first, second, third):
+            await client.wait_for(run_id, "done")
+        journal = control.journal
+        requests = [await journal.read_request(run_id, 1) for run_id in (first, second, third)]
+    shown = [str(request["system"]) for request in requests]
+    assert ["by date" in each for each in shown] == [False, False, True]

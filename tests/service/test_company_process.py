@@ -1,0 +1,178 @@
+"""``repertory up``, ``down`` and ``reload`` as processes: detached, killed with runs in the queue, reloaded."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from repertory.cli.app import app
+from repertory.record.sqlite_file import owner_of
+from repertory.service.company import EXAMPLE
+
+DESK = """
+import os
+import anyio
+import repertory as rp
+from repertory.llm.messages import text_of
+from repertory.testing import FunctionModel
+
+async def answer(request):
+    task = text_of(request.messages[0].content)
+    with open("began", "a") as file:
+        file.write(f"{task}\\n")
+    while not os.path.exists("go"):
+        await anyio.sleep(0.01)
+    return f"Done: {task}"
+
+clerk = rp.Agent("clerk", model=FunctionModel(answer), context=None)
+"""
+COMPANY = '[service]\nsocket = "s"\nmax_runs = 1\n[agents.clerk]\nref = "desk:clerk"\n'
+
+
+class Company:
+    """A folder with a company, and its commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "company.db"
+        (folder / "desk.py").write_text(DESK)
+        self.write(COMPANY)
+
+    def write(self, text: str) -> None:
+        """Write its file."""
+        (self.folder / "company.toml").write_text(text)
+
+    def command(self, *words: str) -> tuple[int, str]:
+        """Run a command to its end; its exit code and what it said."""
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "REPERTORY_MODEL": "offline"}
+        command = [sys.executable, "-m", "repertory", *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+        return done.returncode, done.stderr
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the service."""
+        connection = http.client.HTTPConnection("localhost", timeout=20)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(20)
+        connection.sock.connect(str(self.folder / "s"))
+        headers = {"content-type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        value = json.loads(answer.read())
+        connection.close()
+        assert answer.status < 300, value
+        return value
+
+    def start(self, task: str, **fields: Any) -> str:
+        """Start a run; its id."""
+        return str(self.ask("POST", "/runs", {"agent": "clerk", "task": task, **fields})["id"])
+
+    @property
+    def pid(self) -> int:
+        """The process that serves."""
+        owner = owner_of(self.database)
+        assert owner is not None
+        return owner.pid
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait for what another process is to do."""
+    deadline = time.monotonic() + 60
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture
+def company(short: Path) -> Iterator[Company]:
+    """A company; what runs of it at the end is killed."""
+    made = Company(short)
+    yield made
+    if (owner := owner_of(made.database)) is not None:
+        os.kill(owner.pid, signal.SIGKILL)
+        until(lambda: owner_of(made.database) is None)
+
+
+def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: Company) -> None:
+    """Up, three runs for one place, kill -9, up: each begins and ends once, in order; then down, and it is down."""
+    code, said = company.command("up", "--detach")
+    assert (code, f"up: process {company.pid} at unix:{company.folder}/s" in said) == (0, True), said
+    code, said = company.command("up")
+    assert code == 75
+    assert f"company.toml is up: process {company.pid} serves it" in said
+    runs = [company.start("a"), company.start("b"), company.start("c", priority=1)]
+    until((company.folder / "began").exists)
+    killed = company.pid
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: owner_of(company.database) is None)
+    assert company.command("up", "--detach")[0] == 0
+    queue = until(lambda: (found := company.ask("GET", "/queue")) and len(found) == 2 and found)
+    assert [each["run_id"] for each in queue] == [runs[2], runs[1]]
+    (company.folder / "go").touch()
+    for run_id, task in zip(runs, "abc", strict=True):
+        ended = until(lambda run_id=run_id: (found := company.ask("GET", f"/runs/{run_id}/result"))["result"] and found)
+        assert ended["result"] == f"Done: {task}"
+    assert (company.folder / "began").read_text().split() == ["a", "a", "c", "b"]
+    serving = company.pid
+    code, said = company.command("down")
+    assert (code, said) == (
+        0,
+        f"repertory: process {serving} is ending; 0 runs go to their next boundary and can be resumed\n"
+        "repertory: ended\n",
+    )
+    assert owner_of(company.database) is None
+
+
+def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> None:
+    """By ``reload`` and by SIGHUP: the error names line, table and key; what was waiting begins with more room."""
+    assert company.command("up", "--detach")[0] == 0
+    first, second = company.start("a"), company.start("b")
+    company.write(COMPANY.replace("max_runs = 1", "max_rums = 2"))
+    code, said = company.command("reload")
+    assert (code, "line 3: [service] max_rums: nobody knows this key; did you mean 'max_runs'?" in said) == (2, True)
+    os.kill(company.pid, signal.SIGHUP)
+    log = company.folder / "company.log"
+    until(lambda: "not reloaded, and going on as before" in log.read_text())
+    assert company.ask("GET", f"/runs/{second}")["run"]["state"] == "queued"
+    company.write(COMPANY.replace("max_runs = 1", 'name = "desk"\nmax_runs = 2'))
+    code, said = company.command("reload")
+    assert (code, "[service] name changes with the next" in said, said.endswith("reloaded\n")) == (0, True, True)
+    for run_id in (first, second):
+        until(lambda run_id=run_id: company.ask("GET", f"/runs/{run_id}")["run"]["state"] == "running")
+    assert company.command("down", "--now")[0] == 0
+    assert owner_of(company.database) is None
+
+
+def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
+    """No file, or a port that is taken: no service is left behind, and none is waited for."""
+    file = company.folder / "company.toml"
+    file.unlink()
+    for command in ("up", "down", "reload"):
+        done = CliRunner().invoke(app, [command, str(file)])
+        assert done.exit_code == 2
+        assert f"Write {file}, for example:\n\n{EXAMPLE}\n" in done.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        company.write(COMPANY.replace('socket = "s"', f"port = {taken.getsockname()[1]}"))
+        code, said = company.command("up", "--detach")
+    assert code == 75
+    assert "the service ended with exit code 75: " in said
+    assert owner_of(company.database) is None
+    assert CliRunner().invoke(app, ["reload", str(file)]).exit_code == 75
+    assert CliRunner().invoke(app, ["down", str(file)]).exit_code == 0
