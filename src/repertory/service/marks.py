@@ -83,12 +83,13 @@ def places(messages: Sequence[Json], entries: Sequence[Entry]) -> list[list[int 
         line: list[int | None] = []
         for block in _blocks(message):
             if block.get("type") == "tool_result":
-                line.append(results.get(str(block.get("tool_use_id"))))
-                continue
-            bare = {name: value for name, value in block.items() if name != "cache_control"}
-            at = others.get(canonical_json(bare), [])
-            line.append(next((position for position in at if position >= last), at[-1] if at else None))
-            last = line[-1] if line[-1] is not None else last
+                at = results.get(str(block.get("tool_use_id")))
+            else:
+                bare = {name: value for name, value in block.items() if name != "cache_control"}
+                equal = others.get(canonical_json(bare), [])
+                at = next((position for position in equal if position >= last), equal[-1] if equal else None)
+            line.append(at)
+            last = last if at is None else at
         found.append(line)
     return found
 

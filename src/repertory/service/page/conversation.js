@@ -8,7 +8,7 @@ import { count, moment } from "./format.js";
 import { Stretches } from "./virtual.js";
 import { markdown } from "./markdown.js";
 
-const STRETCH = 40; // entries
+const STRETCH = 20; // entries
 const WHO = /** @type {Record<string, string>} */ ({ task: "Task", "user-input": "You", "lead-input": "Lead", "retry-context": "Runtime",
   system: "Runtime", "action-result": "Result", "sub-agent-result": "Sub-agent" });
 

@@ -59,6 +59,9 @@ export function closeSaw() {
   if (stretches) stretches.end();
   stretches = null;
   if (rows) rows.set([], true);
+  $("view").replaceChildren();
+  show($("saw"), false);
+  show($("chart"), false);
   seen = null;
   steps = [];
   marked = null;
