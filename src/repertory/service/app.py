@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
@@ -70,7 +71,7 @@ from repertory.service.requests import (
     VersionQuery,
     WindowQuery,
 )
-from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes, read_number
+from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes
 from repertory.service.run_tools import ABOUT, run_tools
 from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.views import (
@@ -249,7 +250,7 @@ class _Service:
     async def inspect(self, request: Request) -> Json:
         """What the model saw at one call, or at the ``newest``, beside the record and the decisions that made it so."""
         call = request.path_params["call"]
-        number = None if call == "newest" else read_number(call, "the number of the call")
+        number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
         return await read_inspection(self._control.journal, await self._row_of(request), call=number)
 
     # --- what a run has kept ------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _wanted_call(calls: Sequence[ModelCallRow], run_id: str, iteration: int | No
     if call is not None:
         found = [each for each in calls if each.called.call == call]
         if not found:
-            raise RunNotFound(f"run {run_id} has no model call {call} of its own; GET /stats lists those that it made")
+            raise RunNotFound(f"run {run_id} has no such call of its loop; GET /stats lists those that it made")
         return found[-1]
     wanted = calls[-1].called.iteration if iteration is None else iteration
     found = [each for each in calls if each.called.iteration == wanted]

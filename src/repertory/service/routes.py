@@ -137,7 +137,7 @@ def _read_query(request: Request, kind: type[T]) -> T:
             raise HTTPException(400, f"nothing is known of {name[:40]!r} here; there is {', '.join(known)}")
         if name in values:
             raise HTTPException(400, f"{name} came more than once")
-        values[name] = read_number(text, name) if _is_number(known[name]) else text
+        values[name] = _number(text, name) if _is_number(known[name]) else text
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -148,8 +148,7 @@ def _is_number(kind: Any) -> bool:
     return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.IntType)
 
 
-def read_number(text: str, name: str) -> int:
-    """A number as a request has it. Raises ``HTTPException`` where it is none."""
+def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         raise HTTPException(400, f"{name} must be a number of at most {_DIGITS} digits, got {text[:40]!r}")
     return int(text)
@@ -163,7 +162,7 @@ def _read_headers(request: Request, kind: type[T]) -> T:
             raise HTTPException(400, f"the header {field.encode_name} came more than once")
         if found:
             name = field.encode_name
-            values[name] = read_number(found[0], name) if _is_number(field.type) else found[0]
+            values[name] = _number(found[0], name) if _is_number(field.type) else found[0]
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

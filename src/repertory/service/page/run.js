@@ -123,7 +123,8 @@ function drawFigures(run, own, all) {
       const dd = item.lastChild;
       if (dd.dataset.value !== String(value)) { dd.dataset.value = value; dd.replaceChildren(figure(name, value, text)); }
     });
-  write($("facts"), [run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
+  const queued = detail.queue && "place " + detail.queue.position + " in the queue: " + detail.queue.reason;
+  write($("facts"), [queued, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
 }
 
 /** What can be done with a run in its state, by name, with the path that does it. @param {any} run */
@@ -136,7 +137,7 @@ function actionsOf(run) {
     { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Kill it? What it is doing now is cut off." },
     { name: "Retry", there: final && root && state.can.has("retry"), path: "/retry", words: ["retry", run.id], opens: true },
     { name: "Fork", there: root && run.iteration > 0 && state.can.has("fork"), path: "/fork", words: ["fork", run.id], opens: true, iteration: true },
-    { name: "Rewind", there: root && !going && run.iteration > 1 && state.can.has("rewind"), path: "/rewind", words: ["rewind", run.id], iteration: true },
+    { name: "Rewind", there: root && !going && run.iteration > 1 && state.can.has("rewind"), path: "/rewind", words: ["rewind", run.id], iteration: true, opens: true },
     { name: "Remove", there: root && !going && run.state !== "queued" && state.can.has("remove"), path: "", words: ["remove", run.id], remove: true, sure: "Remove this run and all that it has recorded?" },
   ].filter((action) => action.there);
 }
