@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import options as shared
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    read_run,
-    runs_database,
-)
+from repertory.cli.conversing import Lines, Screen, put, terminal_kept
+from repertory.cli.databases import Database, read_run, runs_database
 from repertory.cli.options import Backend, argument, option
 from repertory.cli.running import (
     RESEARCH,
@@ -84,7 +79,7 @@ def chat(
         path=path or runs_database(db),
         as_json=as_json,
     )
-    with _terminal_kept() as restore:
+    with terminal_kept() as restore:
         anyio.run(talk.main, partial(_Signals, restore), saved.get("model"), summary_model, backend=backend)
     talk.close()
 
@@ -114,7 +109,7 @@ class _Talk:
         self._failed = False
         self._typed_at = sys.stdin.isatty()
         self._shown_on = sys.stdout.isatty() and not as_json
-        self._lines = _Lines(_PROMPT if self._typed_at and self._shown_on else "")
+        self._lines = Lines(_PROMPT if self._typed_at and self._shown_on else "")
         self._signals: _Signals | None = None
 
     async def main(
@@ -180,7 +175,7 @@ class _Talk:
                 continue
             await self._answer(run, question)
         if self._typed_at and self._shown_on:
-            _put("\n")
+            put("\n")
 
     async def _ask(self, supervisor: Supervisor, question: str) -> Run[Any]:
         if self._run is not None:
@@ -201,11 +196,11 @@ class _Talk:
         shown = ""
         with self._signals.stopping(run):
             if self._shown_on:
-                screen = _Screen()
+                screen = Screen()
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(screen.show_calls, run)
+                    tasks.start_soon(_show_calls, screen, run)
                     tasks.start_soon(decide_at_terminal, run, output.say, nullcontext)
-                    shown = await screen.show_text(run)
+                    shown = await screen.show_text(run.stream(from_start=True))
                     tasks.cancel_scope.cancel()
                 await screen.end_line()
             try:
@@ -222,7 +217,7 @@ class _Talk:
         if self._as_json:
             self._print_json(question, answer=text, result=result)
         elif not self._shown_on:
-            _put(output.clean(text).rstrip("\n") + "\n")
+            put(output.clean(text).rstrip("\n") + "\n")
         elif not shown.strip().endswith(text.strip()):
             print_answer(text)
 
@@ -250,6 +245,11 @@ class _Talk:
         output.console().print(Text(text, style="dim"))
 
 
+async def _show_calls(screen: Screen, run: Run[Any]) -> None:
+    async for event in run.events(tree=True):
+        await screen.show_call(event, run.id)
+
+
 async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None]:
     """What was asked last, and the answer to it."""
     from repertory.llm.messages import text_of
@@ -259,148 +259,7 @@ async def _last_exchange(journal: Journal, row: RunRow) -> tuple[str, str | None
     return (asked or [row.started.task])[-1], row.result if row.state == "done" else None
 
 
-# --- the screen -------------------------------------------------------------------------------------------
-
-
-class _Screen:
-    """Where an answer is shown as it comes. A thread writes, so that a terminal which takes nothing holds no run up."""
-
-    def __init__(self) -> None:
-        import anyio
-
-        self._writing = anyio.Lock()
-        self._column = 0
-        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
-
-    async def show_text(self, run: Run[Any]) -> str:
-        """Show what the model says until its turn ends; returns the text of its last answer."""
-        from repertory.agents import streaming
-
-        iteration, text = 0, ""
-        async for piece in run.stream(from_start=True):
-            if piece.iteration != iteration:
-                iteration, text = piece.iteration, ""
-                await self.end_line()
-            if isinstance(piece, streaming.TextStreamed):
-                text += piece.text
-                await self._write(output.clean(piece.text))
-            elif isinstance(piece, streaming.StreamRestarted):
-                text = ""
-                await self._remark(f"[what stands above is void: {output.one_line(piece.reason, 120)}]")
-        return text
-
-    async def show_calls(self, run: Run[Any]) -> None:
-        """Show a line for each tool call, those of sub-agents too."""
-        from repertory.agents import events
-        from repertory.cli.reading import call_line
-
-        width = max(20, output.console().width - 4)
-        async for event in run.events(tree=True):
-            if isinstance(event, events.ToolStarted):
-                name = "" if event.run_id == run.id else f"{event.agent}: "
-                line = call_line(event.tool, event.arguments)
-                await self._remark(output.one_line(f"· {name}{line}", width))
-
-    async def end_line(self) -> None:
-        """Begin a new line, unless one has just begun."""
-        if self._column:
-            await self._write("\n")
-
-    async def _remark(self, line: str) -> None:
-        await self.end_line()
-        await self._write(f"{self._dim}{line}{self._plain}\n")
-
-    async def _write(self, text: str) -> None:
-        import anyio
-
-        async with self._writing:
-            self._column = 0 if text.endswith("\n") else 1
-            await anyio.to_thread.run_sync(_put, text, abandon_on_cancel=True)
-
-
-def _put(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-# --- the keyboard -----------------------------------------------------------------------------------------
-
-
-class _Lines:
-    """Reads lines in a thread of its own, which nobody has to wait for.
-
-    Args:
-        prompt: What stands before a line that is typed, which can be edited then; "" for lines of a pipe.
-    """
-
-    def __init__(self, prompt: str) -> None:
-        self._prompt = prompt
-        self._rest = b""
-        if prompt:
-            with suppress(ImportError):  # not built in everywhere; then the terminal's own editing has to do
-                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - input() edits lines with it
-
-    async def read(self) -> str | None:
-        """The next line; None where there is none."""
-        from repertory.record.waiting import Waiter
-
-        waiter, lines = Waiter(), list[str | None]()
-
-        def read() -> None:
-            lines.append(self._read_line())
-            waiter.post(_wake, waiter)
-
-        # A daemon: the process ends also while it waits for a line that never comes.
-        threading.Thread(target=read, name="repertory-chat", daemon=True).start()
-        await waiter.wait()
-        return lines[0]
-
-    def _read_line(self) -> str | None:
-        if self._prompt:
-            try:
-                return input(self._prompt)
-            except (EOFError, OSError, UnicodeDecodeError):
-                return None
-        # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
-        while b"\n" not in self._rest:
-            try:
-                piece = os.read(sys.stdin.fileno(), 65_536)
-            except OSError:
-                piece = b""
-            if not piece:
-                line, self._rest = self._rest, b""
-                return line.decode(errors="replace") if line else None
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line.decode(errors="replace")
-
-
-def _wake(waiter: Any) -> None:
-    waiter.wake()
-
-
-@contextmanager
-def _terminal_kept() -> Generator[Callable[[], None]]:
-    """Leave the terminal as it was, also where a thread is still reading a line from it."""
-    try:
-        import termios
-    except ImportError:  # a system without them
-        yield lambda: None
-        return
-    try:
-        before = termios.tcgetattr(sys.stdin.fileno())
-    except (OSError, ValueError, termios.error):  # no terminal
-        yield lambda: None
-        return
-
-    def restore() -> None:
-        with suppress(termios.error):
-            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
-
-    try:
-        yield restore
-    finally:
-        restore()
+# --- signals -----------------------------------------------------------------------------------------------
 
 
 class _Signals:

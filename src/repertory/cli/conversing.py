@@ -1,0 +1,157 @@
+"""What talks need of a terminal, whoever runs the run: a screen for what it says, and lines that are typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from repertory.cli import output
+
+if TYPE_CHECKING:
+    from repertory.agents.events import Event
+    from repertory.agents.streaming import Piece
+
+
+class Screen:
+    """Where an answer is shown as it comes. A thread writes, so that a terminal which takes nothing holds no run up."""
+
+    def __init__(self) -> None:
+        import anyio
+
+        self._writing = anyio.Lock()
+        self._column = 0
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if output.console().color_system else ("", "")
+
+    async def show_text(self, pieces: AsyncIterator[Piece]) -> str:
+        """Show what a model says until its turn ends; returns the text of its last answer."""
+        from repertory.agents import streaming
+
+        iteration, text = 0, ""
+        async for piece in pieces:
+            if piece.iteration != iteration:
+                iteration, text = piece.iteration, ""
+                await self.end_line()
+            if isinstance(piece, streaming.TextStreamed):
+                text += piece.text
+                await self._write(output.clean(piece.text))
+            elif isinstance(piece, streaming.StreamRestarted):
+                text = ""
+                await self.remark(f"[what stands above is void: {output.one_line(piece.reason, 120)}]")
+        return text
+
+    async def show_call(self, event: Event, root: str) -> None:
+        """Show a line for a tool call that begins; of a run below the root with its agent's name."""
+        from repertory.agents import events
+        from repertory.cli.reading import call_line
+
+        if isinstance(event, events.ToolStarted):
+            name = "" if event.run_id == root else f"{event.agent}: "
+            line = call_line(event.tool, event.arguments)
+            await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
+
+    async def end_line(self) -> None:
+        """Begin a new line, unless one has just begun."""
+        if self._column:
+            await self._write("\n")
+
+    async def remark(self, line: str) -> None:
+        """Show a line that is nobody's words, dimmed. It must be clean."""
+        await self.end_line()
+        await self._write(f"{self._dim}{line}{self._plain}\n")
+
+    async def _write(self, text: str) -> None:
+        import anyio
+
+        async with self._writing:
+            self._column = 0 if text.endswith("\n") else 1
+            await anyio.to_thread.run_sync(put, text, abandon_on_cancel=True)
+
+
+def put(text: str) -> None:
+    """Write to standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+# --- the keyboard -----------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Reads lines in a thread of its own, which nobody has to wait for.
+
+    Args:
+        prompt: What stands before a line that is typed, which can be edited then; "" for lines of a pipe.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self._rest = b""
+        if prompt:
+            with suppress(ImportError):  # not built in everywhere; then the terminal's own editing has to do
+                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - input() edits lines with it
+
+    async def read(self) -> str | None:
+        """The next line; None where there is none."""
+        from repertory.record.waiting import Waiter
+
+        waiter, lines = Waiter(), list[str | None]()
+
+        def read() -> None:
+            lines.append(self._read_line())
+            waiter.post(_wake, waiter)
+
+        # A daemon: the process ends also while it waits for a line that never comes.
+        threading.Thread(target=read, name="repertory-chat", daemon=True).start()
+        await waiter.wait()
+        return lines[0]
+
+    def _read_line(self) -> str | None:
+        if self._prompt:
+            try:
+                return input(self._prompt)
+            except (EOFError, OSError, UnicodeDecodeError):
+                return None
+        # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending.
+        while b"\n" not in self._rest:
+            try:
+                piece = os.read(sys.stdin.fileno(), 65_536)
+            except OSError:
+                piece = b""
+            if not piece:
+                line, self._rest = self._rest, b""
+                return line.decode(errors="replace") if line else None
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="replace")
+
+
+def _wake(waiter: Any) -> None:
+    waiter.wake()
+
+
+@contextmanager
+def terminal_kept() -> Generator[Callable[[], None]]:
+    """Leave the terminal as it was, also where a thread is still reading a line from it."""
+    try:
+        import termios
+    except ImportError:  # a system without them
+        yield lambda: None
+        return
+    try:
+        before = termios.tcgetattr(sys.stdin.fileno())
+    except (OSError, ValueError, termios.error):  # no terminal
+        yield lambda: None
+        return
+
+    def restore() -> None:
+        with suppress(termios.error):
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+
+    try:
+        yield restore
+    finally:
+        restore()
