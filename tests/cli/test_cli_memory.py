@@ -45,8 +45,8 @@ def look(team: Path, *words: str, home: Path) -> Result:
 
 def below(team: Path, agent: str, home: Path) -> str:
     """The id of a sub-agent's run."""
-    runs = invoke("tree", LEAD, "--json", "--db", team, home=home).json["runs"]
-    return next(str(run["run_id"]) for run in runs if run["agent"] == agent)
+    tree = invoke("tree", LEAD, "--json", "--db", team, home=home).json["tree"]
+    return next(str(node["run"]["id"]) for node in tree["children"] if node["run"]["agent"] == agent)
 
 
 def test_scopes_are_listed_as_a_tree_and_then_what_the_run_sees(team: Path, home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 import repertory as rp
-from repertory.llm.messages import ToolResult
+from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call
 
@@ -66,3 +66,10 @@ async def _pay_all(request: ModelRequest) -> object:
 
 
 payer = rp.Agent("payer", tools=[pay], model=FunctionModel(_pay_all), context=None)
+
+
+async def _echo(request: ModelRequest) -> object:
+    return f"I heard: {text_of(request.messages[-1].content).splitlines()[-1]}"
+
+
+talker = rp.Agent("talker", model=FunctionModel(_echo), context=None)

@@ -46,6 +46,11 @@ VERBS = {
     "tree --json": Verb("tree RUN --json", Expected(0, '"tree_statistics"'), Expected(0, '"tree_statistics"')),
     "approvals": Verb("approvals", Expected(0, "repertory approve CALL"), Expected(0, "nobody runs these")),
     "approvals --json": Verb("approvals --json", Expected(0, '"call_id": "c0"'), Expected(0, '"call_id": "c0"')),
+    "top --once": Verb("top --once", Expected(0, "3 calls wait"), Expected(0, "3 calls wait")),
+    "top --json": Verb("top --json", Expected(0, '"waiting": '), Expected(0, '"states": {"interrupted": 1}')),
+    "logs": Verb("logs RUN", Expected(0, "waits for approval: pay"), Expected(0, "starts: Go.")),
+    "logs --json": Verb("logs RUN --json", Expected(0, '"ApprovalRequested"'), Expected(0, '"RunSpawned"')),
+    "attach": Verb("attach RUN", Expected(0, "I heard: Go."), Expected(1, "nobody runs run-")),
     "start": Verb("start payer Pay.", Expected(0, "run-"), _NOBODY),
     "start --json": Verb("start payer Pay. --json", Expected(0, '{"id": "run-'), _NOBODY),
     "approve": Verb("approve c0 --run RUN", _DONE, _NOBODY),
@@ -91,7 +96,7 @@ def begin(served: Served, agent: str) -> str:
 def served(folder: Path) -> Iterator[Served]:
     """A service with agents whose runs stand still."""
     (folder / "on").mkdir()
-    served = Served(folder / "on", "--agent", "serve_agents:payer", "--agent", "serve_agents:walker")
+    served = Served(folder / "on", "--agent", "serve_agents:payer", "--agent", "serve_agents:talker")
     served.hear("serving")
     yield served
     served.process.terminate()
@@ -102,7 +107,7 @@ def served(folder: Path) -> Iterator[Served]:
 def alone(folder: Path) -> Path:
     """What a killed service has left: a run whose calls waited."""
     (folder / "off").mkdir()
-    served = Served(folder / "off", "--agent", "serve_agents:payer", "--agent", "serve_agents:walker")
+    served = Served(folder / "off", "--agent", "serve_agents:payer")
     served.hear("serving")
     begin(served, "payer")
     served.process.kill()
@@ -135,17 +140,18 @@ def check(verb: str, expected: Expected, done: Any) -> None:
         assert done.stdout == ""
         assert len(done.stderr.splitlines()) == 1
     elif "--json" in verb:
-        json.loads(done.stdout)
+        for line in done.stdout.splitlines():
+            json.loads(line)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
     """The service is found by the database that it owns, and does what the verb says, or says how the run stands."""
-    run_id = begin(served, "payer")
+    run_id = begin(served, "talker" if verb == "attach" else "payer")
     if verb == "resume":
         served.ask("POST", f"/runs/{run_id}/pause", {})
     check(verb, VERBS[verb].served, invoke(VERBS[verb].line, served.folder, run_id))
-    if verb not in ("stop", "kill"):
+    if verb not in ("stop", "kill", "attach"):
         served.ask("POST", f"/runs/{run_id}/kill", {})
 
 

@@ -16,6 +16,7 @@ from repertory.cli.company import down, reload, up
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
+from repertory.cli.following import attach, logs
 from repertory.cli.mcp import mcp
 from repertory.cli.memories import memory
 from repertory.cli.options import option
@@ -28,27 +29,15 @@ from repertory.cli.serve import serve
 from repertory.cli.service import service
 from repertory.cli.stats import stats
 from repertory.cli.steering import approvals, approve, deny, kill, pause, send, start, stop
+from repertory.cli.top import top
 from repertory.cli.torture import stress, torture
 from repertory.errors import RepertoryError
 
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
-    *("demo", "run", "chat", "resume", "ps", "tree", "stats", "inspect", "ledger"),
-    *(
-        "up",
-        "down",
-        "reload",
-        "serve",
-        "service",
-        "start",
-        "send",
-        "pause",
-        "stop",
-        "kill",
-        "approvals",
-        "approve",
-        "deny",
-    ),
+    *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
+    *("up", "down", "reload", "serve", "service"),
+    *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
     *("memory", "payload", "content", "replay", "mcp", "doctor", "stress", "torture"),
 )
 
@@ -113,9 +102,9 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _single(error: BaseException) -> BaseException:
-    """What a task group wrapped, where it wrapped one thing only."""
-    parts: Sequence[BaseException] = getattr(error, "exceptions", ())
-    return _single(parts[0]) if len(parts) == 1 else error
+    """What a task group wrapped, where it wrapped one thing only, or one kind of error: that of all its tasks."""
+    parts = [_single(part) for part in getattr(error, "exceptions", ())]
+    return parts[0] if len({type(part) for part in parts}) == 1 else error
 
 
 app = typer.Typer(
@@ -161,6 +150,7 @@ for _command in (
     reload,
     serve,
     start,
+    attach,
     send,
     pause,
     stop,
@@ -170,7 +160,9 @@ for _command in (
     deny,
     mcp,
     ps,
+    top,
     tree,
+    logs,
     stats,
     inspect,
     ledger,

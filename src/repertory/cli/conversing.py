@@ -53,6 +53,10 @@ class Screen:
             line = call_line(event.tool, event.arguments)
             await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
 
+    async def show(self, text: str) -> None:
+        """Show a text that did not come in pieces."""
+        await self._write(output.clean(text))
+
     async def end_line(self) -> None:
         """Begin a new line, unless one has just begun."""
         if self._column:

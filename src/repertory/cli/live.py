@@ -179,14 +179,18 @@ class Progress:
 
     def add(self, event: events.Event) -> None:
         """Take in one event."""
-        agent = self._agent(event.run_id, event.agent)
-        text = self._take(event, agent)
+        agent, text = self._agent(event.run_id, event.agent), self.describe(event)[1]
         if text:
             line = self._line(agent, text)
             if self._on_line is not None:
                 self._on_line(line)
             if isinstance(event, _NOTED):
                 self.notes.append(line)
+
+    def describe(self, event: events.Event) -> tuple[str, str]:
+        """Take in one event; the name of its agent, and the line that it is worth, or ""."""
+        agent = self._agent(event.run_id, event.agent)
+        return agent.name, self._take(event, agent)
 
     def wants_speech(self, run_id: str) -> bool:
         """Whether what a run says is shown: in a picture that of all, in lines that of the first."""

@@ -9,8 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import (
@@ -25,6 +23,7 @@ from repertory.cli.options import AS_JSON, DATABASE, PORT, RUN, SOCKET, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from repertory.record import RunStatistics
@@ -51,6 +50,11 @@ _LOOK = (
     ("repertory ps -a", "every run"),
     ("repertory stats --tree", "what the newest one saw and cost"),
     ("repertory inspect", "what its model saw last, beside the record"),
+)
+_SERVED = (
+    ("repertory start AGENT TASK", "begin a run in the service"),
+    ("repertory attach", "follow the newest one, and talk to it"),
+    ("repertory top", "what is under way, what waits, what it costs"),
 )
 _ALWAYS = (
     ("repertory doctor", "check this machine and its settings"),
@@ -88,7 +92,7 @@ def ps(
         else:
             welcome()
         return
-    shown = found.runs if everything else _unfinished_trees(found.runs)
+    shown = found.runs if everything else unfinished_trees(found.runs)
     if as_json:
         output.print_json({"database": database, "service": place and str(place), "runs": shown, "more": found.more})
         return
@@ -98,7 +102,7 @@ def ps(
         sys.stdout.write(f"\n{hint}\n" if shown else f"{hint}\n")
 
 
-def _unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
+def unfinished_trees(runs: Sequence[RunView]) -> list[RunView]:
     """The trees whose root has not come to an end, whole."""
     kept: set[str] = set()
     for run in runs:
@@ -116,25 +120,32 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
         return ""
     begin = f" Begin one: repertory start AGENT TASK{where}." if place is not None else ""
     ended = len(found.runs) + found.more
+    if not ended:
+        return f"There is no run yet.{begin}"
     return f"Nothing is under way. {ended} runs have ended: repertory ps -a{where} shows them.{begin}"
 
 
 def _print(runs: Sequence[RunView]) -> None:
+    if runs:
+        screen = output.console()
+        output.show(screen, runs_table(runs, screen.width))
+
+
+def runs_table(runs: Sequence[RunView], width: int) -> Table:
+    """Runs as a tree, with their figures."""
     rows = [
         (
             f"{branch}{own_id(run.id, run.parent_id) if branch else output.one_line(run.id)}",
             output.one_line(run.agent),
-            coloured_state(run.state),
+            _standing(run),
             output.duration(time.time() - run.started_at),
             *figures_of(run),
-            output.one_line(run.error or run.task, 200),
+            _about(run),
         )
         for branch, run in in_tree(runs)
     ]
-    if rows:
-        headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
-        screen = output.console()
-        output.show(screen, output.table(headers, rows, width=screen.width, right="AGE|ITER|TOKENS|COST"))
+    headers = ("RUN", "AGENT", "STATE", "AGE", "ITER", "TOKENS", "COST", "TASK")
+    return output.table(headers, rows, width=width, right="AGE|ITER|TOKENS|COST")
 
 
 def figures_of(run: RunView) -> tuple[str, str, str]:
@@ -145,6 +156,18 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
         if figures is None
         else (str(figures.iterations), output.tokens(figures.tokens_seen), output.dollars(figures.cost))
     )
+
+
+def _standing(run: RunView) -> Text:
+    """The state of a run, with its priority where it waits for its turn."""
+    state = coloured_state(run.state)
+    return state.append(f" {run.priority:+}") if run.state == "queued" and run.priority else state
+
+
+def _about(run: RunView) -> str:
+    """What a run is about, or what is wrong with it."""
+    waits_for = f"({run.reason}) " if run.state == "queued" and run.reason else ""
+    return output.one_line(run.error or f"{waits_for}{run.task}", 200)
 
 
 def tree(
@@ -166,6 +189,8 @@ def tree(
 
     database, detail = ask_about_run(run_id, At(db, socket, port), read)
     if as_json:
+        import msgspec
+
         output.print_json({"database": database, **msgspec.to_builtins(detail)})
         return
     rows: list[tuple[str | Text, ...]] = [
@@ -266,7 +291,9 @@ def welcome() -> None:
     more = f", {_count(older, 'older database')} beside it" if older else ""
     served = "" if place is None else f"A service listens at {place}. "
     facts = f"{served}{database}: {_count(len(roots), 'run')}, {going} under way, {len(left)} not finished{more}."
-    if going:
+    if place is not None:
+        _print_next(facts, _SERVED, _LOOK, _ALWAYS)
+    elif going:
         _print_next(facts, (("repertory ps", "the runs under way"), *_LOOK[1:]), _ALWAYS)
     elif left:
         newest = left[: -_LISTED - 1 : -1]

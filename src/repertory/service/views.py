@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from repertory.agents.events import AnyEvent, from_record
 from repertory.agents.queue import QueuedRun
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.llm.messages import Json
@@ -256,6 +257,12 @@ def event_view(seq: int, event: EventLogged) -> EventView:
     return EventView(
         seq=seq, run_id=event.run_id, type=event.type, iteration=event.iteration, at=event.at, body=event.body
     )
+
+
+def event_of(view: EventView, *, agent: str) -> AnyEvent | None:
+    """The event that a view shows; None for a message, and for what a later version may show."""
+    fields = {name: getattr(view, name) for name in ("run_id", "type", "body", "at", "iteration")}
+    return from_record(EventLogged(**fields), agent=agent)
 
 
 IsLive: TypeAlias = Callable[[str], bool]

@@ -1,0 +1,167 @@
+"""``repertory top``: all runs at a glance, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from repertory.cli import output
+from repertory.cli.databases import At, open_source
+from repertory.cli.options import DATABASE, PORT, SOCKET, option
+from repertory.cli.runs import runs_table, unfinished_trees
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from repertory.service.sources import RunSource
+    from repertory.service.views import RunView
+
+_STATES: Final = ("queued", "running", "waiting", "paused", "interrupted", "failed", "stopped", "done")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """All runs at one time.
+
+    Attributes:
+        service: Where the one listens that was asked; None where the file was read.
+        at: Seconds since 1970.
+        states: How many runs are in each state; sub-agents count.
+        waiting: How many tool calls wait for a person or for their result.
+        tokens_seen: Those of all prompts of the runs together.
+        cost: Theirs in US dollars.
+        seq: The number of the newest event.
+        more: How many older trees of runs are left out.
+        runs: The trees that have not come to an end.
+    """
+
+    database: str
+    service: str | None
+    at: float
+    states: dict[str, int]
+    waiting: int
+    tokens_seen: int
+    output_tokens: int
+    cost: float
+    seq: int
+    more: int
+    runs: list[RunView]
+
+
+def top(
+    *,
+    interval: float = option("--interval SECONDS", "How long between two looks.", 1.0, min=0.1, max=3600),
+    once: bool = option("--once", "Look once, and end.", False),
+    db: str | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
+    as_json: bool = option("--json", "Look once, and write one JSON object.", False),
+) -> None:
+    """Show what is under way, what waits, and what all runs have cost, until Ctrl-C.
+
+    Where there is no terminal it is a line for each look.
+    """
+    import anyio
+
+    from repertory.cli.live import has_picture
+    from repertory.cli.stopping import stopped_by_signals
+
+    at = At(db, socket, port)
+
+    async def main() -> None:
+        async with open_source(at, quiet=as_json) as source:
+            glance = await _look(source)
+            if as_json:
+                output.print_json(glance)
+            elif once:
+                screen = output.console()
+                output.show(screen, *_draw(glance, None, screen.width, sys.maxsize))
+            else:
+                async with stopped_by_signals():
+                    await (_redraw if has_picture(output.console()) else _write_lines)(source, glance, interval)
+
+    anyio.run(main)
+
+
+async def _look(source: RunSource) -> Glance:
+    found = await source.list_runs()
+    figures = [run.figures for run in found.runs if run.figures is not None]
+    return Glance(
+        database=source.database,
+        service=None if source.place is None else str(source.place),
+        at=time.time(),
+        states=dict(Counter(run.state for run in found.runs)),
+        waiting=len(await source.waiting()),
+        tokens_seen=sum(each.tokens_seen for each in figures),
+        output_tokens=sum(each.output_tokens for each in figures),
+        cost=sum(each.cost for each in figures),
+        seq=found.seq,
+        more=found.more,
+        runs=unfinished_trees(found.runs),
+    )
+
+
+async def _redraw(source: RunSource, glance: Glance, interval: float) -> None:
+    import anyio
+    from rich.console import Group
+    from rich.live import Live
+
+    from repertory.cli.signals import drawn_on
+
+    screen = output.console()
+    before: Glance | None = None
+    with drawn_on(screen.file.fileno()), Live(console=screen, auto_refresh=False, screen=True) as picture:
+        while True:
+            picture.update(Group(*_draw(glance, before, screen.width, screen.height)), refresh=True)
+            await anyio.sleep(interval)
+            before, glance = glance, await _look(source)
+
+
+async def _write_lines(source: RunSource, glance: Glance, interval: float) -> None:
+    import anyio
+
+    before: Glance | None = None
+    while True:
+        sys.stdout.write(f"{output.timestamp(glance.at)}  {'  '.join(_facts(glance, before))}\n")
+        sys.stdout.flush()
+        await anyio.sleep(interval)
+        before, glance = glance, await _look(source)
+
+
+def _facts(glance: Glance, before: Glance | None) -> Sequence[str]:
+    states = [f"{count} {state}" for state in _STATES if (count := glance.states.get(state, 0))]
+    facts = [", ".join(states) or "no runs"]
+    if glance.waiting:
+        facts.append("1 call waits" if glance.waiting == 1 else f"{glance.waiting} calls wait")
+    facts += [f"{output.tokens(glance.tokens_seen)} tokens", output.dollars(glance.cost)]
+    if before is None:
+        return [*facts, f"{glance.seq:,} events"]
+    rate = (glance.seq - before.seq) / max(0.001, glance.at - before.at)
+    return [*facts, f"{glance.seq:,} events, {rate:.1f}/s"]
+
+
+def _draw(glance: Glance, before: Glance | None, width: int, height: int) -> Sequence[RenderableType]:
+    from rich.text import Text
+
+    where = glance.database if glance.service is None else f"{glance.service}, {glance.database}"
+    parts: list[RenderableType] = [
+        Text(output.one_line(f"{time.strftime('%H:%M:%S', time.localtime(glance.at))}  {where}"), style="dim"),
+        Text("   ".join(_facts(glance, before)), style="bold"),
+    ]
+    for part in parts:
+        assert isinstance(part, Text)
+        part.no_wrap, part.overflow = True, "ellipsis"
+    if glance.waiting:
+        parts.append(Text("repertory approvals lists what waits", style="yellow", no_wrap=True, overflow="ellipsis"))
+    if not glance.runs:
+        return [*parts, "", Text("Nothing is under way; repertory ps -a lists what has ended.")]
+    fitting = max(1, height - len(parts) - 3)
+    parts += ["", runs_table(glance.runs[-fitting:], width)]
+    if len(glance.runs) > fitting:
+        parts.append(Text(f"… {len(glance.runs) - fitting} older", style="dim"))
+    return parts

@@ -1,0 +1,235 @@
+"""Runs of a service at a terminal: what they do, what is said to them, and who leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_service_process import HERE, Served
+from test_service_verbs import begin, environment
+
+
+class Terminal:
+    """A command at a terminal of its own."""
+
+    def __init__(self, folder: Path, *words: str, **env: str) -> None:
+        self.fd, theirs = pty.openpty()
+        self.seen = ""
+        own = {name: value for name, value in environment(folder).items() if value is not None}
+        path = os.pathsep.join(map(str, (HERE, HERE.parent)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "repertory", *words, "--db", str(folder / "a.db")],
+            preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm", "PYTHONPATH": path, **own, **env},
+            cwd=folder,
+        )
+        os.close(theirs)
+
+    def expect(self, text: str) -> str:
+        """What is shown up to a text, which has to come."""
+        end = time.monotonic() + 30
+        while text not in self.seen:
+            assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
+            if select.select([self.fd], [], [], 0.05)[0]:
+                self.seen += os.read(self.fd, 65_536).decode()
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.fd, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end, and read what is left; its exit code."""
+        while select.select([self.fd], [], [], 30)[0]:
+            try:
+                piece = os.read(self.fd, 65_536)
+            except OSError:  # the other end is closed
+                break
+            self.seen += piece.decode()
+        os.close(self.fd)
+        return self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def served(short: Path) -> Iterator[Served]:
+    """A service with agents that stand still until they are let go, and one that talks."""
+    names = ("payer", "walker", "talker")
+    served = Served(short, *(word for name in names for word in ("--agent", f"serve_agents:{name}")))
+    served.hear("serving")
+    yield served
+    if served.process.poll() is None:
+        served.process.terminate()
+        served.end()
+
+
+def command(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command about the database of the service, where there is no terminal."""
+    own = {name: value or "" for name, value in environment(served.folder).items()}
+    path = os.pathsep.join(map(str, (HERE, HERE.parent)))
+    return subprocess.run(
+        [sys.executable, "-m", "repertory", *words, "--db", str(served.folder / "a.db")],
+        env={**os.environ, **own, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def state(served: Served, run_id: str) -> str:
+    """How a run stands."""
+    return str(served.ask("GET", f"/runs/{run_id}")["run"]["state"])
+
+
+def test_two_are_attached_to_a_run_and_one_leaves(served: Served) -> None:
+    """Each sees what the other says, and the answers; Ctrl-C ends one of them, and neither the run nor the other."""
+    run_id = begin(served, "talker")
+    first, second = (Terminal(served.folder, "attach", run_id[-6:]) for _ in range(2))
+    for terminal in (first, second):
+        terminal.expect("type to it, Ctrl-C leaves")
+        terminal.expect("I heard: Go.")
+        terminal.expect("[done]")
+    first.type("And \x1b[2Jnow?\r")
+    first.expect("I heard: And \\x1b[2Jnow?")
+    assert "> And \\x1b[2Jnow?" in second.expect("I heard: And \\x1b[2Jnow?")
+    first.type("\x03")
+    assert first.end() == 0
+    assert f"left; the run goes on: repertory attach {run_id}" in first.seen
+    second.type("More.\r")
+    second.expect("I heard: More.")
+    assert state(served, run_id) == "done"
+    second.expect("[done]")
+    second.type("\x04")
+    assert second.end() == 0
+    for terminal in (first, second):
+        assert "\x1b[2J" not in terminal.seen
+        assert "Traceback" not in terminal.seen
+
+
+def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served) -> None:
+    """Allowed and denied in one letter; what is decided elsewhere is said; anything else goes to the run."""
+    run_id = begin(served, "payer")
+    terminal = Terminal(served.folder, "attach", run_id, COLUMNS="100")
+    asked = []
+    for _ in range(3):
+        terminal.expect("wants to call pay to=")
+        asked.append(int(terminal.expect("; y allows it").rpartition("=")[2]))
+    assert sorted(asked) == [0, 1, 2]
+    assert command(served, "approve", f"c{asked[2]}").returncode == 0
+    terminal.expect("[pay is allowed, by ")
+    terminal.type("y\r")
+    terminal.expect("[pay is allowed, by ")
+    terminal.type("n not him\r")
+    terminal.expect("[pay is denied, by ")
+    terminal.expect("[done]")
+    terminal.type("\x03")
+    assert terminal.end() == 0
+    answers = served.ask("GET", f"/runs/{run_id}")["result"].split(" | ")
+    assert ["not him" in answer for answer in answers] == [number == asked[1] for number in range(3)]
+
+
+def test_attached_without_a_terminal_it_ends_with_the_run(served: Served) -> None:
+    """With the answer, and 0; of one that was stopped with why, and 1."""
+    (served.folder / "go").touch()
+    done = command(served, "attach", begin(served, "walker"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rstrip().endswith("6 steps")
+    (served.folder / "go").unlink()
+    run_id = begin(served, "walker")
+    served.ask("POST", f"/runs/{run_id}/kill", {})
+    stopped = command(served, "attach", run_id)
+    assert stopped.returncode == 1
+    assert f"run {run_id} stopped" in stopped.stderr
+
+
+def test_who_is_attached_is_told_that_the_service_has_died(served: Served) -> None:
+    """At once, with what to do."""
+    terminal = Terminal(served.folder, "attach", begin(served, "walker"))
+    terminal.expect("type to it")
+    terminal.expect("· step")
+    served.process.kill()
+    assert terminal.end() == 75
+    assert "repertory serve" in terminal.seen
+    served.end()
+
+
+def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) -> None:
+    """``repertory run`` in another terminal is no service: its run can be looked at, and takes no messages."""
+    served.process.terminate()
+    served.end()
+    own = {name: value or "" for name, value in environment(served.folder).items()}
+    path = os.pathsep.join(map(str, (HERE, HERE.parent)))
+    at = ("--db", str(served.folder / "a.db"))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "repertory", "run", "Go.", "--agent", "serve_agents:walker", "--plain", *at],
+        env={**os.environ, **own, "PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert running.stderr is not None
+    while "step number=3" not in running.stderr.readline():
+        pass
+    terminal = Terminal(served.folder, "attach")
+    terminal.expect("it takes no messages")
+    refused = command(served, "pause", "run-")
+    assert refused.returncode == 75
+    assert f"in use by process {running.pid}" in refused.stderr
+    (served.folder / "go").touch()
+    terminal.expect("step number=5")
+    terminal.expect("done")
+    assert terminal.end() == 0
+    running.communicate(timeout=30)
+
+
+def test_logs_follow_a_run_to_its_end(served: Served) -> None:
+    """What has happened, then what happens; as lines, and as events for a program."""
+    run_id = begin(served, "walker")
+    terminal = Terminal(served.folder, "logs", run_id, "-f")
+    terminal.expect("starts: Go.")
+    terminal.expect("step number=3")
+    (served.folder / "go").touch()
+    terminal.expect("step number=5")
+    terminal.expect("done")
+    assert terminal.end() == 0
+    events = [json.loads(line) for line in command(served, "logs", run_id, "--json").stdout.splitlines()]
+    assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
+    assert {event["agent"] for event in events} == {"walker"}
+    assert events[-1]["body"]["state"] == "done"
+    last = command(served, "logs", run_id, "-n", "1").stdout.splitlines()
+    assert len(last) == 1
+    assert last[0].endswith("done")
+    assert "starts: Go." in command(served, "logs", "--all").stdout
+
+
+def test_top_shows_what_waits_and_leaves_the_terminal_as_it_was(served: Served) -> None:
+    """At a terminal a picture, which Ctrl-C ends; elsewhere a line for each look; once for a program."""
+    begin(served, "payer")
+    once: Any = json.loads(command(served, "top", "--json").stdout)
+    assert (once["waiting"], once["states"]) == (3, {"waiting": 1})
+    terminal = Terminal(served.folder, "top", COLUMNS="70", LINES="12")
+    terminal.expect("3 calls wait")
+    terminal.expect("payer")
+    terminal.type("\x03")
+    assert terminal.end() in (0, 130)
+    assert "\x1b[?25h" in terminal.seen
+    plain = subprocess.Popen(
+        [sys.executable, "-m", "repertory", "top", "--socket", str(served.socket)], stdout=subprocess.PIPE, text=True
+    )
+    assert plain.stdout is not None
+    for _ in range(2):
+        assert "1 waiting  3 calls wait" in plain.stdout.readline()
+    plain.send_signal(signal.SIGINT)
+    plain.communicate(timeout=20)
