@@ -17,6 +17,7 @@ from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.following import attach, logs
+from repertory.cli.keeping import backup, restore, vacuum
 from repertory.cli.mcp import mcp
 from repertory.cli.memories import memory
 from repertory.cli.options import option
@@ -38,7 +39,7 @@ _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
     *("up", "down", "reload", "serve", "service"),
     *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
-    *("memory", "payload", "content", "replay", "mcp", "doctor", "stress", "torture"),
+    *("memory", "payload", "content", "replay", "mcp", "backup", "restore", "vacuum", "doctor", "stress", "torture"),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -167,6 +168,9 @@ for _command in (
     inspect,
     ledger,
     replay,
+    backup,
+    restore,
+    vacuum,
     doctor,
     stress,
     torture,

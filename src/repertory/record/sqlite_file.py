@@ -119,6 +119,9 @@ def open_to_write(path: str, durability: Durability) -> sqlite3.Connection:
         version = schema_version(connection, path)  # before anything is changed: it may be somebody else's
         if durability == "memory":
             connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+        if version == 0:
+            # So that what removed runs leave can be given back a few pages at a time, beside everything else.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise JournalUnreadable(f"{path} is on a file system without write-ahead logs; choose a local disk")
@@ -242,6 +245,15 @@ def check_readable(path: str) -> None:
     finally:
         if connection is not None:
             connection.close()
+
+
+def file_space(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The bytes of the file behind a connection, and how many of them hold nothing any more."""
+    found: list[int] = [
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+    ]
+    page, pages, free = found
+    return pages * page, free * page
 
 
 def read_uri(path: str) -> str:

@@ -39,6 +39,7 @@ from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
     explain,
+    file_space,
     make_folder,
     open_to_write,
     read_uri,
@@ -244,6 +245,21 @@ class SqliteJournal(OwnedJournal):
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
+
+    async def give_back(self, pages: int) -> tuple[int, int]:
+        """Give up to so many pages of the file back to the disk that hold nothing any more.
+
+        Returns:
+            The bytes of the file afterwards, and how many of them hold nothing yet.
+        """
+
+        def step(connection: sqlite3.Connection) -> tuple[int, int]:
+            connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+            return file_space(connection)
+
+        if not isinstance(self._writer, SqliteWriter):
+            raise self._not_writable()
+        return await self._writer.start_job(step).result()
 
     async def check(self, *, deep: bool = False) -> list[str]:
         """Look for damage in the file.

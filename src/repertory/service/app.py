@@ -32,6 +32,7 @@ from repertory.errors import (
 from repertory.llm.messages import Block, Json, Text
 from repertory.mcp.server import answer_http, serve_tools
 from repertory.record.records import FINAL_STATES, RunRow
+from repertory.record.sqlite_journal import SqliteJournal
 from repertory.service.access import Access, Guard
 from repertory.service.control import Control
 from repertory.service.feed import PING, Along, Follower
@@ -84,6 +85,7 @@ from repertory.service.views import (
     RunEnded,
     RunList,
     ServiceView,
+    Space,
     Started,
     Waiting,
     event_view,
@@ -93,6 +95,7 @@ from repertory.tools.threads import compute
 
 MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
 RESERVED: Final = 32  # connections that event streams leave for everything else
+_GIVEN_BACK: Final = 2048  # pages at once
 EVENTS: Final = 500  # in one answer that is no stream
 
 # The first that fits counts.
@@ -176,6 +179,14 @@ class _Service:
             checks=monitor.checks(),
         )
         return as_json(health, 503 if failed else 200)
+
+    async def vacuum(self, request: Request) -> Space:
+        """Give a part of what removed runs have left back to the disk: 8 MiB, so that nobody waits long for it."""
+        journal = self._control.journal
+        if not isinstance(journal, SqliteJournal):
+            raise HTTPException(409, "only a database in a file has space to give back")
+        size, free = await journal.give_back(_GIVEN_BACK)
+        return Space(size=size, free=free)
 
     async def metrics(self, request: Request) -> Response:
         """The figures of all runs as Prometheus reads them."""
@@ -412,6 +423,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/openapi.json", _Service.openapi),
     post("/session", _Service.open_session, status=204),
     get("/healthz", _Service.health, also=(503,)),
+    post("/vacuum", _Service.vacuum, errors=(409,)),
     get("/metrics", _Service.metrics, media=("text/plain",)),
     get("/service", _Service.service),
     get("/agents", _Service.agents),

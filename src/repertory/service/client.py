@@ -19,7 +19,17 @@ from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
 from repertory.service.access import default_token_file, read_token
 from repertory.service.places import Place
-from repertory.service.views import Accepted, EventView, Reloaded, RunDetail, RunList, ServiceView, Started, Waiting
+from repertory.service.views import (
+    Accepted,
+    EventView,
+    Reloaded,
+    RunDetail,
+    RunList,
+    ServiceView,
+    Space,
+    Started,
+    Waiting,
+)
 
 T = TypeVar("T")
 
@@ -74,6 +84,10 @@ class ServiceClient:
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
         return await self._ask("GET", f"/runs/{_part(run_id)}", RunDetail)
+
+    async def vacuum(self) -> Space:
+        """Have some of what holds nothing any more given back to the disk; once more for more."""
+        return await self._ask("POST", "/vacuum", Space, body={})
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait for an approval or for their result, oldest first."""

@@ -178,6 +178,18 @@ class ContentList(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
 
 
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database takes.
+
+    Attributes:
+        size: Bytes of its file.
+        free: Bytes of it that hold nothing any more.
+    """
+
+    size: int
+    free: int
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How the service is.
 

@@ -1,0 +1,209 @@
+"""Copies of a journal's file: made while a process writes to it, read back before they count, whole or not there.
+
+A copy is a snapshot: SQLite lets a reader see the file as it was when it began, however long it takes and whoever
+writes meanwhile. So nobody has to be asked, and nobody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadable, JournalWriteFailed
+from repertory.record.rows import TABLES
+from repertory.record.sqlite_file import (
+    FileLock,
+    check_readable,
+    explain,
+    file_space,
+    open_to_write,
+    read_uri,
+)
+from repertory.record.sqlite_journal import find_damage
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many bytes of how many are copied."""
+
+_PAGES: Final = 2048  # that are copied between two words about the progress: 8 MiB
+_TIMEOUT: Final = 30.0  # seconds to wait for a program that holds the file
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy that was read back whole.
+
+    Attributes:
+        path: Where it is.
+        size: Its bytes.
+        records: How many records it has.
+        seq: The number of its newest record.
+    """
+
+    path: str
+    size: int
+    records: int
+    seq: int
+
+
+def back_up(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
+    """Copy a journal's file, also while a process owns it. The copy is one file, of mode 0600.
+
+    Raises:
+        ConfigurationError: ``target`` is there, or it cannot be made.
+        JournalUnreadable: ``source`` is no journal.
+        JournalDamaged: ``source``, and so its copy, is damaged; there is no ``target`` then.
+        JournalWriteFailed: The disk does not take the copy.
+    """
+    check_readable(os.path.realpath(source))
+    return _copy(source, target, progress)
+
+
+def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
+    """Make a journal of a backup, where there is none yet. The backup is read whole before.
+
+    Raises:
+        ConfigurationError: ``target`` is there: nothing is ever written over.
+        JournalLocked: A process is about to make a journal of that name.
+        JournalUnreadable, JournalDamaged, JournalWriteFailed: As ``back_up``.
+    """
+    check_readable(os.path.realpath(source))
+    _refuse_damaged(source)
+    _check_free(target)
+    lock = FileLock(os.path.realpath(target))  # so that nobody makes it meanwhile
+    try:
+        return _copy(source, target, progress)
+    finally:
+        lock.release()
+
+
+def _check_free(target: Path) -> None:
+    for name in (str(target), f"{target}-wal"):
+        if os.path.lexists(name):
+            raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
+
+
+def _refuse_damaged(path: Path) -> tuple[int, int]:
+    """How many records a file has, and the number of the newest, once every one of them was read and compared."""
+    damage = find_damage(os.path.realpath(path), True)
+    if damage:
+        raise JournalDamaged(f"{path} is damaged: {'; '.join(damage[:5])}")
+    with contextlib.closing(sqlite3.connect(read_uri(os.path.realpath(path)), uri=True)) as connection:
+        counts = [
+            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name}").fetchone()
+            for table in TABLES.values()
+        ]
+    return sum(count for count, _ in counts), max(seq for _, seq in counts)
+
+
+def _copy(source: Path, target: Path, progress: Progress) -> Copied:
+    _check_free(target)
+    with _beside(target) as part:
+        try:
+            _copy_pages(os.path.realpath(source), str(part), progress)
+        except sqlite3.Error as error:
+            raise explain(error, str(part), "write") from error
+        records, seq = _refuse_damaged(part)
+        size = part.stat().st_size
+        _sync(part)
+        try:
+            os.link(part, target)  # unlike a renaming, it never takes the place of another file
+        except FileExistsError:
+            raise ConfigurationError(f"{target} is there by now; nothing is written over") from None
+        except OSError:  # a file system without links
+            os.rename(part, target)
+        _sync(target.absolute().parent)
+    return Copied(path=str(target), size=size, records=records, seq=seq)
+
+
+def _copy_pages(source: str, target: str, progress: Progress) -> None:
+    with ExitStack() as stack:
+        reading = stack.enter_context(contextlib.closing(sqlite3.connect(read_uri(source), uri=True, timeout=_TIMEOUT)))
+        writing = stack.enter_context(contextlib.closing(sqlite3.connect(target, isolation_level=None)))
+        # One snapshot from the first page to the last. Without it each write of another process begins the copy anew.
+        reading.execute("BEGIN")
+        (pages,) = reading.execute("PRAGMA page_count").fetchone()
+        (page,) = reading.execute("PRAGMA page_size").fetchone()
+        reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        _check_room(target, pages * page)
+
+        def step(_status: int, remaining: int, total: int) -> None:
+            progress((total - remaining) * page, total * page)
+
+        reading.backup(writing, pages=_PAGES, progress=step)
+        # One file, that can be read from anywhere: the next who opens it to write gives it its log again.
+        writing.execute("PRAGMA journal_mode = DELETE").fetchone()
+
+
+def _check_room(path: str, size: int) -> None:
+    status = os.statvfs(os.path.dirname(os.path.abspath(path)))
+    free = status.f_bavail * status.f_frsize
+    if free < size:
+        raise JournalWriteFailed(
+            f"there is no room for {path}: it takes {size // 2**20:,} MiB, and {free // 2**20:,} MiB are free"
+        )
+
+
+@contextmanager
+def _beside(target: Path) -> Generator[Path]:
+    """A file of its own in the folder of another, which is gone at the end."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(f"cannot write into {part.parent}: {error.strerror}") from error
+    try:
+        yield part
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{part}{suffix}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise JournalWriteFailed(f"the disk did not take {path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+# --- giving space back ------------------------------------------------------------------------------------
+
+
+def vacuum_file(path: Path) -> tuple[int, int]:
+    """Write a journal's file anew, without what holds nothing any more, while no process owns it.
+
+    Returns:
+        Its bytes before, and after.
+
+    Raises:
+        JournalLocked: A process owns it.
+        JournalWriteFailed: There is no room: it takes as much again meanwhile.
+    """
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        raise JournalUnreadable(f"there is no journal at {path}")
+    lock = FileLock(real)
+    try:
+        connection = open_to_write(real, "power")
+        with contextlib.closing(connection):
+            before, free = file_space(connection)
+            _check_room(real, before - free)
+            try:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a file that was made without it
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                return before, file_space(connection)[0]
+            except sqlite3.Error as error:
+                raise explain(error, real, "write") from error
+    finally:
+        lock.release()

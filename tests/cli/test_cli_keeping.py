@@ -1,0 +1,72 @@
+"""``backup``, ``restore`` and ``vacuum`` from the shell, with and without a service."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_support import invoke
+
+import repertory as rp
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with one run."""
+    path = tmp_path / "runs.db"
+
+    async def main() -> None:
+        async with rp.open_supervisor(path, model="offline") as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk"), "Say something about tides.")
+            await run.wait_result()
+
+    rp.run(main)
+    return path
+
+
+def test_a_backup_is_made_and_restored(database: Path, tmp_path: Path) -> None:
+    """Into a folder under a name of its own, or under one that was said; what is restored lists the same runs."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    made = invoke("backup", str(folder), "--db", str(database), "--json", home=tmp_path)
+    assert made.code == 0, made.err
+    assert Path(made.json["file"]).parent == folder
+    assert made.json["records"] == made.json["seq"] > 5
+    note = json.loads((tmp_path / "runs.db.backup").read_text())
+    assert note["file"] == made.json["file"]
+    assert set(made.json) == {"database", "file", "size", "records", "seq"}
+    again = invoke("backup", made.json["file"], "--db", str(database), home=tmp_path)
+    assert again.code == 2
+    assert "nothing is written over" in again.err
+    copy = tmp_path / "copy.db"
+    restored = invoke("restore", made.json["file"], "--db", str(copy), home=tmp_path)
+    assert restored.code == 0, restored.err
+    assert "is there again" in restored.err
+    listed = [invoke("ps", "-a", "--json", "--db", str(path), home=tmp_path).json for path in (database, copy)]
+    assert [run["id"] for run in listed[0]["runs"]] == [run["id"] for run in listed[1]["runs"]]
+    assert invoke("restore", made.json["file"], "--db", str(copy), home=tmp_path).code == 2
+
+
+def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_path: Path) -> None:
+    """Neither needs its end; without one the file is written anew."""
+    command = [sys.executable, "-m", "repertory", "serve", "--db", str(database), "--socket", str(tmp_path / "s")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        assert service.stderr is not None
+        try:
+            while "serving" not in service.stderr.readline():
+                pass
+            made = invoke("backup", str(tmp_path / "b.db"), "--db", str(database), home=tmp_path)
+            assert made.code == 0, made.err
+            assert "read back whole" in made.err
+            done = invoke("vacuum", "--db", str(database), "--json", home=tmp_path)
+            assert done.code == 0, done.err
+            assert done.json["after"] <= done.json["before"]
+        finally:
+            service.terminate()
+            service.communicate(timeout=30)
+    alone = invoke("vacuum", "--db", str(database), home=tmp_path)
+    assert alone.code == 0, alone.err
+    assert "MiB before" in alone.err
