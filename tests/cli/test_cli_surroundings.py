@@ -228,3 +228,25 @@ def test_streams_and_words_of_every_kind_end_with_a_documented_code(
     assert (result.code, result.out) == (code, ""), result
     assert said in result.err
     assert len(complaints(result)) <= 1, result
+
+
+BARE = """
+import sys
+for extra in "starlette h11 prometheus_client yaml mcp genai_prices opentelemetry resvg_py uvloop psycopg".split():
+    sys.modules[extra] = None
+from typer.testing import CliRunner
+from repertory.cli.app import app
+for words in "run Look.||ps -a|tree|approvals|stats --tree|inspect|ledger|doctor|memory ls".split("|"):
+    done = CliRunner().invoke(app, words.split())
+    print(words, done.exit_code, repr(done.exception) if done.exit_code else "")
+"""
+
+
+def test_commands_need_no_extra(home: Path, tmp_path: Path) -> None:
+    """What is installed without extras runs agents and looks at what they did."""
+    environment = {**settings(home), "REPERTORY_MODEL": "offline", "REPERTORY_DB": str(tmp_path / "a.db")}
+    done = subprocess.run(
+        [sys.executable, "-c", BARE], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert [line for line in done.stdout.splitlines() if not line.rstrip().endswith(" 0")] == []
+    assert done.stdout.count("\n") == 10

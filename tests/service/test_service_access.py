@@ -12,7 +12,7 @@ from service_parts import JSON, TOKEN, open_client
 
 from repertory.errors import ConfigurationError
 from repertory.service import Access
-from repertory.service.access import read_or_make_token
+from repertory.service.tokens import read_or_make_token
 from repertory.testing import ScriptedModel
 
 TCP = Access(port=8137, token=TOKEN)

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from repertory.errors import ConfigurationError
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 OPEN: Final = {("GET", "/"), ("HEAD", "/"), ("POST", "/session")}  # no data: the page, and the exchange of the code
@@ -168,52 +163,3 @@ def _nobody_asks() -> None:
 def _bearer(shown: str | None) -> bytes:
     scheme, _, secret = (shown or "").partition(" ")
     return secret.strip().encode() if scheme.lower() == "bearer" else b""
-
-
-def default_token_file() -> Path:
-    """Where the token is kept unless told otherwise."""
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("repertory", appauthor=False)) / "service-token"
-
-
-def read_or_make_token(path: Path) -> str:
-    """The token in a file; 256 new random bits in a new file of mode 0600 where there is none.
-
-    Raises:
-        ConfigurationError: The file is not ours, others may read it, or it holds no token.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return read_token(path)
-    except OSError as error:
-        raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
-    token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-    return token
-
-
-def read_token(path: Path) -> str:
-    """The token in a file.
-
-    Raises:
-        ConfigurationError: There is none, the file is not ours, or others may read it.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise ConfigurationError(
-                    f"{path} must be a file of yours that nobody else can read (mode 0600, not "
-                    f"{status.st_mode & 0o7777:04o}); delete it, and the next start makes a new token"
-                )
-            token = file.read(1000).decode("ascii", "replace").strip()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
-    if len(token) < 43:  # 256 bits in base 64
-        raise ConfigurationError(f"{path} holds no token of 256 bits; delete it, and the next start makes a new one")
-    return token

@@ -17,8 +17,8 @@ from repertory._postgres_address import PostgresAddress
 from repertory.agents.streaming import Piece
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
-from repertory.service.access import default_token_file, read_token
 from repertory.service.places import Place
+from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (
     Accepted,
     EventView,

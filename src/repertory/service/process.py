@@ -22,7 +22,7 @@ from repertory.agents import open_supervisor
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
-from repertory.service.access import Access, default_token_file, read_or_make_token
+from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
@@ -30,6 +30,7 @@ from repertory.service.places import announce_service, place_of_listener
 from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
+from repertory.service.tokens import default_token_file, read_or_make_token
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 _CARE: Final = 10.0  # seconds between two looks at the log file, and between two lines of status for systemd

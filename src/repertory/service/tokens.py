@@ -1,0 +1,59 @@
+"""The service's token: in a file that only its owner may read. Clients read it without the service's libraries."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from repertory.errors import ConfigurationError
+
+
+def default_token_file() -> Path:
+    """Where the token is kept unless told otherwise."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("repertory", appauthor=False)) / "service-token"
+
+
+def read_or_make_token(path: Path) -> str:
+    """The token in a file; 256 new random bits in a new file of mode 0600 where there is none.
+
+    Raises:
+        ConfigurationError: The file is not ours, others may read it, or it holds no token.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return read_token(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot keep the token in {path}: {error.strerror}") from error
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+def read_token(path: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        ConfigurationError: There is none, the file is not ours, or others may read it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise ConfigurationError(
+                    f"{path} must be a file of yours that nobody else can read (mode 0600, not "
+                    f"{status.st_mode & 0o7777:04o}); delete it, and the next start makes a new token"
+                )
+            token = file.read(1000).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
+    if len(token) < 43:  # 256 bits in base 64
+        raise ConfigurationError(f"{path} holds no token of 256 bits; delete it, and the next start makes a new one")
+    return token
