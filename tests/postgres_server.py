@@ -162,7 +162,7 @@ class PostgresServer:
             self._shared = self.new_journal()
         names = [name for table in TABLES.values() for name in table.layout]
         with self.connect(self._shared) as connection:
-            for name in (*names, "entry_search", "item_search", "writers"):
+            for name in (*names, "entry_search", "item_search", "removals", "writers"):
                 connection.execute(f"DELETE FROM {name}")
             connection.execute("UPDATE search_progress SET entries = 0, items = 0")
         return self._shared

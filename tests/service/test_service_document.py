@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 keeper = rp.Agent("keeper", instructions="You keep.", payload=dict[str, Any])
 
 
-def schemathesis(url: str, *options: str) -> subprocess.CompletedProcess[str]:
+def schemathesis(folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run it, all its checks on, as a program: its plugin for pytest is left off."""
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run", url]
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--checks", "all", "--no-color", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
 
 
 async def test_schemathesis_finds_nothing(short: Path) -> None:
@@ -44,7 +44,7 @@ async def test_schemathesis_finds_nothing(short: Path) -> None:
             "--generation-database=none",
         )
         url = f"http://127.0.0.1:{client.address[1]}/openapi.json"
-        done = await anyio.to_thread.run_sync(schemathesis, url, *options)
+        done = await anyio.to_thread.run_sync(schemathesis, short, url, *options)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"(\d+) generated, \1 passed", done.stdout), done.stdout
         assert client.reports == []

@@ -29,6 +29,7 @@ __all__ = [
     "PayloadConflicted",
     "ResultAwaited",
     "ResultGiven",
+    "RunForked",
     "RunResumed",
     "RunSpawned",
     "StateChanged",
@@ -80,6 +81,18 @@ class RunResumed(Event, frozen=True, kw_only=True):
     entries: int
     interrupted_calls: int = 0
     agent_changed: bool = False
+
+
+class RunForked(Event, frozen=True, kw_only=True):
+    """Another run was begun that is the same up to ``iteration``.
+
+    Attributes:
+        fork: Its id.
+        rewound: Whether it takes the place of this one, which was ended for it.
+    """
+
+    fork: str
+    rewound: bool = False
 
 
 class IterationStarted(Event, frozen=True, kw_only=True):
@@ -346,6 +359,7 @@ class EventsMissed(Event, frozen=True, kw_only=True):
 AnyEvent: TypeAlias = (
     RunSpawned
     | RunResumed
+    | RunForked
     | IterationStarted
     | ModelAnswered
     | ModelRetrying

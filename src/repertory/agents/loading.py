@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from repertory.agents.agent import Agent, Limits
+from repertory.agents.agent import Agent, Limits, check_agent
 from repertory.agents.definitions import is_definition, load_definition
 from repertory.errors import ConfigurationError, RepertoryError
+from repertory.record.records import RunStarted
 
 _DEFAULTS: Final = Limits()
 
@@ -32,6 +33,23 @@ def load_agent(reference: str, /, *, limits: Mapping[str, Any] | None = None, **
             ``DefinitionError`` where a file is wrong.
     """
     return with_limits(_load(reference, arguments), limits or {})
+
+
+def agent_of(started: RunStarted, agent: Agent[Any] | None) -> Agent[Any]:
+    """The definition to go on with: what was handed in, or what the record names.
+
+    Raises:
+        ConfigurationError: It names none, or there is none any more.
+    """
+    if agent is not None:
+        check_agent(agent)
+        return agent
+    if not started.agent_ref:
+        raise ConfigurationError(
+            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; hand it in: "
+            "supervisor.resume(run_id, agent=…), or on the command line --agent module:name"
+        )
+    return load_agent(started.agent_ref, **started.options)
 
 
 def with_limits(agent: Agent[Any], limits: Mapping[str, Any]) -> Agent[Any]:

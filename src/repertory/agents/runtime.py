@@ -189,6 +189,8 @@ class Runtime:
             return live
         if row is not None:
             return await self.take_up(row, agent, ended=ended, parent=parent, context=context)
+        if parent is None and await self._journal.was_removed(started.run_id):
+            raise RunExists(f"run {started.run_id} was there and has been removed; give the new run another id")
         return await self.begin(started, agent, parent=parent, payload=payload, context=context)
 
     async def take_up(
@@ -291,6 +293,8 @@ class Runtime:
 
     async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
         """A run that was delegated before: under way, going on, or as it ended; None where there is none any more."""
+        if not is_below(run_id, parent.run_id):  # of the run that this one was forked from
+            return None
         live = self.find(run_id)
         row = await self.read_run(run_id) if live is None else None
         agent = parent.agent.member(row.started.agent) if row is not None else None

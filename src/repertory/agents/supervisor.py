@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 import anyio
 import msgspec
 
-from repertory._choices import check_choice, check_fields, check_number, check_pattern, check_text, check_type
+from repertory._choices import check_choice, check_fields, check_number, check_text, check_type
 from repertory._error_texts import leaves_of
 from repertory._ids import new_id
 from repertory._postgres_address import Place
@@ -23,8 +22,9 @@ from repertory.agents.accounting import Tallies
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
 from repertory.agents.alerts import AlertThresholds
 from repertory.agents.events import EventHub, EventReader
+from repertory.agents.forking import Fork, fork, remove
 from repertory.agents.live import LiveRun, Shared
-from repertory.agents.loading import load_agent
+from repertory.agents.loading import agent_of
 from repertory.agents.log import log, redacted_log
 from repertory.agents.models import check_prices, open_models
 from repertory.agents.payloads import check_payloads
@@ -35,12 +35,18 @@ from repertory.agents.quotas import Quotas, check_client
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
-from repertory.agents.tasks import read_task
+from repertory.agents.tasks import check_run_id, read_task
 from repertory.agents.telemetry import NoTelemetry, Telemetry
 from repertory.agents.tool_sets import ToolSets
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.context import MessageEvent, ResultPolicy
-from repertory.errors import ConfigurationError, ContentNotFound, JournalError, RunError, RunNotFound
+from repertory.errors import (
+    ConfigurationError,
+    ContentNotFound,
+    JournalError,
+    RunError,
+    RunNotFound,
+)
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.memory import MemoryActor
@@ -133,8 +139,7 @@ class Supervisor:
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
         if run_id is not None:
-            words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
-            check_pattern("run_id", run_id, _RUN_ID, words)
+            check_run_id(run_id)
         runtime = self._runtime
         started = RunStarted(
             run_id=run_id or new_id("run"),
@@ -215,16 +220,96 @@ class Supervisor:
             raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
         if runtime.find(started.run_id) is not None:
             raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
-        if agent is None:
-            if not started.agent_ref:
-                raise ConfigurationError(
-                    f"run {started.run_id} does not say where its agent {started.agent!r} is defined; hand it in: "
-                    "supervisor.resume(run_id, agent=…), or on the command line --agent module:name"
-                )
-            agent = load_agent(started.agent_ref, **started.options)
+        agent = agent_of(started, agent)
         if row.state != "done":
             runtime.check(agent, started)
         return await runtime.take_up(row, agent, ended=("done",), context=context)
+
+    async def retry(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
+        """Go on with a run that failed or was stopped, from where it ended: ``resume`` for nothing else.
+
+        Its limits count on, so one that reached a limit fails with it again unless ``agent`` has another.
+
+        Raises:
+            RunError: It has not ended, is done, or is a sub-agent's.
+            RunNotFound, ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
+        """
+        check_text("a run_id", run_id)
+        row = await self.journal.read_run(run_id)
+        if row.state not in ("failed", "stopped"):
+            what = "is done; fork it, or say something to it" if row.state == "done" else "has not ended"
+            raise RunError(f"run {row.started.run_id} {what}; only what failed or was stopped can be tried again")
+        return await self.resume(row.started.run_id, agent=agent, context=context)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        iteration: int | None = None,
+        text: str | None = None,
+        new_id: str | None = None,
+        agent: Agent[Any] | None = None,
+        context: Any = None,
+    ) -> Run[Any]:
+        """Start a run that begins as another did up to an iteration, and goes on by itself. The other is not touched.
+
+        The two share nothing that either could change: the record, the payload and the stored contents of the tree are
+        copied, memory is a snapshot as of then. What the other spent is not counted again: the figures of the new run
+        begin at zero, and so do its limits on money, tokens, time and tool calls; iterations count on. Sub-agents of
+        the other do not come along, only what they reported.
+
+        Args:
+            run_id: The other, or an unambiguous beginning of its id; a root, in any state.
+            iteration: The last iteration that is the same, 0 for the task alone; None for the last that is whole.
+            text: What to say to the new run; None for nothing, so that the model is asked again as it was.
+            new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None makes one.
+            agent: As for ``resume``.
+            context: As for ``spawn``.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It is a sub-agent's, or it has no such iteration that is whole.
+            RunExists: There is a run with the new id, and it is no such fork.
+            ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
+        """
+        wanted = Fork(iteration=iteration, text=text, new_id=new_id)
+        return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
+
+    async def rewind(
+        self,
+        run_id: str,
+        iteration: int,
+        *,
+        text: str | None = None,
+        new_id: str | None = None,
+        agent: Agent[Any] | None = None,
+        context: Any = None,
+    ) -> Run[Any]:
+        """End a run, and go on from an earlier iteration of it in its place. Nothing is deleted.
+
+        That is a fork whose origin ends, in one transaction: what is under way of it is cancelled, and its record
+        keeps what came after the iteration, and says which run took its place (``RunForked``). Its limits do not count
+        on in the new run; else as ``fork``.
+        """
+        wanted = Fork(iteration=iteration, text=text, new_id=new_id, rewound=True)
+        return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
+
+    async def remove(self, run_id: str) -> None:
+        """Take a run that has ended, and all below it, out of the journal, for good.
+
+        What other trees have copies of stays theirs, such as contents that were shared with them, and so does the
+        memory that a fork sees. It is durable when the call returns. A kill in between leaves the run gone from every
+        list; the next process takes the rest. A cancelled call has removed it, or has not begun.
+
+        Args:
+            run_id: The run, by its whole id, as this cannot be taken back. The id cannot be used again.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        check_text("a run_id", run_id)
+        await remove(self._runtime, run_id)
 
     async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
         """Every run in the journal, oldest first; None means in any state."""
@@ -301,7 +386,6 @@ class Supervisor:
 
 
 _ALERTS = AlertThresholds()
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @asynccontextmanager
@@ -402,6 +486,8 @@ async def open_supervisor(
             )
             retention = Retention(journal, seconds=content_retention, clock=clock)
             runtime = Runtime(shared, system, tasks, retention)
+            for left in await journal.read_removals(finished=False):
+                await journal.remove_run(left, at=clock())
             await retention.clean()
             cleaning = anyio.CancelScope()
             stack.callback(cleaning.cancel)

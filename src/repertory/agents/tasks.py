@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
-from repertory._choices import check_text, show
+from repertory._choices import check_pattern, check_text, show
 from repertory._json_types import decode_text, inlined
 from repertory.agents.agent import Agent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def task_schema(agent: Agent[Any]) -> Json:
@@ -40,6 +43,12 @@ def read_task(agent: Agent[Any], task: object) -> str:
         raise ConfigurationError(
             f"a task of agent {agent.name} must be {kind.name}, or JSON of it: {error}; got {show(task)}"
         ) from None
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise ``ConfigurationError`` for what cannot be the id of a root: it names files and the runs below it."""
+    words = "be a letter or digit, then letters, digits, _ and -, at most 100 in all"
+    check_pattern("run_id", run_id, _RUN_ID, words)
 
 
 def show_task(agent: Agent[Any], task: str) -> str:

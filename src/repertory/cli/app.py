@@ -17,6 +17,7 @@ from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.following import attach, logs
+from repertory.cli.histories import fork, remove, retry, rewind
 from repertory.cli.keeping import backup, restore, vacuum
 from repertory.cli.mcp import mcp
 from repertory.cli.memories import memory
@@ -156,6 +157,9 @@ for _command in (
     pause,
     stop,
     kill,
+    retry,
+    fork,
+    rewind,
     approvals,
     approve,
     deny,
@@ -176,5 +180,6 @@ for _command in (
     torture,
 ):
     app.command()(_command)
+app.command("rm")(remove)
 for _name, _group in (("memory", memory), ("payload", payload), ("content", content), ("service", service)):
     app.add_typer(_group, name=_name)

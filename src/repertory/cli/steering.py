@@ -108,7 +108,7 @@ def resume_in_service(run_id: str | None, at: At, *, as_json: bool) -> None:
                     f"every run in {client.database} has finished or is under way; repertory ps -a lists them"
                 )
         else:
-            found = await _find(client, run_id)
+            found = await find_run(client, run_id)
         await client.steer(found, "resume")
         return found
 
@@ -278,12 +278,13 @@ def _to_run(run_id: str, at: At, act: Callable[[ServiceClient, str], Awaitable[N
     """Act on a run of the service."""
 
     async def main(client: ServiceClient) -> None:
-        await act(client, await _find(client, run_id))
+        await act(client, await find_run(client, run_id))
 
     with_service(at, main)
 
 
-async def _find(client: ServiceClient, run_id: str) -> str:
+async def find_run(client: ServiceClient, run_id: str) -> str:
+    """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
     found = find_id(await client.list_ids(), run_id)
     if found is None:
         raise no_run(run_id, client.database)

@@ -182,8 +182,14 @@ class ItemReads:
         """How far the log of items goes; 0 where it is empty."""
         sql = """SELECT coalesce(max(position), 0) FROM (
                      SELECT position FROM items WHERE seq = (SELECT max(seq) FROM items)
-                     UNION ALL SELECT max(position) FROM scopes) ends"""
+                     UNION ALL SELECT max(position) FROM scopes
+                     UNION ALL SELECT max(position) FROM removals) ends"""
         return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0]))
+
+    async def item_position_at(self, number: int) -> int:
+        """How far the log of items went before a record of the journal; 0 where there was none yet."""
+        sql = "SELECT coalesce(max(position), 0) FROM items WHERE seq < ?"
+        return await self._fetch("items", sql, (number,), lambda rows: int(next(iter(rows))[0] or 0))
 
     async def scope_size(self, scope_id: str) -> tuple[int, int]:
         """How many living items were written in a scope, and their bytes."""

@@ -49,6 +49,7 @@ from repertory.record.waiting import Ticket
 
 T = TypeVar("T")
 B = TypeVar("B")
+R = TypeVar("R", bound=Record)
 
 Numbered: TypeAlias = list[tuple[int, Any]]  # records, each with its number
 Rows: TypeAlias = Iterable[Sequence[Value]]
@@ -104,6 +105,10 @@ class Journal(ItemReads, QueueReads):
         Returns:
             Up to which ``seq`` the index now is, and the last ``seq`` that has a record.
         """
+        raise NotImplementedError
+
+    async def _remove_slice(self, run_id: str, at: float) -> bool:
+        """Take the next records of a tree in a transaction of its own; whether they were the last."""
         raise NotImplementedError
 
     async def _settle(self) -> None:
@@ -179,6 +184,30 @@ class Journal(ItemReads, QueueReads):
         """Queue a batch and wait until it is durable."""
         await self.submit(records).wait()
 
+    async def remove_run(self, run_id: str, *, at: float) -> None:
+        """Take a root and all below it out of the journal, for good: nobody may write to them any more.
+
+        Its memory goes with it, but for what another tree sees by a snapshot; copies of its contents that other trees
+        have stay. A cancelled call, or a kill, has begun it or has not: calling it again goes on, as does the next
+        process. Its id cannot be used again.
+
+        Args:
+            run_id: The root, by its whole id.
+            at: Now, in seconds since 1970.
+        """
+        while not await self._remove_slice(run_id, at):
+            pass
+
+    async def read_removals(self, *, finished: bool) -> list[str]:
+        """The roots that were removed, or whose removal was begun and not finished."""
+        sql = "SELECT run_id FROM removals WHERE finished = ?"
+        return await self._fetch("removals", sql, (int(finished),), lambda rows: [str(row[0]) for row in rows])
+
+    async def was_removed(self, run_id: str) -> bool:
+        """Whether there was a root of this id once."""
+        sql = "SELECT 1 FROM removals WHERE run_id = ?"
+        return await self._fetch("removals", sql, (run_id,), lambda rows: bool([*rows]))
+
     async def delete_bodies(self, bodies: Iterable[StoredBody], *, also: Sequence[Record] = ()) -> None:
         """Empty stored contents, and write further records, in one transaction. Their citations stay listed."""
         records, numbers = self.redact(also), [body.number for body in bodies]
@@ -212,6 +241,10 @@ class Journal(ItemReads, QueueReads):
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, _OF_RUN, run_id)
+
+    async def read_records(self, kind: type[R], run_id: str) -> list[tuple[int, R]]:
+        """Every record of one kind that is a run's own, with its number, in order."""
+        return await self._read(kind, _OF_RUN, run_id)
 
     async def _pairs(
         self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable], *, side: bool = True
@@ -281,6 +314,11 @@ class Journal(ItemReads, QueueReads):
         if not states:
             return []
         return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
+
+    async def read_tree(self, run_id: str) -> list[str]:
+        """The ids of a run and of all below it, in the order they were started."""
+        sql = f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq"
+        return await self._fetch("runs", sql, (run_id,) * 3, lambda rows: [str(row[0]) for row in rows])
 
     async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
         """The ledger from position ``start`` up to, not including, ``stop``."""

@@ -19,10 +19,11 @@ from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.journal import Durability, Rows
 from repertory.record.postgres_schema import check_readable, migrate
-from repertory.record.postgres_search import PostgresFullText, index_slice
+from repertory.record.postgres_search import PostgresFullText, PostgresTables, index_slice
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
 from repertory.record.redaction import Redactor
+from repertory.record.removal import remove_slice
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text
 from repertory.record.search import SearchIndex
 from repertory.record.sqlite_journal import OwnedJournal
@@ -116,6 +117,17 @@ class PostgresJournal(OwnedJournal):
         await self._settle()
         await self._complete_below()
         return await self._reader.use("index", lambda connection: index_slice(connection, index))
+
+    async def _remove_slice(self, run_id: str, at: float) -> bool:
+        if self._writer is None:
+            raise self._not_writable()
+
+        def remove(connection: Connection) -> bool:
+            with connection.transaction():
+                return remove_slice(PostgresTables(connection), run_id, at)
+
+        await self._settle()
+        return await self._reader.use("remove", remove)
 
     async def _complete_below(self) -> int:
         newest = self._writer.newest if isinstance(self._writer, PostgresWriter) else 0

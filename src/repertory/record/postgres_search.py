@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repertory._excerpts import fold
 from repertory.errors import JournalDamaged
 from repertory.record.postgres_sql import restore, translate
-from repertory.record.rows import Value
+from repertory.record.rows import Value, encode_json
 from repertory.record.search import ENTRIES, FullText, Labels, Question, SearchIndex, find_all_words, label, phrases_of
 
 if TYPE_CHECKING:
@@ -121,6 +121,30 @@ def index_slice(connection: Connection, index: SearchIndex) -> tuple[int, int]:
             cursor.executemany(sql, rows)
             cursor.execute(f"UPDATE search_progress SET {index.progress} = $1", (indexed,))
     return int(indexed), int(last)
+
+
+class PostgresTables:
+    """A connection in a transaction, from which records are removed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+        """Ask for rows."""
+        return [*restore(self._connection.execute(translate(sql), values).fetchall())]
+
+    def tell(self, sql: str, *values: Value) -> None:
+        """Change rows."""
+        self._connection.execute(translate(sql), values)
+
+    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
+        """Forget the words of records that are about to be deleted."""
+        these = "SELECT CAST(value AS BIGINT) FROM json_each(?)"
+        if index is ENTRIES:
+            sql = f"DELETE FROM entry_search WHERE seq IN ({these})"
+        else:
+            sql = f"DELETE FROM {index.name} WHERE position IN (SELECT position FROM items WHERE seq IN ({these}))"
+        self.tell(sql, encode_json([*numbers]))
 
 
 def _one(connection: Connection, sql: str) -> tuple[Any, ...]:

@@ -50,6 +50,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
         priority: How urgent it is in the queue: higher begins first.
         client: Who asked for it, for quotas; "" for nobody in particular.
         labels: What a supervisor must offer to run it, where several share a journal.
+        origin: The run that it was forked from; "" for none.
+        origin_iteration: Up to which iteration the two are the same.
         at: Seconds since 1970.
     """
 
@@ -71,6 +73,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     client: str = ""
     labels: tuple[str, ...] = ()
+    origin: str = ""
+    origin_iteration: int = 0
 
     def __post_init__(self) -> None:
         freeze_fields(self, "options", "results", sequences=("labels",))

@@ -88,6 +88,10 @@ _FIRST = Migration(
         "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
         "CREATE INDEX events_by_run ON events (run_id)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
+        # What left the journal: how many records, and how far their numbers and the positions of items had gone, as
+        # neither is given out again.
+        """CREATE TABLE removals (run_id TEXT PRIMARY KEY, at REAL, finished INTEGER, records INTEGER, newest INTEGER,
+                                 position INTEGER)""",
         "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
         "INSERT INTO search_progress VALUES (0, 0)",
         f"""CREATE VIEW run_status AS
@@ -257,7 +261,10 @@ def schema_version(connection: sqlite3.Connection, path: str, *, latest: int = l
     """
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except UnicodeDecodeError as error:  # SQLite's own message quotes the damaged schema
+        raise sqlite3.DatabaseError("malformed database schema") from error
     if application_id == 0 and version == 0 and tables == 0:
         return 0
     if application_id != APPLICATION_ID:

@@ -87,6 +87,23 @@ def index_slice(connection: sqlite3.Connection, index: SearchIndex = ENTRIES) ->
     return indexed, last
 
 
+def unindex(connection: sqlite3.Connection, index: SearchIndex, numbers: Sequence[int]) -> None:
+    """Forget the words of records that are about to be deleted: the index holds no text, so it has to be told."""
+    table, names, marks = index.table, ", ".join(index.columns), ", ?" * len(index.columns)
+    (indexed,) = connection.execute(f"SELECT {index.progress} FROM search_progress").fetchone()
+    wanted = encode_json([number for number in numbers if number <= indexed])
+    connection.text_factory = lenient_text
+    which = "WHERE t.seq IN (SELECT value FROM json_each(?))"
+    for row in connection.execute(f"{table.select_from()} {which}", (wanted,)).fetchall():
+        try:
+            found = index.row(*table.read(row))
+        except JournalDamaged:
+            continue  # it was left out
+        if found is not None:
+            sql = f"INSERT INTO {index.name} ({index.name}, rowid, {names}) VALUES ('delete', ?{marks})"
+            connection.execute(sql, (found[0], *found[1]))
+
+
 def searchable_text(content: Sequence[Block]) -> str:
     """The words of an entry: its texts and results, and the names and arguments of the calls it makes."""
     parts = [text_of(content)]

@@ -32,6 +32,7 @@ from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal, Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
+from repertory.record.removal import SqliteTables, remove_slice
 from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
 from repertory.record.schema import migrate
 from repertory.record.search import SearchIndex, index_slice
@@ -134,6 +135,12 @@ class MemoryJournal(Journal):
         with self._lock, self._open() as connection:
             connection.execute("BEGIN")
             return index_slice(connection, index)
+
+    async def _remove_slice(self, run_id: str, at: float) -> bool:
+        await self._settle()
+        with self._lock, self._open() as connection:
+            connection.execute("BEGIN")
+            return remove_slice(SqliteTables(connection), run_id, at)
 
     async def _settle(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -242,6 +249,12 @@ class SqliteJournal(OwnedJournal):
         if not isinstance(self._writer, SqliteWriter):
             raise self._not_writable()
         return await self._writer.start_job(partial(index_slice, index=index)).result()
+
+    async def _remove_slice(self, run_id: str, at: float) -> bool:
+        if not isinstance(self._writer, SqliteWriter):
+            raise self._not_writable()
+        job = self._writer.start_job(lambda connection: remove_slice(SqliteTables(connection), run_id, at))
+        return await job.result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         return await self._reader.fetch(what, sql, values, decode)
@@ -491,7 +504,9 @@ def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
             connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
             for table in TABLES.values()
         ]
+        removed = "SELECT coalesce(sum(records), 0), coalesce(max(newest), 0) FROM removals"
+        counts.append(connection.execute(removed).fetchone())
     except sqlite3.Error as error:
         return [str(explain(error, path, "count what is in"))]
-    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)
+    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # with what was removed
     return [] if there == newest else [f"{newest} records were written, and {there} are there"]

@@ -46,7 +46,8 @@ class Inserter:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        newest = (f"SELECT coalesce(max(seq), 0) AS seq FROM {table.name}" for table in TABLES.values())
+        newest = [f"SELECT coalesce(max(seq), 0) AS seq FROM {table.name}" for table in TABLES.values()]
+        newest.append("SELECT coalesce(max(newest), 0) AS seq FROM removals")
         (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
         self._tables: dict[str, tuple[str, str, int, int]] = {}

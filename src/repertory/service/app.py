@@ -60,7 +60,9 @@ from repertory.service.requests import (
     GivenText,
     ItemQuery,
     MemoryQuery,
+    NewFork,
     NewMessage,
+    NewRewind,
     NewRun,
     OverviewQuery,
     PageQuery,
@@ -72,7 +74,7 @@ from repertory.service.requests import (
     VersionQuery,
     WindowQuery,
 )
-from repertory.service.routes import Operation, as_json, get, make_routes, post, read_bytes
+from repertory.service.routes import Operation, as_json, delete, get, make_routes, post, read_bytes
 from repertory.service.run_tools import ABOUT, run_tools
 from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.views import (
@@ -354,7 +356,7 @@ class _Service:
             payload=body.payload,
             run_id=body.run_id,
             key=headers.idempotency_key,
-            priority=None if body.priority is None else int(body.priority),
+            priority=body.priority,
             client=body.client,
         )
         return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
@@ -412,6 +414,30 @@ class _Service:
         await self._control.resume(request.path_params["run_id"])
         return Accepted()
 
+    async def retry(self, request: Request) -> Accepted:
+        """Let a run go on that failed or was stopped, from where it ended."""
+        await self._control.retry(request.path_params["run_id"])
+        return Accepted()
+
+    async def fork(self, request: Request, *, body: NewFork) -> Annotated[Response, Started]:
+        """Start a run that begins as this one did up to an iteration, beside it."""
+        run_id = await self._control.fork(
+            request.path_params["run_id"], body.iteration, text=body.text, new_id=body.run_id
+        )
+        return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
+
+    async def rewind(self, request: Request, *, body: NewRewind) -> Annotated[Response, Started]:
+        """End a run, and start one in its place that begins as it did up to an iteration."""
+        run_id = await self._control.fork(
+            request.path_params["run_id"], body.iteration, text=body.text, new_id=body.run_id, rewind=True
+        )
+        return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
+
+    async def remove(self, request: Request) -> Response:
+        """Take a run that has ended, and all below it, out of the journal for good; by its whole id."""
+        await self._control.remove(request.path_params["run_id"])
+        return Response(status_code=204)
+
 
 _STREAM: Final = "text/event-stream"
 _JSON: Final = "application/json"
@@ -446,7 +472,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get(f"{_RUN}/contents", _Service.contents, errors=(404,)),
     get(f"{_RUN}/contents/{{content_id:path}}", _Service.content, errors=(404,)),
     get(f"{_RUN}/stream", _Service.stream, media=(_STREAM,), errors=(404,)),
-    post(f"{_RUN}/messages", _Service.send, status=202, errors=(404, 409)),
+    post(f"{_RUN}/messages", _Service.send, status=202, errors=(404, 409, 422)),
     get("/approvals", _Service.approvals),
     post(f"{_CALL}/approve", _Service.approve, status=202, errors=(404, 409)),
     post(f"{_CALL}/deny", _Service.deny, status=202, errors=(404, 409)),
@@ -454,7 +480,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_RUN}/stop", _Service.stop, status=202, errors=(404, 409)),
     post(f"{_RUN}/kill", _Service.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", _Service.pause, status=202, errors=(404, 409)),
-    post(f"{_RUN}/resume", _Service.resume, status=202, errors=(404, 409)),
+    post(f"{_RUN}/resume", _Service.resume, status=202, errors=(404, 409, 422)),
+    post(f"{_RUN}/retry", _Service.retry, status=202, errors=(404, 409, 422)),
+    post(f"{_RUN}/fork", _Service.fork, status=201, errors=(404, 409, 422)),
+    post(f"{_RUN}/rewind", _Service.rewind, status=201, errors=(404, 409, 422)),
+    delete(_RUN, _Service.remove, status=204, errors=(404, 409)),
 )
 
 # What can be done with a run where it is there: the page offers no more.

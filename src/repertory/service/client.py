@@ -124,6 +124,16 @@ class ServiceClient:
         """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
         await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Accepted, {})
 
+    async def fork(self, run_id: str, iteration: int | None, *, text: str | None, rewind: bool = False) -> str:
+        """Start a run that begins as another did, beside it or in its place; its id, once it is durable."""
+        body: dict[str, Any] = {"iteration": iteration, "text": text}
+        verb = "rewind" if rewind else "fork"
+        return (await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Started, body)).id
+
+    async def remove(self, run_id: str) -> None:
+        """Take a run that has ended out of the database."""
+        await self._ask("DELETE", f"/runs/{_part(run_id)}", type(None))
+
     async def decide(self, run_id: str, call_id: str, verb: str, body: Mapping[str, Any]) -> None:
         """``approve`` or ``deny`` a call that waits; it is durable afterwards."""
         await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
@@ -146,7 +156,7 @@ class ServiceClient:
         if answer.status_code >= 400:
             _raise_refusal(answer.status_code, answer.content)
         try:
-            return msgspec.json.decode(answer.content, type=kind)
+            return msgspec.json.decode(answer.content or b"null", type=kind)
         except msgspec.DecodeError as error:
             raise ServiceUnavailable(
                 f"what answers at {self.place} is no service of this version: {error}; end it, and start another"

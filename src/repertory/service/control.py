@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from repertory._ids import new_id
+from repertory._ids import new_id as _new_id
 from repertory._version import __version__
 from repertory.agents import QueuedRun, Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits
@@ -238,9 +239,8 @@ class Control:
                 f"no agent {agent[:100]!r}; this service has {names or 'none: start it with --root DIR or --agent'}"
             )
         self._forget_ended()
-        run_id = run_id or new_id("run")
-        self._beginning.add(run_id)  # between its first record and its handle it is not interrupted either
-        try:
+        run_id = run_id or _new_id("run")
+        with self._begin(run_id):
             run = await self.supervisor.spawn(
                 offer.agent,
                 task,
@@ -255,8 +255,6 @@ class Control:
                 labels=offer.labels,
             )
             self._hold(run)
-        finally:
-            self._beginning.discard(run_id)
         return run_id
 
     async def send(self, run_id: str, text: str) -> None:
@@ -307,11 +305,47 @@ class Control:
             if row.state == "done":
                 raise RunError(f"run {run_id} is done; start another")
             self._forget_ended()
-            self._beginning.add(run_id)
-            try:
+            with self._begin(run_id):
                 self._hold(await self.supervisor.resume(run_id, context=self._context))
-            finally:
-                self._beginning.discard(run_id)
+
+    async def retry(self, run_id: str) -> None:
+        """Let a run go on that failed or was stopped. Raises as ``Supervisor.retry``."""
+        async with self._resuming:
+            run_id = await self.find_id(run_id)
+            self._forget_ended()
+            with self._begin(run_id):
+                self._hold(await self.supervisor.retry(run_id, context=self._context))
+
+    async def fork(
+        self,
+        run_id: str,
+        iteration: int | None,
+        *,
+        text: str | None = None,
+        new_id: str | None = None,
+        rewind: bool = False,
+    ) -> str:
+        """Start a run that begins as another did, beside it or in its place. Raises as ``Supervisor.fork``.
+
+        Returns:
+            Its id, once it is durable.
+        """
+        run_id, new = await self.find_id(run_id), new_id or _new_id("run")
+        self._forget_ended()
+        with self._begin(new):
+            if rewind and iteration is not None:
+                run = await self.supervisor.rewind(run_id, iteration, text=text, new_id=new, context=self._context)
+            else:
+                run = await self.supervisor.fork(
+                    run_id, iteration=iteration, text=text, new_id=new, context=self._context
+                )
+            self._hold(run)
+        return new
+
+    async def remove(self, run_id: str) -> None:
+        """Take a run out of the journal, by its whole id. Raises as ``Supervisor.remove``."""
+        await self.supervisor.remove(run_id)
+        self._roots.pop(run_id, None)
 
     # --- calls that wait ----------------------------------------------------------------------------------
 
@@ -359,6 +393,15 @@ class Control:
             self._forget_ended()
             self._hold(run)
             return run
+
+    @contextmanager
+    def _begin(self, run_id: str) -> Iterator[None]:
+        """Between its first record and its handle a run is not interrupted either."""
+        self._beginning.add(run_id)
+        try:
+            yield
+        finally:
+            self._beginning.discard(run_id)
 
     def _hold(self, run: Run[Any]) -> None:
         """Know a run as one of this process, and have those look again who wait for one that was not."""

@@ -143,7 +143,7 @@ def _answer(operation: Operation, status: int, by_type: dict[str, Json]) -> Json
 
 def _parameters(operation: Operation, components: dict[str, Json]) -> Iterator[Json]:
     for name in re.findall(r"\{(\w+)(?::\w+)?\}", operation.path):
-        schema = {"type": "string", "minLength": 1}
+        schema = {"type": "string"} | ({"pattern": "^([0-9]{1,18}|newest)$"} if name == "call" else {"minLength": 1})
         yield {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_PARTS[name]}
     for part, where in (("query", "query"), ("headers", "header")):
         kind = operation.takes(cast(Any, part))

@@ -16,6 +16,7 @@ _INT64: Final = 10**18 - 1
 
 # What says nothing is refused where it is used, in the words of whoever refuses it.
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
+RunId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT64)]
 
 
@@ -39,9 +40,31 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: Words
     root: str | None = None
     payload: Any = None
-    run_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] | None = None
-    priority: Annotated[float, msgspec.Meta(ge=-100, le=100, multiple_of=1)] | None = None  # JSON has no whole numbers
+    run_id: RunId | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] | None = None
     client: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,100}$")] = ""
+
+
+class NewFork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/fork``.
+
+    Attributes:
+        iteration: The last iteration that is the same, 0 for the task alone; null for the last that is whole.
+        text: What to say to the new run; null for nothing.
+        run_id: The id that it is to have; makes it safe to repeat the request.
+    """
+
+    iteration: Count | None = None
+    text: Words | None = None
+    run_id: RunId | None = None
+
+
+class NewRewind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /runs/{id}/rewind``; as for a fork."""
+
+    iteration: Count
+    text: Words | None = None
+    run_id: RunId | None = None
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_BODY: Final = 2**20  # bytes
 BODY_TIMEOUT: Final = 10.0  # seconds
+_EXACT: Final = 2**53  # beyond it floats leave whole numbers out
 _DIGITS: Final = 18  # of a number, so that it fits into 64 bits
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
@@ -191,10 +192,19 @@ async def read_bytes(request: Request, *, most: int = MAX_BODY) -> bytes:
     return bytes(body)
 
 
+def _read_float(text: str) -> int | float:
+    """A number with a point or an exponent: in JSON 7.0 is as whole as 7."""
+    number = float(text)
+    return int(number) if abs(number) < _EXACT and number.is_integer() else number
+
+
+_DECODER: Final = msgspec.json.Decoder(float_hook=_read_float)
+
+
 async def _read_body(request: Request, kind: type[T], *, most: int) -> T:
     """The body as a struct. Raises ``HTTPException`` as ``read_bytes``, and where it is not what was expected."""
     body = await read_bytes(request, most=most)
     try:
-        return msgspec.json.decode(body or (b"{}" if kind is Nothing else b""), type=kind)
+        return msgspec.convert(_DECODER.decode(body or (b"{}" if kind is Nothing else b"")), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"the body is not what was expected: {error}") from error

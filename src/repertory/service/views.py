@@ -52,6 +52,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         state: As in the record; ``interrupted`` where the record says that it goes on, but not in this process.
         live: Whether this process runs it.
         resumable: Whether a POST to its ``resume`` makes it go on.
+        origin: The run that it was forked from, or took the place of.
         figures: None in a list that was not asked for them.
         client: Who asked for it; "" for nobody in particular.
         reason: What it waited for when it was ``queued``.
@@ -70,6 +71,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     updated_at: float
     error: str | None = None
+    origin: str | None = None
     figures: RunFigures | None = None
     priority: int = 0
     client: str = ""
@@ -261,6 +263,7 @@ def run_view(row: RunRow, *, live: bool) -> RunView:
         priority=started.priority,
         client=started.client,
         reason=row.reason,
+        origin=started.origin or None,
     )
 
 

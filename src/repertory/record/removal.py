@@ -1,0 +1,128 @@
+"""How the records of a tree of runs leave a journal: slice by slice, so that writers never wait long, and to the end.
+
+The first slice takes the runs themselves, so nobody finds the tree from then on. What a kill leaves is taken by whoever
+opens the journal next. Numbers are never given out again: ``removals`` remembers how far they went.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from repertory.record.contents import OF_TREE, root_of
+from repertory.record.items import ITEMS
+from repertory.record.records import RunStarted, ScopeMerged, ScopeOpened
+from repertory.record.rows import TABLES, Table, Value, encode_json
+from repertory.record.search import ENTRIES, SearchIndex, unindex
+
+_SLICE: Final = 500  # records that one transaction takes; some 10 ms
+_OF_RUNS: Final = [table for table in TABLES.values() if "run_id" in table.columns]
+_THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
+
+
+class Tables(Protocol):
+    """A connection in a transaction."""
+
+    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+        """Ask for rows."""
+        ...
+
+    def tell(self, sql: str, *values: Value) -> None:
+        """Change rows."""
+        ...
+
+    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
+        """Forget the words of records that are about to be deleted."""
+        ...
+
+
+class SqliteTables:
+    """A connection to SQLite."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
+        """Ask for rows."""
+        return self._connection.execute(sql, values).fetchall()
+
+    def tell(self, sql: str, *values: Value) -> None:
+        """Change rows."""
+        self._connection.execute(sql, values)
+
+    def unindex(self, index: SearchIndex, numbers: Sequence[int]) -> None:
+        """Forget the words of records that are about to be deleted."""
+        unindex(self._connection, index, numbers)
+
+
+def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
+    """Take the next records of a run and of all below it.
+
+    Args:
+        tables: Where they are.
+        run_id: A root.
+        at: Seconds since 1970.
+
+    Returns:
+        Whether it was the last slice.
+    """
+    tree = (run_id, run_id, run_id)
+    begun = tables.ask("SELECT finished FROM removals WHERE run_id = ?", run_id)
+    if not begun:
+        ((position,),) = tables.ask("SELECT coalesce(max(position), 0) FROM items")
+        tables.tell("INSERT INTO removals VALUES (?, ?, 0, 0, 0, ?)", run_id, at, int(position))
+        runs = TABLES[RunStarted]
+        _take(tables, runs, run_id, f"SELECT seq FROM {runs.name} WHERE {OF_TREE}", *tree)
+        return False
+    if begun[0][0]:
+        return True
+    for table in _OF_RUNS:
+        if _take(tables, table, run_id, f"SELECT seq FROM {table.name} WHERE {OF_TREE} LIMIT {_SLICE}", *tree):
+            return False
+    # A snapshot that another tree has of this one's memory, such as a fork's, needs what stands below it.
+    for scope_id in _scopes_of_nobody(tables):
+        for table in (ITEMS.table, TABLES[ScopeMerged], TABLES[ScopeOpened]):
+            sql = f"SELECT seq FROM {table.name} WHERE scope_id = ? LIMIT {_SLICE}"
+            if _take(tables, table, run_id, sql, scope_id):
+                return False
+    tables.tell("UPDATE removals SET finished = 1 WHERE run_id = ?", run_id)
+    return True
+
+
+def _take(tables: Tables, table: Table, run_id: str, sql: str, *values: Value) -> bool:
+    """Take the records whose numbers a question gives; whether there were any."""
+    numbers = [int(number) for (number,) in tables.ask(sql, *values)]
+    if not numbers:
+        return False
+    for index in (ENTRIES, ITEMS):
+        if index.table is table:
+            tables.unindex(index, numbers)
+    for name in table.layout:  # the side table too
+        tables.tell(f"DELETE FROM {name} WHERE {_THESE}", encode_json(numbers))
+    tables.tell(
+        """UPDATE removals SET records = records + ?, newest = CASE WHEN newest < ? THEN ? ELSE newest END
+           WHERE run_id = ?""",
+        len(numbers),
+        max(numbers),
+        max(numbers),
+        run_id,
+    )
+    return True
+
+
+def _scopes_of_nobody(tables: Tables) -> list[str]:
+    """The memory scopes of trees that were removed, without those that a scope of another tree stands on."""
+    removed = {run_id for (run_id,) in tables.ask("SELECT run_id FROM removals")}
+    above: dict[str, str | None] = {}
+    needed: set[str] = set()
+    for scope_id, owner, parent_id in tables.ask("SELECT scope_id, owner, parent_id FROM scopes ORDER BY seq"):
+        above[scope_id] = parent_id
+        if root_of(owner) not in removed:
+            needed.add(scope_id)
+    for scope_id in [*needed]:
+        parent = above.get(scope_id)
+        while parent is not None and parent not in needed:
+            needed.add(parent)
+            parent = above.get(parent)
+    return [scope_id for scope_id in above if scope_id not in needed]

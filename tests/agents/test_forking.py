@@ -1,0 +1,267 @@
+"""Runs that begin as another did: what they share, what they do not, and what becomes of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+import trio
+from delegating import Company, company, delegate, last
+
+import repertory as rp
+from backends import RunAsync
+from repertory.errors import ConfigurationError, ContextMissing, RunError, RunExists, RunFailed, RunNotFound, RunStopped
+from repertory.llm.messages import text_of, tool_uses
+from repertory.llm.model import ModelRequest
+from repertory.memory import ItemQuery
+from repertory.testing import FunctionModel, call
+
+STEPS = 12
+
+
+@rp.tool(effect="transactional")
+async def look(step: int, context: rp.ToolContext) -> str:
+    """Look at a shelf; it is noted in memory and in the payload."""
+    await context.memory.store(f"shelf {step}", item_id=f"shelf-{step}")
+    if context.payload is not None:
+        context.payload.append("shelves", step)
+    return f"shelf {step}: " + "jars of honey, " * 400
+
+
+def steps_done(request: ModelRequest) -> int:
+    """How many shelves were looked at, by the last call in view."""
+    uses = [use for message in request.messages for use in tool_uses(message.content)]
+    return int(uses[-1].id.removeprefix("call-")) + 1 if uses else 0
+
+
+def answer(request: ModelRequest) -> Any:
+    """Look at a shelf at each iteration, then say so; whoever is asked again answers."""
+    done = steps_done(request)
+    said = text_of(request.messages[-1].content)
+    if "Now say" in said:
+        return f"I say it after {done}."
+    return call("look", call_id=f"call-{done}", step=done) if done < STEPS else "All is counted."
+
+
+class Shelves(msgspec.Struct):
+    """The payload."""
+
+    shelves: list[int] = msgspec.field(default_factory=list[int])
+
+
+# Old results are taken back and summaries swapped in: the plan of what is shown is part of what is copied.
+POLICY = rp.ContextPolicy(rhythm="strict", window=2, strict_chars=0, summarize_every=3)
+
+
+def counter(**fields: Any) -> rp.Agent[str]:
+    """An agent that counts."""
+    given: dict[str, Any] = {"tools": [look], "payload": Shelves, "context": POLICY, **fields}
+    return rp.Agent("counter", instructions="You count.", **given)
+
+
+async def test_a_fork_is_asked_what_the_other_was_asked() -> None:
+    """Its first request is the other's next one, word for word, whatever was folded, taken back and summarised."""
+    model = FunctionModel(answer)
+    agent = counter()
+    async with rp.open_supervisor(model=model, summaries=()) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.")
+        await run.wait_result()
+        asked = [*model.requests]
+        assert len(asked) == STEPS + 1
+        decided = [made.iteration for made in await supervisor.journal.read_decisions(run.id)]
+        assert len(decided) > 2  # else nothing would be proved
+        for iteration in (0, 1, 2, 5, 6, 7, 11):
+            model.requests.clear()
+            fork = await supervisor.fork(run.id, iteration=iteration, agent=agent)
+            assert await fork.wait_result() == "All is counted."
+            assert model.requests[0].messages == asked[iteration].messages, iteration
+            assert model.requests[0].system == asked[iteration].system
+            assert fork.payload.shelves == [*range(STEPS)]
+            own = fork.statistics()
+            assert (own.iterations, own.tool_calls) == (STEPS + 1 - iteration, STEPS - iteration)
+            row = await supervisor.journal.read_run(fork.id)
+            assert (row.started.origin, row.started.origin_iteration) == (run.id, iteration)
+        assert run.statistics().iterations == STEPS + 1
+
+
+async def test_memory_and_payload_are_as_they_were_then_and_each_ones_own() -> None:
+    """The fork sees what the other had written by then, and neither sees what the other writes afterwards."""
+    agent = counter()
+    async with rp.open_supervisor(model=FunctionModel(answer), summaries=()) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.")
+        await run.wait_result()
+        fork = await supervisor.fork(run.id, iteration=3, text="Now say it.", agent=agent)
+        assert await fork.wait_result() == "I say it after 3."
+        assert fork.payload.shelves == [0, 1, 2]
+        assert run.payload.shelves == [*range(STEPS)]
+        names = {item.item_id for item in await fork.memory.query(ItemQuery(limit=50))}
+        assert {name for name in names if name.startswith("shelf")} == {"shelf-0", "shelf-1", "shelf-2"}
+        await fork.memory.store("mine", item_id="shelf-0")
+        await run.memory.store("theirs", item_id="shelf-1")
+        assert (await run.memory.retrieve("shelf-0")).text == "shelf 0"
+        assert (await fork.memory.retrieve("shelf-1")).text == "shelf 1"
+        again = await supervisor.fork(fork.id, agent=agent, text="Now say more.")  # of a fork, with all that it has
+        assert await again.wait_result() == "I say it after 3."
+        assert (await again.memory.retrieve("shelf-0")).text == "mine"
+
+
+async def test_what_cannot_be_forked_is_refused() -> None:
+    """With the iterations that there are; and nothing has begun."""
+    agent = counter()
+    async with rp.open_supervisor(model=FunctionModel(answer), summaries=()) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.", run_id="one")
+        await run.wait_result()
+        with pytest.raises(RunError, match=f"no whole iteration 99; it has 0 .its task. to {STEPS + 1}"):
+            await supervisor.fork("one", iteration=99, agent=agent)
+        with pytest.raises(ConfigurationError, match="fork: iteration"):
+            await supervisor.fork("one", iteration=-1, agent=agent)
+        with pytest.raises(ConfigurationError, match="some text"):
+            await supervisor.fork("one", text=" ", agent=agent)
+        with pytest.raises(ConfigurationError, match="does not say where its agent"):
+            await supervisor.fork("one")
+        with pytest.raises(RunNotFound):
+            await supervisor.fork("none", agent=agent)
+        with pytest.raises(RunExists, match="no such fork"):
+            await supervisor.fork("one", new_id="one", agent=agent)
+        assert len(await supervisor.runs()) == 1
+        given = await supervisor.spawn(agent, "Count.", run_id="given", context="mine")
+        await given.wait_result()
+        with pytest.raises(ContextMissing, match="hand it in again"):
+            await supervisor.fork("given", agent=agent)
+
+
+def test_a_repeated_fork_is_one_run(run_async: RunAsync) -> None:
+    """Also where the calls race."""
+
+    async def main() -> None:
+        agent = counter()
+        model = FunctionModel(answer)
+        async with rp.open_supervisor(model=model, summaries=()) as supervisor:
+            await (await supervisor.spawn(agent, "Count the shelves.", run_id="one")).wait_result()
+            model.requests.clear()
+            found: list[str] = []
+
+            async def fork() -> None:
+                run = await supervisor.fork("one", iteration=STEPS, new_id="two", agent=agent)
+                found.append(await run.wait_result())
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(fork)
+            assert found == ["All is counted."] * 5
+            assert len(model.requests) == 1
+            assert [row.started.run_id for row in await supervisor.runs()] == ["one", "two"]
+            with pytest.raises(RunExists, match="no such fork"):
+                await supervisor.fork("one", iteration=1, new_id="two", agent=agent)
+
+    run_async(main)
+
+
+async def test_a_fork_leaves_the_sub_agents_of_the_other_alone() -> None:
+    """What they reported is in its record; they are neither taken up nor begun again."""
+
+    def then(request: ModelRequest) -> Any:
+        return "Told." if "Now say" in text_of(request.messages[-1].content) else last(request)
+
+    firm = Company(delegate("slow", tool="delegate_start"), lambda request: call("nothing"), then)
+    firm.hold("slow")
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        run = await supervisor.spawn(company(), "Go.")
+        with trio.fail_after(10):
+            while len(firm.leads) < 3:
+                await trio.sleep(0)
+        fork = await supervisor.fork(run.id, iteration=1, text="Now say it.", agent=company())
+        firm.release("slow")
+        await run.wait_ended()
+        await fork.wait_ended()
+        assert fork.children == ()
+        assert len(run.children) == 1
+        ids = [row.started.run_id for row in await supervisor.runs()]
+        assert [each for each in ids if each.startswith(fork.id)] == [fork.id]
+
+
+class Held:
+    """A model whose third answer has to be waited for."""
+
+    def __init__(self) -> None:
+        self.model = FunctionModel(self.answer)
+        self.asked = anyio.Event()
+        self.hold = True
+
+    async def answer(self, request: ModelRequest) -> Any:
+        """One answer."""
+        if self.hold and steps_done(request) == 3:
+            self.asked.set()
+            await anyio.sleep_forever()
+        return answer(request)
+
+
+def test_a_rewound_run_ends_and_another_goes_on_from_earlier(run_async: RunAsync) -> None:
+    """What is under way is cancelled, all that came later stays on record, and the record says what took its place."""
+
+    async def main() -> None:
+        held = Held()
+        agent = counter()
+        async with rp.open_supervisor(model=held.model, summaries=()) as supervisor:
+            run = await supervisor.spawn(agent, "Count the shelves.")
+            await held.asked.wait()
+            before = len(await supervisor.journal.read_entries(run.id))
+            held.hold = False
+            going = await supervisor.rewind(run.id, 1, text="Now say it.", agent=agent)
+            assert await going.wait_result() == "I say it after 1."
+            assert going.id != run.id
+            assert run.state == "stopped"
+            with pytest.raises(RunStopped):
+                await run.wait_result()
+            assert len(await supervisor.journal.read_entries(run.id)) == before
+            kept = [record.body for _, record in await supervisor.journal.read_events(run.id) if "fork" in record.body]
+            assert kept == [{"fork": going.id, "rewound": True}]
+
+    run_async(main)
+
+
+async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path) -> None:
+    """Its end and the beginning of what takes its place are one transaction."""
+    held, agent = Held(), counter()
+    path = tmp_path / "a.db"
+    async with rp.open_supervisor(path, model=held.model, summaries=(), drain_timeout=0.1) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.")
+        await held.asked.wait()
+    held.hold = False
+    async with rp.open_supervisor(path, model=held.model, summaries=()) as supervisor:
+        going = await supervisor.rewind(run.id, 2, agent=agent)
+        assert await going.wait_result() == "All is counted."
+        assert (await supervisor.journal.read_run(run.id)).state == "stopped"
+
+
+async def test_a_failed_run_is_tried_again_and_nothing_else_is() -> None:
+    """From where it failed: what was done is not done again."""
+    failing = True
+
+    def sometimes(request: ModelRequest) -> Any:
+        if failing and steps_done(request) == 2:
+            raise rp.errors.ModelUnavailable("no model today")
+        return answer(request)
+
+    agent = counter()
+    async with rp.open_supervisor(model=FunctionModel(sometimes), summaries=()) as supervisor:
+        run = await supervisor.spawn(agent, "Count the shelves.", run_id="one")
+        with pytest.raises(RunFailed):
+            await run.wait_result()
+        failing = False
+        again = await supervisor.retry("one", agent=agent)
+        assert await again.wait_result() == "All is counted."
+        assert again.id == "one"
+        assert again.statistics().tool_calls == STEPS
+        with pytest.raises(RunError, match="is done; fork it"):
+            await supervisor.retry("one", agent=agent)
+        held = Held()
+        async with rp.open_supervisor(model=held.model, summaries=()) as other:
+            await other.spawn(agent, "Count the shelves.", run_id="two")
+            await held.asked.wait()
+            with pytest.raises(RunError, match="has not ended"):
+                await other.retry("two", agent=agent)
+            other.run("two").kill()

@@ -1,0 +1,88 @@
+"""Trees that leave a journal, of every kind: slice by slice, to the end, and nothing of others with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import journal_kit as kit
+from repertory.record.items import ItemQuery
+from repertory.record.journal import Journal
+from repertory.record.records import ContentStored, EventLogged, ItemWritten, RunStarted, RunStateChanged, ScopeOpened
+
+KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"], indirect=True)
+
+
+async def fill(journal: Journal, run_id: str, first: int) -> None:
+    """A tree of two runs with something of most kinds, whose items stand from a position on in the log."""
+    for each, parent in ((run_id, None), (f"{run_id}.a", run_id)):
+        started = RunStarted(run_id=each, agent="a", task="t", at=1.0, parent_id=parent, scope_id=f"s-{run_id}")
+        entries = [kit.appended(each, position, f"honey {each} {position}") for position in range(600)]
+        content = ContentStored(content_id=f"c-{each}", run_id=each, source_type="t", source="t", body="jar", at=1.0)
+        event = EventLogged(run_id=each, type="X", body={}, at=1.0)
+        done = RunStateChanged(run_id=each, state="done", at=2.0)
+        await journal.write([started, *entries, content, event, done])
+    scope = ScopeOpened(scope_id=f"s-{run_id}", owner=run_id, mode="root", at=1.0)
+    items = [
+        ItemWritten(scope_id=f"s-{run_id}", item_id=f"i{n}", position=first + n, type="x", content="jar of wax", at=1.0)
+        for n in range(3)
+    ]
+    await journal.write([scope, *items])
+
+
+async def found(journal: Journal, run_id: str) -> list[Any]:
+    """What is there of a tree, by everything that finds it."""
+    layers = [(f"s-{run_id}", 10**9)]
+    return [
+        await journal.read_tree(run_id),
+        await journal.read_entries(f"{run_id}.a"),
+        await journal.search_entries(run_id, "honey", limit=5),
+        await journal.read_content(f"c-{run_id}"),
+        await journal.read_events(run_id),
+        await journal.find_items(layers, ItemQuery(text="wax")),
+        await journal.read_scope(f"s-{run_id}"),
+    ]
+
+
+@KINDS
+async def test_a_tree_goes_whole_and_others_stay_as_they_were(kind: str, tmp_path: Path) -> None:
+    """Whatever finds it finds nothing; whatever finds the other finds the same as before."""
+    async with kit.opened(kind, tmp_path) as journal:
+        await fill(journal, "one", 1)
+        await fill(journal, "one2", 4)  # whose id begins with the other's
+        before = await found(journal, "one2")
+        assert all(await found(journal, "one"))
+        await journal.remove_run("one", at=5.0)
+        assert not any(await found(journal, "one"))
+        assert await found(journal, "one2") == before
+        assert all(before)
+        assert await journal.read_removals(finished=True) == ["one"]
+        assert await journal.was_removed("one")
+        assert not await journal.was_removed("one2")
+        await journal.remove_run("one", at=6.0)  # safe to repeat
+
+
+@KINDS
+async def test_a_removal_that_was_begun_is_in_no_list_and_can_be_finished(kind: str, tmp_path: Path) -> None:
+    """The first slice takes the runs; the rest is found among what was not finished."""
+    async with kit.opened(kind, tmp_path) as journal:
+        await fill(journal, "one", 1)
+        assert not await journal._remove_slice("one", 5.0)
+        assert await journal.read_runs() == []
+        assert await journal.read_entries("one") != []
+        assert await journal.read_removals(finished=False) == ["one"]
+        await journal.remove_run("one", at=6.0)
+        assert await journal.read_removals(finished=False) == []
+        assert await journal.read_entries("one") == []
+
+
+@KINDS
+async def test_the_log_of_items_never_goes_back(kind: str, tmp_path: Path) -> None:
+    """A snapshot is a position in it, so a position is never given out again, also in the next process."""
+    async with kit.opened(kind, tmp_path) as journal:
+        await fill(journal, "one", 7)
+        await journal.remove_run("one", at=5.0)
+        assert await journal.last_item_position() == 9
+        assert await journal.item_position_at(10**12) == 0
