@@ -447,7 +447,7 @@ def test_many_runs_and_a_long_one_are_fluent(short: Path, browser: Browser) -> N
 @pytest.mark.nightly
 def test_two_hundred_runs_and_two_thousand_iterations_are_fluent(short: Path, browser: Browser) -> None:
     """The same with more."""
-    is_fluent(short, browser, runs=200, iterations=2000)
+    is_fluent(short, browser, runs=199, iterations=2000)  # with the long one they are as many as are listed
 
 
 def share_one_stream(short: Path, browser: Browser, count: int) -> None:

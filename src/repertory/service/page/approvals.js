@@ -2,6 +2,7 @@
 /** The calls that wait for somebody: a card for each, to allow, to change and allow, to deny, or to give its result. */
 
 import { ask, attempt, runPath } from "./api.js";
+import { folded, longText } from "./blocks.js";
 import { command, copyable } from "./commands.js";
 import { button, keyed, make, show, write } from "./dom.js";
 import { json, moment, one } from "./format.js";
@@ -45,6 +46,7 @@ function freshCard(call, then) {
       + (call.expires_at ? ", until " + moment(call.expires_at) : "")));
   card.append(head);
   if (call.reason) card.append(make("p", "line", one(call.reason, 300)));
+  if (call.schema) card.append(folded("what is expected", one(JSON.stringify(call.schema), 120), "options", () => [longText(json(call.schema))]));
   const path = runPath(call.run_id, "/calls/" + encodeURIComponent(call.call_id) + "/");
   const send = (/** @type {string} */ what, /** @type {any} */ body) => attempt(async () => { await ask(path + what, body); await then.done(); });
   const wrong = make("p", "wrong"), box = make("textarea"), row = make("div", "row");

@@ -1,7 +1,8 @@
 // @ts-check
 /** The list of runs: grouped as a person thinks, filtered, sorted; of each root what is below it, folded or not. */
 
-import { $, make, write } from "./dom.js";
+import { attempt } from "./api.js";
+import { $, make, show, write } from "./dom.js";
 import { count, dollars, duration, one } from "./format.js";
 import { age, childrenOf, GROUPS, groupOf, isGoing, state, stateWord, treeOf, waitingIn } from "./state.js";
 import { Rows } from "./virtual.js";
@@ -29,9 +30,12 @@ let choose = () => {};
 /** @type {Rows<Line>} */
 const rows = new Rows($("tree"), { key: (line) => line.key, height: (line) => line.run ? 50 : 34, fresh, update });
 
-/** @param {(id: string) => void} chosen */
-export function startList(chosen) {
+const MOST = 1000; // trees that the service lists at once
+
+/** @param {(id: string) => void} chosen @param {() => Promise<unknown>} again reads the state */
+export function startList(chosen, again) {
   choose = chosen;
+  $("more-runs").onclick = () => { state.limit = Math.min(MOST, 2 * state.limit); attempt(again); };
   const fields = $("filter").elements;
   $("filter").onsubmit = (/** @type {Event} */ event) => event.preventDefault();
   $("filter").oninput = () => drawList(true);
@@ -74,6 +78,7 @@ export function drawList(now = false) {
   }
   rows.set(lines, now);
   write($("list-facts"), state.runs.size === 0 ? "No runs yet." : !lines.length ? "No run fits." : state.more ? state.more + " older runs are not listed" : "");
+  show($("more-runs"), state.more > 0 && state.limit < MOST);
 }
 
 /** @param {Line} line */
@@ -90,10 +95,14 @@ function fresh(line) {
   item.append(make("span", "glyph"), make("span", "agent"), make("span", "figures"), make("span", "task"), make("span", "fold"));
   // What the pointer went down on is what was meant, wherever the row is when it comes up.
   item.onpointerdown = (/** @type {PointerEvent} */ event) => {
-    if (event.button === 0) document.addEventListener("pointerup", (up) => {
+    if (event.button !== 0) return;
+    const over = new AbortController(), at = /** @type {Element} */ (event.target);
+    document.addEventListener("pointerup", (up) => {
+      over.abort();
       if (Math.hypot(up.clientX - event.clientX, up.clientY - event.clientY) > 10) return;
-      if (/** @type {Element} */ (event.target).classList.contains("fold") && event.target.textContent) toggle(id); else choose(id);
-    }, { once: true });
+      if (at.classList.contains("fold") && at.textContent) toggle(id); else choose(id);
+    }, { signal: over.signal });
+    document.addEventListener("pointercancel", () => over.abort(), { signal: over.signal }); // it became a scroll
   };
   item.onclick = (/** @type {MouseEvent} */ event) => { if (event.detail === 0) choose(id); }; // by a screen reader
   item.onfocus = () => { focused = id; };

@@ -11,14 +11,14 @@ import { drawOverview } from "./overview.js";
 import { changeRun, drawRun, drawTab, runEvent, startRun, TABS } from "./run.js";
 import { readState, state } from "./state.js";
 
-const PAUSE = 400; // milliseconds between two readings of the state at least; four times what the last one took if more
+const PAUSE = 500; // milliseconds between two readings of the state at least; eight times what the last one took if more
 const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested", "ApprovalDecided", "ResultAwaited", "ResultGiven", "ModelAnswered", "UserSaid"];
 
 // --- the state, and what shows it ----------------------------------------------------------------------------
 
-/** @type {Promise<unknown> | null} */
-let refreshing = null;
-let stale = false, wait = PAUSE;
+/** @type {Promise<unknown>} */
+let refreshing = Promise.resolve();
+let stale = false, wait = PAUSE, due = 0;
 
 function draw() {
   write($("spent"), state.today ? count(state.today.tokens) + " tokens · " + dollars(state.today.cost) + " today" : "");
@@ -29,26 +29,34 @@ function draw() {
   if (!state.chosen) drawOverview({ open, done: refresh });
 }
 
-/** Read the state after something that an event does not tell whole; several at once become one. */
+/** Read the state and show it, after something that was done here. @returns {Promise<unknown>} */
 function refresh() {
-  stale = document.hidden; // nobody looks: later
-  if (stale) return Promise.resolve();
-  refreshing = refreshing || new Promise((done) => setTimeout(done, wait)).then(async () => {
+  clearTimeout(due);
+  due = 0;
+  const before = refreshing;
+  const mine = refreshing = (async () => {
+    await before.catch(() => {}); // one at a time
+    if (mine !== refreshing) return refreshing; // another was asked for meanwhile, and will do
     const begun = performance.now();
-    refreshing = null;
     await readState();
     draw();
     if (state.chosen) await drawRun();
-    wait = Math.max(PAUSE, Math.min(5000, 4 * (performance.now() - begun)));
-  });
-  return refreshing;
+    wait = Math.max(PAUSE, Math.min(10000, 8 * (performance.now() - begun)));
+  })();
+  return mine;
 }
-document.addEventListener("visibilitychange", () => { if (stale && !document.hidden) attempt(refresh); });
+
+/** The same for what happens by itself: several things at once become one, and nothing while nobody looks. */
+function refreshSoon() {
+  stale = document.hidden;
+  if (!stale && !due) due = setTimeout(() => refresh().catch(tell), wait);
+}
+document.addEventListener("visibilitychange", () => { if (stale && !document.hidden) refreshSoon(); });
 
 /** @param {any} event */
 function onEvent(event) {
   if (event.run_id === state.chosen) runEvent(event);
-  if (TELLING.includes(event.type) || !state.runs.has(event.run_id)) refresh().catch(tell);
+  if (TELLING.includes(event.type) || !state.runs.has(event.run_id)) refreshSoon();
 }
 
 /** @param {boolean} yes */
@@ -109,7 +117,7 @@ async function begin() {
   showRoot();
   readAddress();
   draw();
-  follow(seq, { event: onEvent, linked: connected, refresh: () => refresh().catch(tell) });
+  follow(seq, { event: onEvent, linked: connected, refresh: refreshSoon });
   if (state.chosen) reveal(state.chosen);
 }
 
@@ -191,7 +199,7 @@ startKeys([
 $("help-button").onclick = () => $("help").showModal();
 $("home").onclick = (/** @type {Event} */ event) => { event.preventDefault(); open(null); };
 
-startList(open);
+startList(open, refresh);
 startRun({ open, go, done: refresh });
 $("copy-id").onclick = () => attempt(() => navigator.clipboard.writeText(state.chosen || ""));
 

@@ -159,9 +159,12 @@ async function act(name) {
   /** @type {Record<string, unknown>} */
   const body = {};
   if (action.iteration) {
-    const given = await asked(name + " " + run.agent + ": from which iteration?", String(run.iteration));
+    const from = state.tab === "saw" ? Number($("saw-number").value) : run.iteration;
+    const given = await asked(name + " " + run.agent + " behind iteration", String(from));
     if (given === null) return;
     body.iteration = Number(given);
+    const text = $("sure").querySelector("textarea").value.trim();
+    if (text) body.text = text;
   } else if (action.sure && await asked(action.sure) === null) return;
   const made = await ask(runPath(run.id, action.path), action.remove ? undefined : body, { method: action.remove ? "DELETE" : undefined });
   if (action.remove) then.open(null);
@@ -173,7 +176,10 @@ async function act(name) {
 function asked(question, value) {
   const dialog = $("sure"), field = dialog.querySelector("input");
   write(dialog.querySelector("p"), question);
+  const text = dialog.querySelector("textarea");
   show(field, value !== undefined);
+  show(text, value !== undefined);
+  text.value = "";
   field.value = value ?? "";
   dialog.returnValue = "";
   dialog.showModal();

@@ -10,7 +10,7 @@ import { ask } from "./api.js";
  *   live: boolean, resumable: boolean, iteration: number, started_at: number, updated_at: number, error: string | null,
  *   result: string | null, figures: Figures, tree: Figures }} Run
  * @typedef {{ run_id: string, agent: string, call_id: string, tool: string, kind: "approval" | "result", arguments: any,
- *   reason: string, since: number, expires_at: number | null }} WaitingCall
+ *   reason: string, schema?: any, since: number, expires_at: number | null }} WaitingCall
  */
 
 export const FINAL = ["done", "failed", "stopped"];
@@ -18,14 +18,14 @@ export const GROUPS = /** @type {const} */ ([["needs", "Needs you"], ["working",
 const DAY = 86400; // seconds for which a failure asks for somebody; then it is history
 
 /** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], today: any, more: number,
- *   at: number, readOnly: boolean, can: Set<string>, chosen: string | null, tab: string, call: string }} */
+ *   at: number, readOnly: boolean, can: Set<string>, limit: number, chosen: string | null, tab: string, call: string }} */
 export const state = { runs: new Map(), below: new Map(), waiting: [], today: null, more: 0, at: 0, readOnly: false,
-  can: new Set(), chosen: null, tab: "conversation", call: "" };
+  can: new Set(), limit: 200, chosen: null, tab: "conversation", call: "" };
 
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
 export async function readState() {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight)), ask("/approvals")]);
+  const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), ask("/approvals")]);
   state.runs = new Map(overview.runs.map((/** @type {Run} */ run) => [run.id, run]));
   state.below = new Map();
   for (const run of state.runs.values()) {

@@ -35,6 +35,7 @@ export class Rows {
     this.items = new Map();
     this.pointed = 0; // until when the order stays, in milliseconds
     this.pressed = false;
+    this.timer = 0;
     /** @type {T[] | null} */
     this.next = null;
     box.classList.add("rows");
@@ -49,7 +50,8 @@ export class Rows {
   /** @param {number} milliseconds */
   hold(milliseconds) {
     this.pointed = Math.max(this.pointed, performance.now() + milliseconds);
-    setTimeout(() => this.release(), milliseconds + 20);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.release(), this.pointed - performance.now() + 20);
   }
 
   get held() { return this.pressed || performance.now() < this.pointed; }
