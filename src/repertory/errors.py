@@ -28,6 +28,7 @@
     │   ├── JournalUnreadable       not a journal, damaged, or no permission
     │   │   └── JournalDamaged      a record is not what was written
     │   ├── JournalWriteFailed      the disk refused; nothing after it is acknowledged
+    │   │   └── LeaseLost           another machine has taken over the runs of this one
     │   ├── JournalReadOnly         opened to look only
     │   ├── RecordRefused           a record cannot be kept, or is there already; nothing of its batch was written
     │   └── JournalClosed           used after close, or in a fork
@@ -200,6 +201,13 @@ class JournalDamaged(JournalUnreadable):
 
 class JournalWriteFailed(JournalError):
     """The disk refused a write. Everything acknowledged before stands; nothing is acknowledged after."""
+
+
+class LeaseLost(JournalWriteFailed):
+    """Another machine has taken over the runs of this one, as it did not renew its lease in time.
+
+    They go on there. Everything acknowledged here stands; start the supervisor again to take part again.
+    """
 
 
 class JournalReadOnly(JournalError):

@@ -29,8 +29,8 @@ from repertory.errors import (
 )
 from repertory.record import EventLogged, Journal, open_journal
 from repertory.record.postgres_schema import migrate
-from repertory.record.postgres_sql import connect, escape, from_column, to_column, translate
-from repertory.record.postgres_writer import FENCED, Guard, PostgresWriter
+from repertory.record.postgres_sql import FENCED, connect, escape, from_column, to_column, translate
+from repertory.record.postgres_writer import Guard, PostgresWriter
 from repertory.record.rows import encode_records, encode_text
 
 
@@ -55,7 +55,9 @@ def wait_until(found: Callable[[], object]) -> None:
 def writer_of(uri: str, patience: float = 30.0, guard: Guard | None = None) -> PostgresWriter:
     """A writer alone."""
     address = PostgresAddress(uri)
-    return PostgresWriter(address, connect(address), "power", patience=patience, guard=guard)
+    writer = PostgresWriter(address, connect(address), "power", patience=patience)
+    writer.guard = guard
+    return writer
 
 
 def submit(writer: PostgresWriter, *records: EventLogged) -> Any:

@@ -101,7 +101,7 @@ class MemoryActor:
 
     async def started(self, _ctx: ActorContext) -> None:
         """Find the end of the log, what a crashed predecessor left on its way included."""
-        self._position = await self._journal.last_item_position()
+        self._position = await self._journal.take_item_positions()
 
     @handler(expected=_EXPECTED)
     def at_once(

@@ -191,6 +191,10 @@ class ItemReads:
         sql = "SELECT coalesce(max(position), 0) FROM items WHERE seq < ?"
         return await self._fetch("items", sql, (number,), lambda rows: int(next(iter(rows))[0] or 0))
 
+    async def take_item_positions(self) -> int:
+        """The position after which the one actor that writes items goes on."""
+        return await self.last_item_position()
+
     async def scope_size(self, scope_id: str) -> tuple[int, int]:
         """How many living items were written in a scope, and their bytes."""
         newer = "SELECT 1 FROM items n INDEXED BY items_by_id WHERE n.scope_id = t.scope_id AND n.item_id = t.item_id"

@@ -83,6 +83,11 @@ class Journal(ItemReads, QueueReads):
         """How many batches wait for the disk, about; 0 where none ever does."""
         return 0
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it as well."""
+        return False
+
     # --- where the rows are -------------------------------------------------------------------------------
 
     async def aclose(self) -> None:

@@ -18,7 +18,7 @@ from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
 from repertory.record.journal import Durability, Rows
-from repertory.record.postgres_schema import check_readable, migrate
+from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables, index_slice
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
@@ -100,6 +100,22 @@ class PostgresJournal(OwnedJournal):
         self._close_timeout = close_timeout
         self._reader = PostgresReader(address, readonly=writer is None)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it as well."""
+        return self._writer is not None
+
+    @property
+    def postgres_writer(self) -> PostgresWriter:
+        """What writes, where something does."""
+        if not isinstance(self._writer, PostgresWriter):
+            raise self._not_writable()
+        return self._writer
+
+    async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Do something else over a connection to its database, in a thread; see ``PostgresReader.use``."""
+        return await self._reader.use(doing, work)
+
     def _not_writable(self) -> JournalReadOnly:
         return JournalReadOnly(f"{self.address} was opened with readonly=True; open it without to write")
 
@@ -137,6 +153,23 @@ class PostgresJournal(OwnedJournal):
             if found >= newest or time.monotonic() > until:
                 return found
             await anyio.sleep(_LOOK)
+
+    async def take_item_positions(self) -> int:
+        """From where on this process alone gives out positions, above all that were given out before."""
+        newest = await super().last_item_position()  # also of what was moved here from a file
+
+        def take(connection: Connection) -> int:
+            while True:
+                (position,) = connection.execute("SELECT nextval('item_positions')").fetchone() or (0,)
+                if position >= newest:
+                    return int(position)
+
+        return await self._reader.use("number items in", take)
+
+    async def last_item_position(self) -> int:
+        """At least how far the log of items goes."""
+        sql = f"SELECT last_value + {ITEM_POSITIONS} FROM item_positions"
+        return max(await self._fetch("items", sql, (), _one_number), await super().last_item_position())
 
     def _text(self, text: str) -> Value:
         return to_column(encode_text(text))

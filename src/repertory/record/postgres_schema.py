@@ -21,6 +21,10 @@ BLOCK: Final = 1024
 """Numbers that a transaction takes at once: a journal of 2**53 numbers, which is what JavaScript counts to, has 8.8
 million million transactions, 279 years at 1,000 a second."""
 
+ITEM_POSITIONS: Final = 1 << 24
+"""Positions of memory items that a machine takes at once: more than it writes between two runs that it takes over, and
+2**53 have room for 536 million times."""
+
 _LOCK: Final = 0x72707472  # "rptr", the same as in a file; whoever makes or changes the tables holds this lock
 
 # JSON can say what PostgreSQL's text cannot hold, NUL and halves of a character, and then cannot be looked into at all.
@@ -68,6 +72,38 @@ _NUMBERS: Final = (
     # The last batch of each process that writes, so that it can tell after a lost connection whether it is there.
     """CREATE TABLE writers (id uuid PRIMARY KEY, batch bigint NOT NULL, at timestamptz NOT NULL)
        WITH (fillfactor = 50)""",
+)
+
+# Several machines (processes with a supervisor) share a journal; see ``repertory.machines``.
+_MACHINES: Final = (
+    # Renewed all the time: no index on what changes, and room for the next version of a row beside it.
+    """CREATE TABLE machines (machine_id uuid PRIMARY KEY, name text NOT NULL, labels text[] NOT NULL,
+       host text NOT NULL, pid integer NOT NULL, version text NOT NULL, lease double precision NOT NULL,
+       started_at timestamptz NOT NULL, until timestamptz NOT NULL, draining boolean NOT NULL DEFAULT false,
+       lost_at timestamptz) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
+    # The trees of runs that have not ended; NULL for an owner says that any machine may take one.
+    """CREATE TABLE ownership (run_id text COLLATE "C" PRIMARY KEY, machine_id uuid, fence bigint NOT NULL,
+       why text NOT NULL, agent text COLLATE "C" NOT NULL, client text COLLATE "C" NOT NULL,
+       agent_ref text NOT NULL, agent_digest text NOT NULL, labels text[] NOT NULL,
+       place double precision NOT NULL) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
+    "CREATE INDEX ownership_by_machine ON ownership (machine_id)",
+    "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
+    # Which machine wrote the records from a number on, up to the next number here.
+    "CREATE TABLE batches (first bigint PRIMARY KEY, machine_id uuid NOT NULL)",
+    """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, run_id text COLLATE "C" NOT NULL,
+       verb text NOT NULL, body jsonb NOT NULL, at timestamptz NOT NULL, answered_at timestamptz, answer jsonb)""",
+    "CREATE INDEX commands_open ON commands (run_id, at) WHERE answered_at IS NULL",
+    # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
+    # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.
+    """CREATE FUNCTION guard_machine(machine uuid) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM 1 FROM machines WHERE machine_id = machine AND lost_at IS NULL FOR KEY SHARE;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'machine % was taken over', machine USING ERRCODE = 'RPF01';
+            END IF;
+        END $$""",
+    # Positions of memory items are given out by each process by itself, each from a number of its own on.
+    f"CREATE SEQUENCE item_positions AS bigint MINVALUE 0 START 0 INCREMENT {ITEM_POSITIONS}",
 )
 
 # Words are given in lower case, without accents and signs; no word is left out, as FTS5 leaves none out.
@@ -124,7 +160,7 @@ _LLM_CALLS: Final = f"""CREATE VIEW llm_calls AS
 
 # What PostgreSQL is told before the statements of a migration, and after them.
 _BEFORE: Final = {"records": _FUNCTIONS}
-_AFTER: Final = {"records": (*_NUMBERS, *_WORDS), "model calls with their messages": (_LLM_CALLS,)}
+_AFTER: Final = {"records": (*_NUMBERS, *_WORDS, *_MACHINES), "model calls with their messages": (_LLM_CALLS,)}
 
 # Sorted and compared by their bytes, as SQLite does, whatever the language of the database.
 _KINDS: Final = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "TEXT": 'TEXT COLLATE "C"'}

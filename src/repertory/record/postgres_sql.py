@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
-from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, JournalWriteFailed
+from repertory.errors import ConfigurationError, JournalError, JournalUnreadable, JournalWriteFailed, LeaseLost
 from repertory.record.journal import Durability
 from repertory.record.rows import Value
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 """SQL with marks ``$1``, ``$2``, …, and their values."""
 
+FENCED: Final = "RPF01"
+"""What the server says to a machine that was taken over."""
 _OLDEST: Final = 150000  # the oldest major version that is tested
 # A lost network would hang the client for ever; libpq's own settings that end it, where the address does not say.
 _NETWORK: Final = {
@@ -252,6 +254,8 @@ def explain(error: BaseException, address: PostgresAddress, doing: str) -> Journ
     """Say what an error of the server or the driver means for the journal; the one place where they are mapped."""
     fact = f"cannot {doing} {address}: {' '.join(address.without_secrets(error).split())}"
     state = getattr(error, "sqlstate", None) or ""
+    if state == FENCED:
+        return LeaseLost(fact)
     if state in ("42501", "28000", "28P01"):
         return JournalUnreadable(f"{fact}; may this user do that there?")
     if state == "3D000":

@@ -19,11 +19,11 @@ from uuid import uuid4
 
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import JournalError, JournalWriteFailed
+from repertory.errors import JournalError, JournalWriteFailed, LeaseLost
 from repertory.record.forks import keep_for_ever
 from repertory.record.journal import Durability
 from repertory.record.postgres_schema import BLOCK
-from repertory.record.postgres_sql import Statement, check_server, connect, driver, explain, is_away, to_column
+from repertory.record.postgres_sql import FENCED, Statement, check_server, connect, driver, explain, is_away, to_column
 from repertory.record.rows import AFTER_REFUSED, TABLES, EncodedRecord, Value, encode_json
 from repertory.record.schema import MIGRATIONS
 from repertory.record.waiting import Ticket
@@ -37,14 +37,15 @@ log = Log("repertory.journal")
 Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
 """What a group's transaction begins with; a statement that raises SQLSTATE ``FENCED`` stops the journal."""
 
-FENCED: Final = "RPF01"
 WRITING: Final = "repertory, writing"  # the name of a connection that writes, for whoever looks who is there
 PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
 _RETRY: Final = 0.05  # seconds until the first new attempt to connect; then twice as long each, up to
 _LONGEST_RETRY: Final = 2.0
 _NOTICE: Final = 5.0  # seconds until the log says once more that the server is away
-_IDLE: Final = 10  # seconds that the server lets a transaction of ours wait for us, and
-_TRANSACTION: Final = 20  # that one may take: a process that was stopped must not hold up whoever goes on in its place
+_IDLE: Final = 10.0  # seconds that the server lets a transaction of ours wait for us, and
+_TRANSACTION: Final = (
+    20.0  # that one may take: a process that was stopped must not hold up whoever goes on in its place
+)
 _OTHERS: Final = frozenset({"40001", "40P01"})  # two transactions were in each other's way
 _HELD_UP: Final = "57014"  # a statement took longer than it may: somebody holds a lock
 _ATTEMPTS: Final = 5
@@ -64,9 +65,15 @@ _TWICE: Final = {
 _FLOOR: Final = """SELECT pg_advisory_xact_lock_shared('record_seq'::regclass::oid::int4,
     (((last_value & 4294967295) # 2147483648) - 2147483648)::int4) FROM record_seq"""
 _TAKE: Final = "SELECT nextval('record_seq')"
+_WRITTEN_BY: Final = "INSERT INTO batches VALUES (currval('record_seq'), $1)"
 _MARK: Final = """INSERT INTO writers VALUES ($1, $2, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"""
 _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each($1))"
+
+
+def application_name(writer_id: str) -> str:
+    """What the server lists the connection of a writer as."""
+    return f"repertory writer {writer_id}"
 
 
 class Server(NamedTuple):
@@ -115,8 +122,11 @@ class PostgresWriter(Writer):
         address: The server.
         connection: To it; the tables are there.
         durability: Of the journal, for later connections.
-        guard: Makes what every transaction begins with; None for nothing.
         patience: Seconds for which the server may be away.
+
+    Attributes:
+        id: New for each writer; that of the machine, where several share the journal.
+        guard: Makes what every transaction begins with; None for nothing. To be set before the first write.
     """
 
     def __init__(
@@ -125,13 +135,13 @@ class PostgresWriter(Writer):
         connection: Connection,
         durability: Durability,
         *,
-        guard: Guard | None = None,
         patience: float = PATIENCE,
     ) -> None:
         super().__init__(str(address))
         self._address = address
         self._durability: Durability = durability
-        self._guard = guard
+        self.guard: Guard | None = None
+        self._idle, self._longest = _IDLE, _TRANSACTION
         self._patience = patience
         self._hurried = threading.Event()  # it may wait no longer
         self._away = False  # waiting for the server
@@ -142,13 +152,23 @@ class PostgresWriter(Writer):
         connection.execute(f"DELETE FROM writers WHERE at < clock_timestamp() - interval '{_FORGOTTEN}'")
         self._start()
 
+    def hold_at_most(self, seconds: float) -> None:
+        """Have the server end a transaction that waits for us half of that, or takes that long; blocks.
+
+        To be called before the first write.
+        """
+        self._idle, self._longest = seconds / 2, seconds
+        self._use(self._connection)
+
     def _use(self, connection: Connection) -> None:
         version = connection.info.server_version
         for setting in (
             f"application_name = '{WRITING}'",
-            f"idle_in_transaction_session_timeout = '{_IDLE}s'",
+            f"idle_in_transaction_session_timeout = {self._idle * 1000:.0f}",
             # An older server knows no bound for a whole transaction.
-            f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = '{_TRANSACTION}s'",
+            f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = {self._longest * 1000:.0f}",
+            # By which whoever takes this machine over finds the transaction that is in its way.
+            f"application_name = '{application_name(self.id)}'",
         ):
             connection.execute(f"SET {setting}")
         row = connection.execute(
@@ -203,7 +223,7 @@ class PostgresWriter(Writer):
                     continue
                 attempts += 1
                 if state == _HELD_UP and not self._hurried.is_set():
-                    log(logging.WARNING, "journal.held_up", path=self._path, seconds=attempts * _TRANSACTION)
+                    log(logging.WARNING, "journal.held_up", path=self._path, seconds=attempts * self._longest)
                 elif state not in _OTHERS or attempts == _ATTEMPTS:
                     raise
                 self._rollback()
@@ -215,13 +235,15 @@ class PostgresWriter(Writer):
         taken = None
         with self._connection.pipeline(), self._connection.cursor() as cursor:
             cursor.execute("BEGIN")
-            for sql, values in self._guard(group) if self._guard is not None else ():
+            for sql, values in self.guard(group) if self.guard is not None else ():
                 cursor.execute(sql, values)
             cursor.execute(_MARK, (self.id, number))
             if records:
                 cursor.execute(_FLOOR)
             for start in range(0, len(records), BLOCK):
                 taken = self._connection.execute(_TAKE)
+                if self.guard is not None:
+                    cursor.execute(_WRITTEN_BY, (self.id,))
                 for sql, values in _inserts(records[start : start + BLOCK]):
                     cursor.execute(sql, values, prepare=True)
             if emptied:
@@ -315,6 +337,14 @@ class PostgresWriter(Writer):
 
     def _hurry(self) -> None:
         self._hurried.set()
+
+    def _failed(self) -> BaseException:
+        error = super()._failed()
+        if getattr(self._failure, "sqlstate", None) != FENCED:
+            return error
+        lost = LeaseLost(str(error))
+        lost.__cause__ = error.__cause__
+        return lost
 
     def _explain(self, cause: BaseException) -> str:
         if isinstance(cause, driver().Error):

@@ -1,0 +1,127 @@
+"""The lease of this machine: renewed in a thread of its own, over a connection of its own.
+
+A batch that takes long, or a loop that a tool blocks, must not hold up what says that this machine is alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from repertory._postgres_address import PostgresAddress
+from repertory.errors import LeaseLost
+from repertory.record.postgres_sql import connect, driver
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+RENEWALS: Final = 3  # in the time of a lease: two may fail
+_EFFECTS: Final = 2 / 3  # of a lease, after which nothing begins that cannot be taken back
+_LOOK: Final = 0.05  # seconds between two looks at whether the lease was renewed
+
+# What the server says counts: one that nobody took over meanwhile may go on, however late it is.
+_RENEW: Final = """UPDATE machines SET until = clock_timestamp() + make_interval(secs => $2)
+    WHERE machine_id = $1 AND lost_at IS NULL RETURNING 1"""
+
+
+class Lease:
+    """Keeps the lease of a machine. The row is there already when it is made.
+
+    The clock of this process only ever makes it more careful: the server's decides who may be taken over.
+
+    Args:
+        address: Of the server.
+        machine_id: Whose.
+        seconds: How long it counts after each renewal.
+        sent: ``time.monotonic()`` just before it was taken.
+
+    Attributes:
+        renewed: When the last renewal was sent that the server has taken, by ``time.monotonic()``.
+        steady_since: From when on it was never overdue.
+    """
+
+    def __init__(self, address: PostgresAddress, machine_id: str, seconds: float, sent: float) -> None:
+        self._address = address
+        self._machine_id = machine_id
+        self.seconds = seconds
+        self.renewed = sent
+        self.steady_since = sent
+        self._lost = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="repertory-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether an effect may begin that cannot be taken back: nobody can have taken this machine over."""
+        return not self._lost and time.monotonic() - self.renewed < _EFFECTS * self.seconds
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it was renewed without a break for so long that others had time for it too.
+
+        After a time without the server all leases have run out, and none of their machines need be dead.
+        """
+        return self.is_fresh and time.monotonic() - self.steady_since > self.seconds / 2
+
+    async def wait_fresh(self) -> None:
+        """Wait until an effect may begin.
+
+        Raises:
+            LeaseLost: Another machine has taken over what was here.
+        """
+        while not self.is_fresh:
+            self.check()
+            await anyio.sleep(_LOOK)
+
+    def check(self) -> None:
+        """Raise ``LeaseLost`` if another machine has taken over what was here."""
+        if self._lost:
+            raise LeaseLost(self._lost)
+
+    def close(self) -> None:
+        """End the renewals; blocks for a moment. Safe to call twice."""
+        self._ending.set()
+        self._thread.join(self.seconds)
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        pause = self.seconds / RENEWALS
+        while not self._ending.wait(pause):
+            pause = self.seconds / RENEWALS
+            try:
+                if connection is None:
+                    connection = self._connect()
+                if not self._renew(connection):
+                    self._lost = (
+                        f"machine {self._machine_id} was not heard of for {self.seconds:g} s, and another one has "
+                        "taken over its runs; everything acknowledged before is kept, nothing after it"
+                    )
+                    break
+            except driver().Error:
+                if connection is not None:
+                    connection.close()
+                connection = None
+                pause = self.seconds / RENEWALS / 10
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> Connection:
+        connection = connect(self._address)
+        patience = f"{self.seconds / RENEWALS * 1000:.0f}"
+        connection.execute("SELECT set_config('statement_timeout', $1, false)", [patience])
+        return connection
+
+    def _renew(self, connection: Connection) -> bool:
+        sent = time.monotonic()
+        if connection.execute(_RENEW, [self._machine_id, self.seconds]).fetchone() is None:
+            return False
+        if sent - self.renewed > _EFFECTS * self.seconds:
+            self.steady_since = sent
+        self.renewed = sent
+        return True

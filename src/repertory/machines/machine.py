@@ -1,0 +1,307 @@
+"""This machine among those that share a journal: how it takes part, takes runs, and leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, LiteralString, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from repertory._choices import check_number, check_value
+from repertory._log import Log
+from repertory._postgres_address import PostgresAddress
+from repertory._version import __version__
+from repertory.errors import ConfigurationError
+from repertory.machines import ownership
+from repertory.machines.lease import Lease
+from repertory.machines.ownership import Guard
+from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.postgres_sql import driver
+from repertory.record.postgres_writer import application_name
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+T = TypeVar("T")
+log = Log("repertory.machines")
+
+LEASE: Final = 30.0
+"""Seconds; longer than a pause of a healthy process, and what users wait for runs whose machine died."""
+_SHORTEST: Final = 0.5  # seconds; a shorter lease runs out while a busy machine waits for its turn
+_HELD: Final = 2 / 3  # of a lease, that a transaction may take
+_WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A process with a supervisor on a shared journal.
+
+    Attributes:
+        machine_id: New at every start.
+        name: For people; two may have the same.
+        labels: What it offers to runs that ask for it.
+        lease: Seconds for which it counts as alive after each renewal.
+        started_at: Seconds since 1970, by the server's clock.
+        left: Seconds until its lease runs out, by the server's clock; below 0 where it has.
+        draining: Whether it lets its runs go and takes no more.
+        lost_at: When another machine took over its runs; None where none did.
+        runs: How many trees of runs it owns.
+    """
+
+    machine_id: str
+    name: str
+    labels: tuple[str, ...]
+    host: str
+    pid: int
+    version: str
+    lease: float
+    started_at: float
+    left: float
+    draining: bool
+    lost_at: float | None
+    runs: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A run that belongs to this machine now.
+
+    Attributes:
+        fence: Counts the owners of the run.
+        why: How it came here: ``queued``, ``moved``, ``taken over`` or ``resumed``.
+    """
+
+    run_id: str
+    fence: int
+    why: str
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A run that waits for any machine."""
+
+    run_id: str
+    agent: str
+    client: str
+    agent_ref: str
+    agent_digest: str
+    why: str
+
+
+class Machines:
+    """This machine, and what it knows of the others.
+
+    Attributes:
+        machine_id: New at every start.
+        address: Of the server.
+        channel: Where ``NOTIFY`` says that something has changed; a hint, the tables are what counts.
+        lease: That of this machine.
+        draining: Whether it takes no more runs.
+    """
+
+    def __init__(self, journal: PostgresJournal, lease: Lease, *, machine_id: str, name: str, channel: str) -> None:
+        self._journal = journal
+        self.lease = lease
+        self.machine_id = machine_id
+        self.name = name
+        self.channel = channel
+        self.draining = False
+
+    @property
+    def address(self) -> PostgresAddress:
+        """Where the journal is."""
+        return self._journal.address
+
+    async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Do something over a connection, in a thread; once more where the server went away meanwhile."""
+        return await self._journal.use(doing, work)
+
+    # --- who is there -------------------------------------------------------------------------------------
+
+    async def known(self) -> list[Machine]:
+        """All machines that take part, and those that were lost in the last day; the oldest first."""
+
+        def read(connection: Connection) -> list[Machine]:
+            rows = connection.execute(ownership.LIST).fetchall()
+            return [msgspec.convert(dict(zip(Machine.__struct_fields__, row, strict=True)), Machine) for row in rows]
+
+        return await self.use("list the machines of", read)
+
+    async def owner_of(self, run_id: str) -> str | None:
+        """The machine whose a run is, by the id of the run at the top of its tree.
+
+        Returns:
+            Its id; "" for a run that waits for any machine; None for one that has ended, or is not there.
+        """
+
+        def read(connection: Connection) -> str | None:
+            row = connection.execute(ownership.OWNER, [run_id]).fetchone()
+            return None if row is None else row[0] or ""
+
+        return await self.use("read whose run it is in", read)
+
+    # --- taking runs --------------------------------------------------------------------------------------
+
+    async def candidates(
+        self,
+        labels: Sequence[str],
+        *,
+        without_runs: Collection[str] = (),
+        without_agents: Collection[str] = (),
+        without_clients: Collection[str] = (),
+        limit: int = 50,
+    ) -> list[Candidate]:
+        """Runs that wait for any machine with some of these labels, those first that are to begin first."""
+        values = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
+
+        def read(connection: Connection) -> list[Candidate]:
+            return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]
+
+        return await self.use("read the queue of", read)
+
+    async def claim(self, run_ids: Sequence[str]) -> Claim | None:
+        """Take the first of these runs that nobody has taken.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+        return await self._guarded(ownership.CLAIM, [self.machine_id, list(run_ids)])
+
+    async def claim_to_resume(self, run_id: str) -> Claim | None:
+        """Take a run that waits, or has ended; None where another machine has it.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+        claim = await self.claim([run_id])
+        return claim or await self._guarded(ownership.CLAIM_ENDED, [self.machine_id, run_id])
+
+    async def mine(self) -> list[Claim]:
+        """The runs of this machine."""
+
+        def read(connection: Connection) -> list[Claim]:
+            return [Claim(*row) for row in connection.execute(ownership.MINE, [self.machine_id]).fetchall()]
+
+        return await self.use("read whose runs are in", read)
+
+    async def let_go(self, run_id: str, why: str) -> None:
+        """Give up a run of which this machine writes nothing more; any other may take it."""
+
+        def write(connection: Connection) -> None:
+            connection.execute(ownership.LET_GO_RUN, [self.machine_id, run_id, why])
+            self._notify(connection, "queue")
+
+        await self.use("let go of a run in", write)
+
+    async def _guarded(self, sql: LiteralString, values: Sequence[object]) -> Claim | None:
+        self.lease.check()
+
+        def write(connection: Connection) -> Claim | None:
+            with connection.transaction():
+                connection.execute(ownership.GUARD, [self.machine_id])
+                row = connection.execute(sql, values).fetchone()
+            return None if row is None else Claim(*row)
+
+        return await self.use("take a run in", write)
+
+    # --- the others ---------------------------------------------------------------------------------------
+
+    async def take_over(self) -> list[str]:
+        """Let the runs of machines whose lease has run out wait for any machine; returns the ids of those machines."""
+        if not self.lease.is_steady:
+            return []
+
+        def take(connection: Connection) -> list[str]:
+            rows = connection.execute(ownership.EXPIRED, [self.machine_id]).fetchall()
+            return [machine_id for (machine_id,) in rows if self._take(connection, machine_id)]
+
+        return await self.use("take over a machine in", take)
+
+    def _take(self, connection: Connection, machine_id: str) -> bool:
+        try:
+            with connection.transaction():
+                connection.execute("SELECT set_config('lock_timeout', $1, true)", [_WAIT])
+                connection.execute(ownership.GUARD, [self.machine_id])
+                if connection.execute(ownership.LOCK, [machine_id]).fetchone() is None:
+                    return False
+                connection.execute(ownership.LOSE, [machine_id])
+                runs = connection.execute(ownership.LET_GO, [machine_id, "taken over"]).fetchall()
+                self._notify(connection, "queue")
+        except driver().errors.LockNotAvailable:
+            # It stands still inside of a transaction, which would be in the way for as long.
+            connection.execute(ownership.END_WRITER, [application_name(machine_id)])
+            return False
+        log(logging.WARNING, "machine.lost", machine=machine_id, runs=len(runs), taken_over_by=self.machine_id)
+        return True
+
+    # --- leaving ------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Take no more runs from now on, and let everybody see that."""
+        self.draining = True
+        await self.use("drain", lambda connection: connection.execute(ownership.DRAIN, [self.machine_id]))
+
+    async def leave(self) -> None:
+        """Let go of all runs, of which nothing more is written, and end the lease."""
+        self.draining = True
+
+        def write(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(ownership.LET_GO, [self.machine_id, "moved"])
+                connection.execute(ownership.LEAVE, [self.machine_id])
+                self._notify(connection, "queue")
+
+        await self.use("leave", write)
+
+    def _notify(self, connection: Connection, what: str) -> None:
+        connection.execute("SELECT pg_notify($1, $2)", [self.channel, what])
+
+
+@asynccontextmanager
+async def open_machines(
+    journal: PostgresJournal, *, name: str | None, labels: Sequence[str], lease: float
+) -> AsyncGenerator[Machines]:
+    """Take part in a journal that others share, until the end of the block; what is here is let go of then.
+
+    Args:
+        journal: Nothing was written to it yet.
+        name: For people; None for the host's name and the process id.
+        labels: What it offers to runs that ask for it.
+        lease: Seconds after which its runs may be taken over when it is not heard of.
+    """
+    if isinstance(labels, str) or not all(labels):
+        raise ConfigurationError(f"labels must be a sequence of texts that are not empty, got {labels!r:.100}")
+    check_value("labels", list(labels), list[str])
+    check_number("lease", lease, int | float, least=0)
+    if lease < _SHORTEST:
+        raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")
+    writer = journal.postgres_writer
+    name = name or f"{socket.gethostname()}:{os.getpid()}"
+    own = [writer.id, name, list(labels), socket.gethostname(), os.getpid(), __version__, lease]
+    sent = time.monotonic()
+
+    def register(connection: Connection) -> str:
+        connection.execute(ownership.FORGET)
+        connection.execute(ownership.REGISTER, own)
+        (schema,) = connection.execute("SELECT current_schema()").fetchone() or ("",)
+        return f"repertory {schema}"[:63]
+
+    channel = await journal.use("take part in", register)
+    await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)
+    kept = Lease(journal.address, writer.id, lease, sent)
+    writer.guard = Guard(writer.id)
+    machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
+    try:
+        yield machines
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await journal.write(())
+                await machines.leave()
+            finally:
+                writer.guard = None
+                await anyio.to_thread.run_sync(kept.close)

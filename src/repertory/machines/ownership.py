@@ -1,0 +1,110 @@
+"""Whose each run is, as statements: what changes with records, what is claimed, taken over and let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from repertory.record.contents import root_of
+from repertory.record.postgres_sql import Statement, to_column
+from repertory.record.queue import AGEING
+from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
+from repertory.record.rows import TABLES, Value
+from repertory.record.writing import Batch
+
+GUARD: Final = "SELECT guard_machine($1)"
+_RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
+
+# A record of a run that is there already is refused later in the transaction, and this with it.
+_START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4, $5, $6, $7,
+        ARRAY(SELECT value FROM json_each($8)), $9
+    ON CONFLICT (run_id) DO NOTHING"""
+_END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
+
+REGISTER: Final = """INSERT INTO machines (machine_id, name, labels, host, pid, version, lease, started_at, until)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_interval(secs => $7))"""
+LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.version, m.lease,
+        extract(epoch FROM m.started_at)::float8, extract(epoch FROM m.until - clock_timestamp())::float8,
+        m.draining, extract(epoch FROM m.lost_at)::float8,
+        (SELECT count(*) FROM ownership o WHERE o.machine_id = m.machine_id)
+    FROM machines m ORDER BY m.started_at, m.machine_id"""
+OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1"
+
+# FOR UPDATE waits for a transaction of theirs that has passed its guard.
+EXPIRED: Final = """SELECT machine_id::text FROM machines WHERE until < clock_timestamp() AND lost_at IS NULL
+    AND machine_id <> $1"""
+LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND until < clock_timestamp() AND lost_at IS NULL
+    FOR UPDATE"""
+LOSE: Final = "UPDATE machines SET lost_at = clock_timestamp() WHERE machine_id = $1"
+LET_GO: Final = """UPDATE ownership SET machine_id = NULL, why = $2 WHERE machine_id = $1 RETURNING run_id"""
+LET_GO_RUN: Final = """UPDATE ownership SET machine_id = NULL, why = $3 WHERE machine_id = $1 AND run_id = $2"""
+_STATE: Final = "(SELECT state FROM run_states s WHERE s.run_id = o.run_id ORDER BY seq DESC LIMIT 1)"
+_ORDER: Final = "ORDER BY place, run_id"
+
+# Who may be taken by this machine; what is paused waits for somebody who lets it go on.
+CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
+    FROM ownership o
+    WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id = ANY($2) AND NOT agent = ANY($3)
+      AND NOT client = ANY($4) AND coalesce({_STATE}, 'running') <> 'paused'
+    {_ORDER} LIMIT $5"""
+CLAIM: Final = f"""UPDATE ownership SET machine_id = $1, fence = fence + 1 WHERE run_id = (
+        SELECT run_id FROM ownership WHERE machine_id IS NULL AND run_id = ANY($2)
+        {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING run_id, fence, why"""
+# One that has ended has no row any more.
+CLAIM_ENDED: Final = """INSERT INTO ownership
+    SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
+               WHERE run_id = r.run_id AND type = 'RunClaimed'), 0) + 1, 'resumed', r.agent, r.client, r.agent_ref,
+           r.agent_digest, ARRAY(SELECT value FROM json_each(json_extract(r.more, '$.labels'))), r.at
+    FROM runs r WHERE r.run_id = $2
+    ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
+MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1"
+DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
+LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"
+END_WRITER: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1"
+FORGET: Final = "DELETE FROM machines WHERE lost_at < clock_timestamp() - interval '1 day'"
+
+
+class Guard:
+    """What every transaction of a machine begins with: that nobody has taken it over, and what becomes of its runs.
+
+    Whose a run is follows from the records that say how it begins and ends, and changes in their transaction.
+    """
+
+    def __init__(self, machine_id: str) -> None:
+        self._machine_id = machine_id
+
+    def __call__(self, group: Sequence[Batch]) -> Sequence[Statement]:
+        """The statements for a group of batches."""
+        return [(GUARD, (self._machine_id,)), *(found for batch in group for found in self._changes(batch))]
+
+    def _changes(self, batch: Batch) -> Iterator[Statement]:
+        started: dict[str, dict[str, Any]] = {}
+        states: dict[str, str] = {}
+        for (table, row, _), *_ in batch.rows:
+            if table == _RUNS.name:
+                run: dict[str, Any] = dict(zip(_RUNS.columns, row, strict=True))
+                if run["parent_id"] is None:
+                    started[run["run_id"]] = run
+            elif table == _STATES.name:
+                run_id, state = str(row[0]), str(row[1])
+                if root_of(run_id) == run_id:
+                    states[run_id] = state
+        for run_id, run in started.items():
+            yield _START, self._row(run, queued=states.get(run_id) == "queued")
+        for run_id, state in states.items():
+            if state in FINAL_STATES:
+                yield _END, (run_id, self._machine_id)
+
+    def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
+        labels = _labels(str(run["more"]))
+        texts = [to_column(run[name]) for name in ("agent", "client", "agent_ref", "agent_digest")]
+        owner = None if queued else self._machine_id
+        why = "queued" if queued else "started"
+        return [run["run_id"], owner, why, *texts, labels, run["at"] - AGEING * run["priority"]]
+
+
+def _labels(more: str) -> str:
+    return msgspec.json.encode(msgspec.json.decode(more).get("labels", [])).decode()

@@ -1,0 +1,252 @@
+"""Whose a run is: by its records, by claims and by take-overs, and that a machine that was lost writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from backends import RunAsync
+from postgres_server import PostgresServer
+from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
+from repertory.machines import Machines, open_machines
+from repertory.record import Journal, open_journal
+from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.records import RunStarted, RunState, RunStateChanged
+
+LONG = 30.0
+
+
+@asynccontextmanager
+async def machine(
+    uri: str, *, labels: tuple[str, ...] = (), lease: float = LONG, name: str | None = None
+) -> AsyncGenerator[tuple[Journal, Machines]]:
+    """A machine with a journal of its own."""
+    async with open_journal(uri) as journal:
+        assert isinstance(journal, PostgresJournal)
+        async with open_machines(journal, name=name, labels=labels, lease=lease) as machines:
+            yield journal, machines
+
+
+def started(run_id: str, *, priority: int = 0, labels: tuple[str, ...] = (), at: float = 0.0) -> RunStarted:
+    """A run of an agent that can be found."""
+    return RunStarted(
+        run_id=run_id, agent="a", task="t", at=at, agent_ref="m:a", priority=priority, labels=labels, client="c"
+    )
+
+
+def state(run_id: str, state: RunState) -> RunStateChanged:
+    """A run is in another state."""
+    return RunStateChanged(run_id=run_id, state=state, at=0.0)
+
+
+def expire(server: PostgresServer, uri: str, machine_id: str) -> None:
+    """Let the lease of a machine run out, as if it had stood still."""
+    with server.connect(uri) as connection:
+        connection.execute(
+            "UPDATE machines SET until = clock_timestamp() - interval '1 hour' WHERE machine_id = %s", (machine_id,)
+        )
+
+
+def settle(machines: Machines) -> None:
+    """Have a machine that has just begun count as one that was there for a while."""
+    machines.lease.steady_since -= LONG
+
+
+def test_a_run_belongs_to_the_machine_that_starts_it_until_it_ends(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """Ownership is changed in the transaction of the records that it follows from."""
+
+    async def main() -> None:
+        async with machine(postgres.emptied_journal()) as (journal, machines):
+            await journal.write([started("run-1"), started("run-2"), state("run-2", "queued")])
+            assert await machines.owner_of("run-1") == machines.machine_id
+            assert await machines.owner_of("run-2") == ""
+            await journal.write([state("run-1", "paused"), state("run-1.1", "done")])
+            assert await machines.owner_of("run-1") == machines.machine_id
+            await journal.write([state("run-1", "done")])
+            assert await machines.owner_of("run-1") is None
+            assert await machines.owner_of("run-3") is None
+
+    run_async(main)
+
+
+def test_machines_claim_each_run_once(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """However many take at once from one queue, in the order of priority and age."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        taken: dict[str, list[str]] = {}
+        async with machine(uri) as (journal, one), machine(uri) as (_, two), machine(uri) as (_, three):
+            for number in range(60):
+                run_id = f"run-{number}"
+                await journal.write([started(run_id, at=float(number)), state(run_id, "queued")])
+
+            async def work(machines: Machines) -> None:
+                own = taken.setdefault(machines.machine_id, [])
+                while found := await machines.candidates(()):
+                    claim = await machines.claim([each.run_id for each in found])
+                    if claim is not None:
+                        assert (claim.fence, claim.why) == (2, "queued")
+                        own.append(claim.run_id)
+
+            async with anyio.create_task_group() as tasks:
+                for machines in (one, two, three):
+                    tasks.start_soon(work, machines)
+            assert sorted(run_id for own in taken.values() for run_id in own) == sorted(
+                f"run-{number}" for number in range(60)
+            )
+            for own in taken.values():
+                assert own == sorted(own, key=lambda run_id: int(run_id[4:]))
+
+    run_async(main)
+
+
+def test_labels_priority_and_what_is_left_out_decide_who_takes_what(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """A run goes to a machine that has all of its labels."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri) as (journal, machines):
+            await journal.write([started("run-old"), state("run-old", "queued")])
+            await journal.write([started("run-gpu", labels=("gpu",)), state("run-gpu", "queued")])
+            await journal.write([started("run-urgent", priority=5), state("run-urgent", "queued")])
+            await journal.write([started("run-held"), state("run-held", "queued")])
+            await journal.write([state("run-held", "paused")])
+
+            async def names(*labels: str, **without: list[str]) -> list[str]:
+                return [each.run_id for each in await machines.candidates(labels, **without)]  # type: ignore[arg-type]
+
+            assert await names() == ["run-urgent", "run-old"]
+            assert await names("gpu", "big") == ["run-urgent", "run-gpu", "run-old"]
+            assert await names(without_runs=["run-old"]) == ["run-urgent"]
+            assert await names(without_agents=["a"]) == await names(without_clients=["c"]) == []
+
+    run_async(main)
+
+
+def test_a_machine_that_was_lost_writes_nothing_and_its_runs_wait_for_others(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """Neither a record nor a claim; everything that was acknowledged before stands."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri) as (journal, taker):
+            with pytest.raises(LeaseLost):
+                async with machine(uri) as (lost_journal, lost):
+                    await lost_journal.write([started("run-1")])
+                    expire(postgres, uri, lost.machine_id)
+                    assert await taker.take_over() == []  # it has just begun: others may be waking up
+                    settle(taker)
+                    assert await taker.take_over() == [lost.machine_id]
+                    assert await taker.take_over() == []
+                    assert await taker.owner_of("run-1") == ""
+                    with pytest.raises(JournalWriteFailed, match="taken over"):
+                        await lost.claim(["run-1"])
+                    claim = await taker.claim(["run-1"])
+                    assert claim is not None
+                    assert (claim.fence, claim.why) == (2, "taken over")
+                    await lost_journal.write([state("run-1", "failed")])
+            assert (await journal.read_run("run-1")).state == "running"
+            assert [each.lost_at is None for each in await taker.known()] == [True, False]
+
+    run_async(main)
+
+
+def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """While it holds its row nobody takes it over; the server ends its transaction, and then somebody does."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri) as (_, taker), machine(uri) as (lost_journal, lost):
+            settle(taker)
+            await lost_journal.write([started("run-1")])
+            assert isinstance(lost_journal, PostgresJournal)
+            connection = lost_journal.postgres_writer._connection  # pyright: ignore[reportPrivateUsage]
+            connection.execute("BEGIN")
+            connection.execute("SELECT guard_machine($1)", [lost.machine_id])
+            expire(postgres, uri, lost.machine_id)
+            assert await taker.take_over() == []  # but its connection is cut
+            with anyio.fail_after(30):
+                while await taker.take_over() != [lost.machine_id]:
+                    await anyio.sleep(0.01)
+            assert await taker.owner_of("run-1") == ""
+
+    run_async(main)
+
+
+def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """A batch that takes long does not cost the lease: the guard's lock and a renewal go together."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri, lease=0.6) as (_, machines):
+            with postgres.connect(uri) as connection, connection.transaction():
+                connection.execute("SELECT guard_machine(%s)", (machines.machine_id,))
+                renewed = machines.lease.renewed
+                with anyio.fail_after(30):
+                    while machines.lease.renewed == renewed:
+                        await anyio.sleep(0.01)
+
+    run_async(main)
+
+
+def test_a_run_that_has_ended_is_taken_by_one_that_resumes_it(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """With a number above those of all its owners."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri) as (journal, one), machine(uri) as (_, two):
+            await journal.write([started("run-1", labels=("gpu",))])
+            assert await two.claim_to_resume("run-1") is None  # it is under way
+            await journal.write([state("run-1", "failed")])
+            claim = await two.claim_to_resume("run-1")
+            assert claim is not None
+            assert await two.mine() == [claim]
+            assert await one.claim_to_resume("run-1") is None
+            assert await one.claim_to_resume("run-2") is None
+            await two.let_go("run-1", "moved")
+            assert [each.why for each in await one.candidates(("gpu",))] == ["moved"]
+
+    run_async(main)
+
+
+def test_who_leaves_lets_its_runs_go(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """At once, so that nobody waits for the end of a lease."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with machine(uri, name="other") as (_, other):
+            async with machine(uri, name="leaving", labels=("gpu",)) as (journal, leaving):
+                await journal.write([started("run-1")])
+                await leaving.drain()
+                shown = {each.name: each for each in await other.known()}
+                assert (shown["leaving"].draining, shown["leaving"].runs) == (True, 1)
+                assert shown["leaving"].labels == ("gpu",)
+                assert 0 < shown["leaving"].left <= LONG
+            assert [each.name for each in await other.known()] == ["other"]
+            assert await other.owner_of("run-1") == ""
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("options", [{"lease": 0.1}, {"labels": "gpu"}, {"labels": ("",)}])
+def test_options_that_make_no_sense_are_refused(
+    postgres: PostgresServer, run_async: RunAsync, options: dict[str, object]
+) -> None:
+    """Before anything is written."""
+
+    async def main() -> None:
+        with pytest.raises(ConfigurationError):
+            async with machine(postgres.emptied_journal(), **options):  # type: ignore[arg-type]
+                raise AssertionError
+
+    run_async(main)
