@@ -363,7 +363,7 @@ class _Service:
 
     async def send(self, request: Request, *, body: NewMessage) -> Accepted:
         """Say something to a run; it is durable when the answer comes."""
-        await self._control.send(request.path_params["run_id"], body.text)
+        await self._control.send(request.path_params["run_id"], body.text, message_id=body.message_id)
         return Accepted()
 
     async def approvals(self, request: Request) -> Waiting:

@@ -257,10 +257,15 @@ class Control:
             self._hold(run)
         return run_id
 
-    async def send(self, run_id: str, text: str) -> None:
+    async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
         """Say something to a run; it is durable afterwards.
 
         One that is done, failed, stopped or was interrupted goes on with it.
+
+        Args:
+            run_id: The run, or the beginning of its id.
+            text: What to say.
+            message_id: Makes it safe to repeat, also in the next process; None makes one.
 
         Raises:
             RunError: Nobody runs it, and it belongs to another run.
@@ -268,7 +273,7 @@ class Control:
         """
         run_id = await self.find_id(run_id)
         run = self._find(run_id) or await self._take_up(run_id)
-        await run.send(text)
+        await run.send(text, message_id=message_id)
         self.feed.ring()
 
     async def stream(self, run_id: str) -> StreamReader | None:

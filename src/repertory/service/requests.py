@@ -68,9 +68,15 @@ class NewRewind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of ``POST /runs/{id}/messages``."""
+    """The body of ``POST /runs/{id}/messages``.
+
+    Attributes:
+        text: What to say.
+        message_id: Makes it safe to repeat: what was said under the same id is heard once.
+    """
 
     text: Words
+    message_id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")] | None = None
 
 
 class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
