@@ -359,6 +359,43 @@ def test_a_run_is_steered_and_spoken_to(short: Path, browser: Browser) -> None:
         browser.wait_for(f"!{offered}.includes('Stop')")
 
 
+def test_a_run_is_forked_tried_again_and_removed(short: Path, browser: Browser) -> None:
+    """A fork begins behind the iteration that is looked at, with what is said to it; a failed run is tried again."""
+    anyio.run(partial(make_company, short / "a.db", runs=0, iterations=5), backend="trio")
+    press = "[...document.querySelectorAll('#actions button')].find((button) => button.textContent === '%s').click()"
+    sure = "document.querySelector('#sure')"
+    with serving(short, browser, "--agent", "hostile_agents:broken", "--agent", "page_company:brief"):
+        origin = post(browser, "/runs", {"agent": "brief", "task": "Read."})["id"]
+        go(browser, origin)
+        state_is(browser, "done")
+        browser.run(f"location.hash = '#run={origin}&tab=saw&call=2'")
+        browser.wait_for("document.querySelector('#saw-title').textContent === 'Iteration 2 of 3'")
+        browser.run(press % "Fork")
+        browser.wait_for(f"{sure}.open && {sure}.querySelector('input').value === '2'")
+        browser.run(f"{sure}.querySelector('textarea').value = 'Look again.'; {sure}.querySelector('.main').click()")
+        browser.wait_for(f"!['', {origin!r}].includes(document.querySelector('#id').textContent)")
+        fork = browser.run("document.querySelector('#id').textContent")
+        assert browser.run("document.querySelector('#family').textContent") == "⑂ forked from brief"
+        state_is(browser, "done")
+        go(browser, fork, "conversation")
+        browser.wait_for("document.querySelector('#entries').textContent.includes('Look again.')")
+        browser.run(press % "Remove")
+        browser.run(f"{sure}.querySelector('[value=\"\"]').click()")
+        browser.run(press % "Remove")
+        browser.run(f"{sure}.querySelector('.main').click()")
+        browser.wait_for("!document.querySelector('#overview').hidden")
+        browser.wait_for(f"document.querySelector('[data-run=\"{fork}\"]') === null")
+        assert browser.run(f"document.querySelector('[data-run=\"{origin}\"]') !== null")
+        go(browser, post(browser, "/runs", {"agent": "broken", "task": "Fail."})["id"], "log")
+        state_is(browser, "failed")
+        kinds = "[...document.querySelectorAll('#log .kind')].map((kind) => kind.textContent)"
+        begun = f"{kinds}.filter((kind) => kind === 'asks the model').length"
+        browser.wait_for(f"{begun} === 1")
+        browser.run(press % "Retry")
+        browser.wait_for(f"{begun} === 2")
+        state_is(browser, "failed")
+
+
 def test_looking_is_all_that_a_read_only_service_allows(short: Path, browser: Browser) -> None:
     """The page has no controls, and the service refuses what the page would not send."""
     anyio.run(partial(make_company, short / "a.db", runs=2, iterations=3), backend="trio")

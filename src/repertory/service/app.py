@@ -205,7 +205,7 @@ class _Service:
     async def overview(self, request: Request, *, query: OverviewQuery) -> Overview:
         """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
         read = partial(read_overview, self._control.journal, self._control.is_live, query.limit)
-        return await read(since=query.since, read_only=self._access.read_only, can=_CAN)
+        return await read(since=query.since, read_only=self._access.read_only)
 
     async def stats(self, request: Request, *, query: StatsQuery) -> Json:
         """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""
@@ -485,19 +485,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_RUN}/fork", _Service.fork, status=201, errors=(404, 409, 422)),
     post(f"{_RUN}/rewind", _Service.rewind, status=201, errors=(404, 409, 422)),
     delete(_RUN, _Service.remove, status=204, errors=(404, 409)),
-)
-
-# What can be done with a run where it is there: the page offers no more.
-_ACTIONS: Final = {
-    "fork": ("POST", "/fork"),
-    "rewind": ("POST", "/rewind"),
-    "retry": ("POST", "/retry"),
-    "remove": ("DELETE", ""),
-}
-_CAN: Final = tuple(
-    name
-    for name, (method, rest) in _ACTIONS.items()
-    if any((each.method, each.path) == (method, _RUN + rest) for each in OPERATIONS)
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import msgspec
 
@@ -33,7 +32,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         seq: The number of the newest event when it was made: ``/events?after=seq`` goes on from here.
         at: When that was, in seconds since 1970.
         read_only: Whether the service refuses whatever changes something.
-        can: What it can do with a run beyond steering it: ``fork``, ``rewind``, ``retry``, ``remove``.
         today: Model calls that were answered since ``since``, and what they took, of all runs: ``since``, ``calls``,
             ``tokens`` (prompts and answers, as billed) and ``cost`` in US dollars.
         runs: The newest trees of runs, oldest first, each with the fields of ``RunView``, its ``result``, and fields of
@@ -45,15 +43,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at: float
     read_only: bool
-    can: list[str]
     today: Json
     runs: list[Json]
     more: int
 
 
-async def read_overview(
-    journal: Journal, is_live: IsLive, limit: int, *, since: float, read_only: bool, can: Sequence[str]
-) -> Overview:
+async def read_overview(journal: Journal, is_live: IsLive, limit: int, *, since: float, read_only: bool) -> Overview:
     """Read the newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
     now = time.time()
@@ -67,7 +62,6 @@ async def read_overview(
         seq=seq,
         at=now,
         read_only=read_only,
-        can=[*can],
         today=await _read_spent(journal, since or _midnight(now)),
         runs=[
             _line(row, is_live(roots[row.started.run_id]), figures.get(row.started.run_id), trees[row.started.run_id])

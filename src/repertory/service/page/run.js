@@ -104,7 +104,8 @@ function drawHead(run) {
   $("answer").classList.toggle("error", !detail.result);
   show($("tab-payload"), detail.payload_version > 0);
   const parent = run.parent_id ? state.runs.get(run.parent_id) : null;
-  keyed($("family"), [...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
+  const origin = run.origin && state.runs.get(run.origin);
+  keyed($("family"), [...(run.origin ? [{ id: run.origin, label: "⑂ forked from " + (origin ? origin.agent : run.origin) }] : []), ...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
     ...detail.tree.children.map((/** @type {any} */ child) => ({ id: child.run.id, label: "↳ " + child.run.agent + " " + (GLYPHS[child.run.state] || "") }))].slice(0, 40),
   (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => write(item, each.label));
   drawApprovals($("run-calls"), waitingIn(run), { open: (id) => then.open(id), done: then.done });
@@ -132,13 +133,13 @@ function actionsOf(run) {
   const going = isGoing(run), root = run.parent_id === null, final = FINAL.includes(run.state);
   return [
     { name: "Pause", there: going && run.state !== "paused", path: "/pause", words: ["pause", run.id] },
-    { name: "Resume", there: run.resumable, path: "/resume", words: ["resume", run.id] },
+    { name: "Resume", there: run.resumable && !final, path: "/resume", words: ["resume", run.id] },
+    { name: "Retry", there: run.resumable && final, path: "/retry", words: ["retry", run.id] },
     { name: "Stop", there: going, path: "/stop", words: ["stop", run.id] },
     { name: "Kill", there: going, path: "/kill", words: ["kill", run.id], sure: "Kill it? What it is doing now is cut off." },
-    { name: "Retry", there: final && root && state.can.has("retry"), path: "/retry", words: ["retry", run.id], opens: true },
-    { name: "Fork", there: root && run.iteration > 0 && state.can.has("fork"), path: "/fork", words: ["fork", run.id], opens: true, iteration: true },
-    { name: "Rewind", there: root && !going && run.iteration > 1 && state.can.has("rewind"), path: "/rewind", words: ["rewind", run.id], iteration: true, opens: true },
-    { name: "Remove", there: root && !going && run.state !== "queued" && state.can.has("remove"), path: "", words: ["remove", run.id], remove: true, sure: "Remove this run and all that it has recorded?" },
+    { name: "Fork", there: root && run.iteration > 0, path: "/fork", words: ["fork", run.id], opens: true },
+    { name: "Rewind", there: root && run.iteration > 0, path: "/rewind", words: ["rewind", run.id], opens: true },
+    { name: "Remove", there: root && final, path: "", words: ["rm", run.id], remove: true, sure: "Remove this run, those below it and all that they have recorded, for good?" },
   ].filter((action) => action.there);
 }
 
@@ -158,9 +159,9 @@ async function act(name) {
   if (!action || !run) return;
   /** @type {Record<string, unknown>} */
   const body = {};
-  if (action.iteration) {
+  if (action.opens) {
     const from = state.tab === "saw" ? Number($("saw-number").value) : run.iteration;
-    const given = await asked(name + " " + run.agent + " behind iteration", String(from));
+    const given = await asked(name + ": a run that is as this one up to iteration", String(from));
     if (given === null) return;
     body.iteration = Number(given);
     const text = $("sure").querySelector("textarea").value.trim();

@@ -7,7 +7,7 @@ import { ask } from "./api.js";
  * @typedef {{ runs: number, iterations: number, tool_calls: number, tokens_seen: number, output_tokens: number,
  *   cost_seen: number, view_tokens: number, record_tokens: number }} Figures
  * @typedef {{ id: string, parent_id: string | null, depth: number, agent: string, model: string, task: string, state: string,
- *   live: boolean, resumable: boolean, iteration: number, started_at: number, updated_at: number, error: string | null,
+ *   live: boolean, resumable: boolean, iteration: number, started_at: number, updated_at: number, error: string | null, origin?: string | null,
  *   result: string | null, figures: Figures, tree: Figures }} Run
  * @typedef {{ run_id: string, agent: string, call_id: string, tool: string, kind: "approval" | "result", arguments: any,
  *   reason: string, schema?: any, since: number, expires_at: number | null }} WaitingCall
@@ -18,9 +18,9 @@ export const GROUPS = /** @type {const} */ ([["needs", "Needs you"], ["working",
 const DAY = 86400; // seconds for which a failure asks for somebody; then it is history
 
 /** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], today: any, more: number,
- *   at: number, readOnly: boolean, can: Set<string>, limit: number, chosen: string | null, tab: string, call: string }} */
+ *   at: number, readOnly: boolean, limit: number, chosen: string | null, tab: string, call: string }} */
 export const state = { runs: new Map(), below: new Map(), waiting: [], today: null, more: 0, at: 0, readOnly: false,
-  can: new Set(), limit: 200, chosen: null, tab: "conversation", call: "" };
+  limit: 200, chosen: null, tab: "conversation", call: "" };
 
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
 export async function readState() {
@@ -37,7 +37,6 @@ export async function readState() {
   state.more = overview.more;
   state.at = overview.at;
   state.readOnly = overview.read_only;
-  state.can = new Set(overview.can);
   return overview.seq;
 }
 
