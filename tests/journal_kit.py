@@ -24,6 +24,7 @@ from repertory.record.records import (
     PayloadChanged,
     PayloadConflict,
     RunStateChanged,
+    ScheduleSettled,
     ScopeMerged,
     ScopeOpened,
     SummaryStored,
@@ -220,6 +221,9 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
             call_id="c1",
             source="note",
             at=0.55,
+        ),
+        ScheduleSettled(
+            schedule="s", due=60.0, outcome="skipped", at=0.7, run_id=run_id, rule="* * * * *", reason="r", count=2
         ),
         EventLogged(run_id=run_id, type="started", body={"b": True}, at=0.6, iteration=1),
     ]

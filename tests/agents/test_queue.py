@@ -18,9 +18,8 @@ from repertory.agents.events import StateChanged
 from repertory.errors import ConfigurationError, QueueFull, RunStopped
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
-from repertory.record import MemoryJournal, RunRow, RunStarted
+from repertory.record import MemoryJournal, RunRow
 from repertory.record.queue import AGEING
-from repertory.record.records import ModelCalled, ModelReplied
 from repertory.testing import FunctionModel
 
 DAY = 86_400.0
@@ -320,24 +319,6 @@ async def test_what_was_used_today_is_counted_from_the_record(autojump_clock: An
         assert await web.wait_result() == "Done."
         waited = clock() - 20_001 * DAY
     assert 0 <= waited <= 60
-
-
-async def test_money_is_counted_with_what_was_cut_off() -> None:
-    """A call without a reply counts with the most that it can have cost, also for the trees below a root."""
-    journal = MemoryJournal()
-    called = ModelCalled(
-        run_id="run-a.1", call=1, iteration=1, model="m", position=1, digest="", body={}, at=DAY + 1, cost_at_most=0.5,
-        tokens_at_most=70,
-    )  # fmt: skip
-    replied = ModelReplied(
-        run_id="run-a", call=1, at=DAY + 2, usage=Usage(input_tokens=10, cache_read_tokens=5, output_tokens=1),
-        cost=0.25, cost_lost=0.125, tokens_lost=4,
-    )  # fmt: skip
-    started = RunStarted(run_id="run-a", agent="clerk", task="t", at=1.0, client="web")
-    await journal.write([started, called, replied])
-    used = await journal.read_used(DAY)
-    assert {who: (amount.cost, amount.tokens) for who, amount in used.items()} == {("clerk", "web"): (0.875, 90)}
-    assert await journal.read_used(DAY + 3) == {}
 
 
 def test_quotas_that_make_no_sense_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,12 +17,15 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalClosed, JournalUnreadable, RecordRefused, RunNotFound
 from repertory.llm import Text, ToolResult, ToolUse
+from repertory.llm.model import Usage
 from repertory.record import EventLogged, Journal, ToolCallRow
 from repertory.record.entries import Part, Retrieved
 from repertory.record.records import (
     DecisionMade,
     EntryAppended,
+    ModelCalled,
     ModelReplied,
+    RunStarted,
     RunStateChanged,
     SummaryStored,
     ToolFinished,
@@ -78,11 +82,61 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_scopes() == [records["ScopeOpened"]]
         assert await journal.read_items(["s"]) == [records["ItemWritten"]]
         assert await journal.read_merge("s") == records["ScopeMerged"]
+        assert await journal.read_settled() == {"s": records["ScheduleSettled"]}
+        assert await journal.read_schedule("s") == [records["ScheduleSettled"]]
         ((sequence, event),) = await journal.read_events("run-1")
         assert event == records["EventLogged"]
         assert await journal.read_events("run-1", types=[event.type, "Other"]) == [(sequence, event)]
         assert await journal.read_events("run-1", types=["Other"]) == []
         assert sequence >= len(kit.one_of_each())
+
+    check(body)
+
+
+def test_the_queue_is_read_in_the_order_in_which_runs_begin(check: Check) -> None:
+    """By priority and age, without those that are left out, and without those that wait no more."""
+
+    async def body(journal: Journal) -> None:
+        for name, priority, at, then in (("a", 0, 0.0, "queued"), ("b", 1, 299.0, "queued"), ("c", 1, 301.0, "queued"),
+                                         ("d", 0, 5.0, "running"), ("e", 0, 9.0, "stopped")):  # fmt: skip
+            started = RunStarted(
+                run_id=f"run-{name}", agent=f"agent-{name}", task="t", at=at, priority=priority, client=f"client-{name}"
+            )
+            queued = RunStateChanged(run_id=f"run-{name}", state="queued", at=at, reason="full")
+            now = RunStateChanged(run_id=f"run-{name}", state=then, at=at + 1, reason="full")  # type: ignore[arg-type]
+            await journal.write([started, queued, *([] if then == "queued" else [now])])
+
+        async def names(**left_out: Any) -> list[str]:
+            return [row.run_id for row in await journal.read_queue(**left_out)]
+
+        assert await names() == ["run-b", "run-a", "run-c"]
+        assert await names(limit=1) == ["run-b"]
+        assert await names(without_runs=["run-b", "run-x"], without_agents={"agent-c"}) == ["run-a"]
+        assert await names(without_clients=["client-a"]) == ["run-b", "run-c"]
+        (row, *_) = await journal.read_queue()
+        assert (row.agent, row.client, row.priority, row.at) == ("agent-b", "client-b", 1, 299.0)
+        assert (await journal.read_run("run-a")).reason == "full"
+
+    check(body)
+
+
+def test_what_was_used_is_summed_by_agent_and_client_of_the_root(check: Check) -> None:
+    """Replies since a time, and of calls without a reply the most that they can take."""
+
+    async def body(journal: Journal) -> None:
+        call = ModelCalled(
+            run_id="run-a.1", call=1, iteration=1, model="m", position=1, digest="", body={}, at=101.0,
+            cost_at_most=0.5, tokens_at_most=70,
+        )  # fmt: skip
+        reply = ModelReplied(
+            run_id="run-a", call=1, at=102.0, usage=Usage(input_tokens=10, cache_read_tokens=5, output_tokens=1),
+            cost=0.25, cost_lost=0.125, tokens_lost=4,
+        )  # fmt: skip
+        started = RunStarted(run_id="run-a", agent="clerk", task="t", at=1.0, client="web")
+        await journal.write([started, call, reply])
+        used = await journal.read_used(100.0)
+        assert {who: (amount.cost, amount.tokens) for who, amount in used.items()} == {("clerk", "web"): (0.875, 90)}
+        assert await journal.read_used(103.0) == {}
 
     check(body)
 

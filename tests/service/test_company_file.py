@@ -12,6 +12,8 @@ from repertory.errors import ConfigurationError, DefinitionError
 from repertory.service.company import EXAMPLE, database_of, read_company, read_service
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "company"
+FIRST = '[[schedules]]\nname = "first"\nagent = "clerk"\ntask = "Sort."\ncron = "* * * * *"\n'
+SECOND = '[[schedules]]\nname = "second"\nagent = "clerk"\n# its task\ntask = "Sort."\n'
 CLERK = "---\nname: clerk\ndescription: Sorts.\n---\nYou sort.\n"
 
 
@@ -41,6 +43,8 @@ def test_the_example_is_a_company() -> None:
     assert company.quotas.of_agent("archivist") == Quota(runs=1, cost_per_day=5.0)
     assert company.quotas.of_client("web") == Quota(runs=3, queued=50)
     assert company.quotas.of_client("anybody") == Quota(runs=2)
+    (morning,) = company.schedules
+    assert (morning.agent, morning.rule, morning.missed) == ("archivist", "0 7 * * MON-FRI Europe/Berlin", "once")
 
 
 def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None:
@@ -81,6 +85,17 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ('[quotas."a b"]\nruns = 1', 3, r"\[quotas.a b\]: client must have at most 100 printable"),
         ("[quotas]\nweb = 1", 4, r"\[quotas.web\]: expected a table, got 1"),
         ("[agnets.x]\n", 3, r"agnets: nobody knows this key; did you mean 'agents'\?"),
+        (f"{FIRST}{SECOND}cron = 1", 13, r"\[schedules\] cron: Expected `str`, got `int`"),
+        (f'{FIRST}{SECOND}cron = "* * *"', 8, r"\[schedules\]: cron must be minute, hour"),
+        (f'{FIRST}{SECOND}cron = "* * * * *"\nagnet = 1', 14, r"\[schedules\] agnet: nobody knows this key"),
+        (FIRST + SECOND, 8, r"\[schedules\] cron: is missing"),
+        (FIRST + FIRST, 9, r"\[schedules\] name: 'first' is the name of another one already"),
+        (
+            '[[schedules]]\nname = "a"\nagent = "b"\ntask = "c"\ncron = "* * * * *"',
+            5,
+            r"\[schedules\] agent: there is no agent 'b'",
+        ),
+        ("[schedules]\nname = 1", 3, r"\[schedules\]: expected tables, each as \[\[schedules\]\]"),
         ("[service\n", None, "is no TOML"),
     ],
 )
@@ -133,7 +148,10 @@ async def test_what_is_under_way_keeps_the_definition_it_began_with(folder: Path
         first, second = await client.start("One."), await client.start("Two.")
         await gate.held.wait()
         (folder / "agents" / "clerk.md").write_text(CLERK.replace("You sort.", "You sort by date."))
+        write(folder, f"[service]\nmax_runs = 1\n{FIRST}")
         assert (await client.post("/reload", {}, 200)) == {"notes": []}
+        (schedule,) = await client.get("/schedules")
+        assert (schedule["name"], schedule["next"] % 60) == ("first", 0)
         third = await client.start("Three.")
         (folder / "agents" / "clerk.md").write_text("no front matter")
         refused = await client.post("/reload", {}, 422)

@@ -23,8 +23,7 @@ def up(
     import anyio
 
     from repertory.cli import output
-    from repertory.service import run_service
-    from repertory.service.company import read_company
+    from repertory.service import read_company, run_service
 
     _need(file)
     company = read_company(file)
@@ -96,8 +95,11 @@ def _need(file: Path) -> None:
     """See that there is a company file, and say what to write into one where there is none."""
     import sys
 
+    from repertory import service
     from repertory.cli import output
     from repertory.errors import ConfigurationError
+
+    _ = service.read_company  # before anything else of it: it says what to install
     from repertory.service.company import EXAMPLE
 
     if not file.exists():

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from repertory.llm.profiles import Amount
-from repertory.record.records import QueuedRow
+from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
 
 T = TypeVar("T")
@@ -44,6 +44,19 @@ class QueueReads:
 
     async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Any], T]) -> T:
         raise NotImplementedError
+
+    async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
+        raise NotImplementedError
+
+    async def read_settled(self) -> dict[str, ScheduleSettled]:
+        """What was settled last of each schedule, by its name."""
+        latest = "t.seq IN (SELECT max(seq) FROM schedules GROUP BY schedule)"
+        found = await self._records(ScheduleSettled, f"WHERE {latest} ORDER BY t.seq")
+        return {settled.schedule: settled for settled in found}
+
+    async def read_schedule(self, name: str) -> list[ScheduleSettled]:
+        """Everything that was settled of a schedule, in order."""
+        return await self._records(ScheduleSettled, "WHERE t.schedule = ? ORDER BY t.seq", name)
 
     async def read_queue(
         self,

@@ -23,6 +23,7 @@ OutcomeStatus: TypeAlias = Literal["ok", "error", "interrupted"]
 ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
 ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
 PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning"]
+Outcome: TypeAlias = Literal["began", "started", "skipped", "ended"]
 PathParts: TypeAlias = tuple[str | int, ...]
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
@@ -484,6 +485,29 @@ class EventLogged(msgspec.Struct, frozen=True, kw_only=True):
         freeze_fields(self, "body")
 
 
+class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a due time of a schedule.
+
+    Attributes:
+        schedule: Its name.
+        due: The time, in seconds since 1970: everything up to it is settled.
+        outcome: A run was ``started``, or it was ``skipped``; the schedule ``began`` or ``ended`` at this time.
+        run_id: The run that was started; else the one that was started last, "" where there is none.
+        rule: What the due times follow from: cron's five fields and the timezone.
+        reason: Why it was skipped.
+        count: How many due times, up to this one.
+    """
+
+    schedule: str
+    due: float
+    outcome: Outcome
+    at: float
+    run_id: str = ""
+    rule: str = ""
+    reason: str = ""
+    count: int = 1
+
+
 Record: TypeAlias = (
     RunStarted
     | RunStateChanged
@@ -500,6 +524,7 @@ Record: TypeAlias = (
     | ItemWritten
     | PayloadChanged
     | EventLogged
+    | ScheduleSettled
 )
 
 

@@ -34,6 +34,7 @@ from repertory.record.records import (
     Record,
     RunStarted,
     RunStateChanged,
+    ScheduleSettled,
     ScopeMerged,
     ScopeOpened,
     SummaryStored,
@@ -414,6 +415,7 @@ TABLES: Final[dict[type[Any], Table]] = {
         ),
         Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
         Table("events", EventLogged, "run_id type iteration at elapsed body"),
+        Table("schedules", ScheduleSettled, "schedule due outcome run_id rule reason count at"),
     )
 }
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}

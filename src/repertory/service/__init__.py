@@ -20,20 +20,23 @@ from repertory.errors import ConfigurationError
 if TYPE_CHECKING:
     from repertory.service.access import Access
     from repertory.service.app import create_app
+    from repertory.service.company import Company, read_company
     from repertory.service.control import Control
     from repertory.service.process import Options, run_service
     from repertory.service.server import serve_http
 
 _HOMES = {
     "Access": "access",
+    "Company": "company",
     "Control": "control",
     "Options": "process",
     "create_app": "app",
+    "read_company": "company",
     "run_service": "process",
     "serve_http": "server",
 }
 
-__all__ = ["Access", "Control", "Options", "create_app", "run_service", "serve_http"]
+__all__ = ["Access", "Company", "Control", "Options", "create_app", "read_company", "run_service", "serve_http"]
 
 
 def __getattr__(name: str) -> Any:

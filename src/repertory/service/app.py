@@ -76,6 +76,7 @@ from repertory.service.requests import (
 )
 from repertory.service.routes import Operation, as_json, delete, get, make_routes, post, read_bytes
 from repertory.service.run_tools import ABOUT, run_tools
+from repertory.service.schedules import ScheduleView
 from repertory.service.server import MAX_CONNECTIONS
 from repertory.service.views import (
     Accepted,
@@ -222,6 +223,10 @@ class _Service:
             return Reloaded(notes=self._control.reload())
         except ConfigurationError as error:  # the file is wrong, not the request
             raise HTTPException(422, str(error)) from error
+
+    async def schedules(self, request: Request) -> list[ScheduleView]:
+        """The schedules of the company file, with when they are due next and what became of the last time."""
+        return self._control.scheduler.list()
 
     async def queue(self, request: Request) -> list[QueuedRun]:
         """The runs that wait to begin, in the order in which they do, each with what it waits for."""
@@ -459,6 +464,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/runs", _Service.list_runs),
     post("/runs", _Service.start_run, status=201, errors=(409, 422, 429)),
     get("/queue", _Service.queue),
+    get("/schedules", _Service.schedules),
     post("/reload", _Service.reload, errors=(422,)),
     get(_RUN, _Service.read_run, errors=(404,)),
     get(f"{_RUN}/result", _Service.read_result, also=(202,), errors=(404,)),

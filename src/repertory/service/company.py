@@ -14,8 +14,9 @@ from repertory.agents.quotas import check_client
 from repertory.errors import ConfigurationError
 from repertory.service.company_file import TomlFile
 from repertory.service.control import Control
-from repertory.service.offers import Offer, look_into, make_offer
+from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
 from repertory.service.process import Options
+from repertory.service.schedules import Schedule
 
 USUAL: Final = Path("company.toml")
 EXAMPLE: Final = """\
@@ -87,7 +88,7 @@ class ModelsTable(msgspec.Struct, frozen=True, kw_only=True):
     summaries: tuple[str, ...] | None = None
 
 
-_TABLES: Final = ("service", "agents", "limits", "models", "quotas")
+_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "schedules")
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +101,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         models: Its ``[models]``.
         offers: Its agents, loaded.
         quotas: How much agents and clients may use.
+        schedules: When which agent does what.
     """
 
     path: Path
@@ -108,6 +110,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelsTable
     offers: dict[str, Offer]
     quotas: Quotas
+    schedules: tuple[Schedule, ...]
 
     @property
     def database(self) -> Path:
@@ -117,6 +120,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     def apply(self, control: Control) -> None:
         """Make a service that of this company. What is under way goes on as it began."""
         control.offer(self.offers)
+        control.scheduler.plan(self.schedules)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
 
     def options(self) -> Options:
@@ -209,6 +213,7 @@ def read_company(path: Path) -> Company:
             agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
             clients=_client_quotas(file),
         ),
+        schedules=_schedules(file, {*offers, *((RESEARCH,) if service.root is not None else ())}),
     )
 
 
@@ -258,3 +263,22 @@ def _client_quotas(file: TomlFile) -> dict[str, Quota]:
         except ConfigurationError as error:
             file.refuse(f"quotas.{name}", "", str(error))
     return {name: file.table(Quota, table, f"quotas.{name}") for name, table in given.items()}
+
+
+def _schedules(file: TomlFile, agents: set[str]) -> tuple[Schedule, ...]:
+    given, names = file.content.get("schedules", []), set[str]()
+    if not isinstance(given, list):
+        file.refuse("schedules", "", "expected tables, each as [[schedules]]")
+    found: list[Schedule] = []
+    for number, each in enumerate(given):
+        schedule = file.table(Schedule, each, "schedules", number=number)
+        if schedule.name in names:
+            file.refuse("schedules", "name", f"{schedule.name!r} is the name of another one already", number=number)
+        if schedule.agent not in agents:
+            there = ", ".join(sorted(agents))
+            file.refuse(
+                "schedules", "agent", f"there is no agent {schedule.agent!r:.100}; there are {there}", number=number
+            )
+        names.add(schedule.name)
+        found.append(schedule)
+    return tuple(found)

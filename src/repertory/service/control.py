@@ -26,6 +26,7 @@ from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
+from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import (
     AgentView,
     RunDetail,
@@ -73,6 +74,7 @@ class Control:
         self._root = None if root is None else _existing_folder(root)
         self._context = context
         self._limits = dict(limits)
+        self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time)
         self.on_reload: Callable[[Control], Sequence[str]] | None = None
         self._started_at = time.time()
         self._roots: dict[str, Run] = {}
@@ -84,6 +86,7 @@ class Control:
         """Do what has to be done all the time, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
+            tasks.start_soon(self.scheduler.run)
             await self.feed.run()
             tasks.cancel_scope.cancel()
 
@@ -256,6 +259,10 @@ class Control:
             )
             self._hold(run)
         return run_id
+
+    async def _start_scheduled(self, schedule: Schedule, run_id: str) -> None:
+        client = f"schedule:{schedule.name}"
+        await self.start(schedule.agent, schedule.task, run_id=run_id, priority=schedule.priority, client=client)
 
     async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
         """Say something to a run; it is durable afterwards.

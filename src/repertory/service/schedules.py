@@ -1,0 +1,283 @@
+"""Schedules: runs that begin when it is time, each due time once, also over kills, downtime and clocks that jump.
+
+Every due time is settled on record: a run was started for it, under an id that follows from it, or it was skipped, with
+the reason. What was settled last says where to go on, in whatever process.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
+from zoneinfo import ZoneInfo
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from repertory._choices import check_choice, check_number, check_pattern, check_text
+from repertory.agents.log import log
+from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists, RunNotFound
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
+
+Missed: TypeAlias = Literal["skip", "once", "all"]
+Overlap: TypeAlias = Literal["skip", "allow"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_GRACE: Final = 60.0  # seconds; cron knows no finer time than minutes, so what is not later than that is on time
+_LOOK: Final = 30.0  # seconds between two looks at the clock, which may be set
+_CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) takes larger jumps for corrections of the clock, and begins anew
+_BREATH: Final = 500  # due times that are found without letting others work
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """``[[schedules]]``: an agent and its task, and when a run of it begins.
+
+    Attributes:
+        name: What it is called: a letter or digit, then letters, digits, ``_`` and ``-``, at most 60.
+        agent: The agent, as the company names it.
+        task: What it is asked to do.
+        cron: When: minute, hour, day of the month, month, day of the week, as Debian's cron reads them.
+        timezone: Whose clock that is, as ``Europe/Berlin``. A time that the clock leaps over comes right after the
+            leap; one that it shows twice counts once, unless the minute or hour begins with ``*``.
+        missed: What becomes of due times at which no process was there: none is made up for, the newest is, or all.
+        overlap: What becomes of a due time while the run before still goes: it is skipped, or begins beside it. What
+            ``missed = "all"`` makes up for always begins beside.
+        priority: Of its runs; None for what its agent has.
+
+    Raises:
+        ConfigurationError: A field makes no sense, or no time is ever due.
+    """
+
+    name: str
+    agent: str
+    task: str
+    cron: str
+    timezone: str = "UTC"
+    missed: Missed = "skip"
+    overlap: Overlap = "skip"
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        words = "be a letter or digit, then letters, digits, _ and -, at most 60 in all"
+        check_pattern("schedule name", self.name, _NAME, words)
+        check_text("a task", self.task)
+        check_choice("missed", self.missed, Missed)
+        check_choice("overlap", self.overlap, Overlap)
+        check_number("priority", self.priority, int, least=-100, most=100, none=True)
+        if len(self.cron.split()) != 5:
+            raise ConfigurationError(
+                f"cron must be minute, hour, day of the month, month, day of the week, as '0 7 * * MON-FRI', got "
+                f"{self.cron!r:.100}"
+            )
+        next(self.due_after(0.0))
+
+    @property
+    def rule(self) -> str:
+        """What its due times follow from."""
+        return f"{' '.join(self.cron.split())} {self.timezone}"
+
+    def due_after(self, time: float) -> Iterator[float]:
+        """Its due times behind a time, in order; all are seconds since 1970.
+
+        Raises:
+            ConfigurationError: It cannot be read as cron does, there is no such zone, or no time is ever due.
+        """
+        try:
+            from cronsim import CronSim, CronSimError
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("schedules need cronsim: pip install 'repertory[service]'") from error
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (OSError, ValueError) as error:  # a KeyError of zoneinfo's is one of the lookups below
+            raise ConfigurationError(f"there is no timezone {self.timezone!r:.100}") from error
+        except LookupError as error:
+            raise ConfigurationError(f"there is no timezone {self.timezone!r:.100}; is tzdata installed?") from error
+        last = time
+        try:
+            for found in CronSim(self.cron, datetime.fromtimestamp(time, zone)):
+                due = found.timestamp()
+                # Where the clock leaps or is set back, two times may be one, and one may come from behind.
+                if due > last:
+                    last = due
+                    yield due
+        except CronSimError as error:
+            raise ConfigurationError(f"cron {self.cron!r:.100}: {error}") from error
+        if last == time:
+            raise ConfigurationError(f"cron {self.cron!r:.100} is never due")
+
+    def run_id(self, due: float) -> str:
+        """The id of the run for a due time."""
+        return f"schedule-{self.name}-{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%MZ}"
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands.
+
+    Attributes:
+        next: When it is due next, in seconds since 1970.
+        last: What was settled last; None where nothing is yet.
+    """
+
+    name: str
+    agent: str
+    cron: str
+    timezone: str
+    next: float
+    last: ScheduleSettled | None
+
+
+class Scheduler:
+    """Starts the runs of schedules when they are due.
+
+    Args:
+        journal: Where due times are settled.
+        start: Starts a run of a schedule under an id; the same again does no harm.
+        clock: Gives seconds since 1970.
+    """
+
+    def __init__(
+        self, journal: Journal, start: Callable[[Schedule, str], Awaitable[object]], *, clock: Callable[[], float]
+    ) -> None:
+        self._journal = journal
+        self._start = start
+        self._clock = clock
+        self._schedules: Mapping[str, Schedule] | None = None  # None where nobody has said: then none of them ends
+        self._latest: dict[str, ScheduleSettled] = {}
+        self._changed = anyio.Event()
+
+    def plan(self, schedules: Sequence[Schedule]) -> None:
+        """Have these schedules from now on, and no others."""
+        self._schedules = {schedule.name: schedule for schedule in schedules}
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def list(self) -> list[ScheduleView]:
+        """Every schedule with when it is due next."""
+        now, views = self._clock(), list[ScheduleView]()
+        for schedule in (self._schedules or {}).values():
+            last = self._latest.get(schedule.name)
+            views.append(
+                ScheduleView(
+                    name=schedule.name,
+                    agent=schedule.agent,
+                    cron=schedule.cron,
+                    timezone=schedule.timezone,
+                    next=next(schedule.due_after(now)),
+                    last=last,
+                )
+            )
+        return views
+
+    async def run(self) -> None:
+        """Settle what is due, whenever it is, until cancelled."""
+        while self._schedules is None:
+            await self._changed.wait()
+        self._latest = await self._journal.read_settled()
+        while True:
+            changed = self._changed
+            wait = await self._look()
+            with anyio.move_on_after(min(wait, _LOOK)):
+                await changed.wait()
+
+    async def _look(self) -> float:
+        """Settle what is due now; seconds until something is again."""
+        schedules = self._schedules or {}
+        for name, known in list(self._latest.items()):
+            if name not in schedules and known.outcome != "ended":
+                await self._settle(name, known.rule, self._clock(), "ended")
+        wait = _LOOK
+        for schedule in schedules.values():
+            last = self._latest.get(schedule.name)
+            now = self._clock()
+            if (
+                last is None
+                or last.outcome == "ended"
+                or last.rule != schedule.rule
+                or last.due > now + _CORRECTION  # the clock was wrong then
+            ):
+                last = await self._settle(schedule.name, schedule.rule, now, "began")
+            coming = await self._settle_due(schedule, last.due)
+            wait = min(wait, max(0.0, coming - self._clock()))
+        return wait
+
+    async def _settle_due(self, schedule: Schedule, after: float) -> float:
+        """Settle what has become due behind a time; what is due next."""
+        now, due = self._clock(), list[float]()
+        coming = after
+        for coming in schedule.due_after(after):
+            if coming > now:
+                break
+            due.append(coming)
+            if len(due) % _BREATH == 0:
+                await anyio.lowlevel.checkpoint()
+        # One may have been started by a process that did not come to settle it.
+        if due and await self._state_of(schedule.run_id(due[0])) is not None:
+            await self._settle(schedule.name, schedule.rule, due[0], "started", schedule.run_id(due.pop(0)))
+        on_time = [each for each in due if each >= now - _GRACE]
+        missed = due[: len(due) - len(on_time)]
+        if schedule.missed == "once" and missed and not on_time:
+            on_time.append(missed.pop())
+        if schedule.missed != "all" and missed:
+            words = "nobody was there when it was due"
+            await self._settle(schedule.name, schedule.rule, missed[-1], "skipped", reason=words, count=len(missed))
+            missed = []
+        for each in [*missed, *on_time]:
+            if not await self._begin(schedule, each, beside=each in missed):
+                break  # it stays due
+        return coming
+
+    async def _begin(self, schedule: Schedule, due: float, *, beside: bool) -> bool:
+        """Start the run of a due time, or skip it; whether it is settled."""
+        run_id, skipped = schedule.run_id(due), ""
+        before = self._latest[schedule.name].run_id
+        if not beside and schedule.overlap == "skip" and await self._state_of(before) not in (None, *FINAL_STATES):
+            skipped = f"run {before} of the time before has not ended"
+        else:
+            try:
+                await self._start(schedule, run_id)
+            except QueueFull as error:
+                log(logging.WARNING, "schedule.waits", schedule=schedule.name, due=due, reason=str(error))
+                return False
+            except JournalError:
+                raise
+            except RunExists:
+                pass  # its task is another one since
+            except RepertoryError as error:
+                skipped = f"it could not be started: {error}"
+        outcome: Outcome = "skipped" if skipped else "started"
+        await self._settle(schedule.name, schedule.rule, due, outcome, "" if skipped else run_id, reason=skipped)
+        return True
+
+    async def _state_of(self, run_id: str) -> str | None:
+        """The state of a run on record; None where there is none of that id."""
+        try:
+            row = await self._journal.read_run(run_id)
+        except RunNotFound:
+            return None
+        return row.state if row.started.run_id == run_id else None
+
+    async def _settle(
+        self, name: str, rule: str, due: float, outcome: Outcome, run_id: str = "", *, reason: str = "", count: int = 1
+    ) -> ScheduleSettled:
+        """Record what became of a due time. The run before is known on, so that it is not overlapped."""
+        last = self._latest.get(name)
+        kept = run_id or (last.run_id if last is not None else "")
+        settled = ScheduleSettled(
+            schedule=name,
+            rule=rule,
+            due=due,
+            outcome=outcome,
+            run_id=kept,
+            reason=reason,
+            count=count,
+            at=self._clock(),
+        )
+        await self._journal.write([settled])
+        self._latest[name] = settled
+        if outcome == "skipped":
+            log(logging.WARNING, "schedule.skipped", schedule=name, due=due, count=count, reason=reason)
+        return settled
