@@ -38,7 +38,13 @@ async def answer(request):
         raise rp.errors.ModelUnavailable("gone")
     return "I heard: " + last
 
+@rp.tool(approval="always")
+def pay(to: str) -> str:
+    """Pay."""
+    return "paid"
+
 clerk = rp.Agent("clerk", "Answer.", tools=[look_up], model=FunctionModel(answer))
+payer = rp.Agent("payer", tools=[pay], model=FunctionModel(lambda _: call("pay", to="ann")))
 typed = rp.Agent("typed", output=list[int], model=FunctionModel(lambda _: call("final_result", result=[1, 2])))
 '''
 
@@ -162,6 +168,28 @@ def test_through_a_pipe_each_line_is_a_question(backend: str, home: Path) -> Non
     """Nothing but the answers comes out; a line without an end counts, an empty one does not."""
     done = talk(home, "one\n\ntwo", "--agent", "ag:clerk", "--backend", backend)
     assert (done.returncode, done.stdout, done.stderr) == (0, "I heard: one\nI heard: two\n", "")
+
+
+def test_through_a_pipe_it_is_said_that_a_call_waits(home: Path) -> None:
+    """And how to decide, as nobody is there to be asked."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "repertory", "chat", "--agent", "ag:payer", "--db", "a.db"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**settings(home), "PYTHONPATH": str(home)},
+        cwd=home,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write("pay\n")
+    process.stdin.flush()
+    said = process.stderr.readline()
+    assert 'pay to="ann" waits until it is allowed' in said
+    assert "repertory approve" in said
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 143
 
 
 def test_a_talk_can_be_had_as_json_and_taken_up_by_part_of_its_id(home: Path) -> None:

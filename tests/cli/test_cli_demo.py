@@ -168,3 +168,12 @@ def test_a_table_in_an_answer_is_one_on_a_terminal(tmp_path: Path) -> None:
     lines = [line.rstrip() for line in SGR.sub("", os.read(ours, 65_536).decode()).splitlines()]
     os.close(ours)
     assert lines == ["See:", "", "name  place", "one   a.py:1", "two", "", "• a point"]
+
+
+def test_of_another_folder_the_demo_asks_what_is_in_it(tmp_path: Path) -> None:
+    """Not about modules of the standard library, which are not there."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "a.py").write_text("def first():\n    return 1\n")
+    shown = invoke("demo", "--root", folder, "--json", "--db", tmp_path / "a.db", home=tmp_path).json
+    assert shown["task"].startswith("What is in this folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,12 @@ VERBS = {
     "logs": Verb("logs RUN", Expected(0, "waits for approval: pay"), Expected(0, "starts: Go.")),
     "logs --json": Verb("logs RUN --json", Expected(0, '"ApprovalRequested"'), Expected(0, '"RunSpawned"')),
     "attach": Verb("attach RUN", Expected(0, "I heard: Go."), Expected(1, "nobody runs run-")),
+    "stats": Verb("stats RUN", Expected(0, "prompt tokens"), Expected(0, "prompt tokens")),
+    "stats --json": Verb("stats RUN --tree --json", Expected(0, '"purposes"'), Expected(0, '"purposes"')),
+    "inspect": Verb("inspect RUN", Expected(0, "WHAT THE MODEL SAW"), Expected(0, "WHAT THE MODEL SAW")),
+    "inspect --json": Verb("inspect RUN -i 1 --json", Expected(0, '"iteration": 1'), Expected(0, '"iteration": 1')),
+    "ledger": Verb("ledger RUN", Expected(0, "calls: pay"), Expected(0, "calls: pay")),
+    "ledger --json": Verb("ledger RUN --json", Expected(0, '"entries"'), Expected(0, '"entries"')),
     "start": Verb("start payer Pay.", Expected(0, "run-"), _NOBODY),
     "start --json": Verb("start payer Pay. --json", Expected(0, '{"id": "run-'), _NOBODY),
     "approve": Verb("approve c0 --run RUN", _DONE, _NOBODY),
@@ -58,9 +65,21 @@ VERBS = {
     "send": Verb("send RUN Hurry.", _DONE, _NOBODY),
     "pause": Verb("pause RUN", _DONE, _NOBODY),
     "resume": Verb("resume RUN", Expected(0, "goes on in the service"), _DONE),
+    "vacuum": Verb("vacuum", Expected(0, "MiB after"), Expected(0, "MiB after")),
+    "vacuum --json": Verb("vacuum --json", Expected(0, "{"), Expected(0, "{")),
+    "fork": Verb("fork RUN", Expected(0, "run-"), Expected(0, "run-")),
+    "fork --json": Verb("fork RUN --json", Expected(0, '"run-'), Expected(0, '"run-')),
+    "rewind": Verb("rewind RUN --iteration 0", Expected(0, "run-"), Expected(0, "run-")),
+    "rewind --json": Verb("rewind RUN --iteration 0 --json", Expected(0, '"run-'), Expected(0, '"run-')),
+    "retry": Verb("retry RUN", Expected(0, "goes on in the service"), _NOBODY),
+    "rm": Verb("rm RUN", _DONE, Expected(1, "not ended")),
     "stop": Verb("stop RUN", _DONE, _NOBODY),
     "kill": Verb("kill RUN", _DONE, _NOBODY),
 }
+
+
+ON_ENDED = {"attach", "fork", "fork --json", "rewind", "rewind --json", "rm"}
+"""What is tried on a run that has its answer."""
 
 
 def test_the_table_has_every_command_that_may_ask_a_service() -> None:
@@ -86,6 +105,8 @@ def folder() -> Iterator[Path]:
 def begin(served: Served, agent: str) -> str:
     """Begin a run, and wait until it is where it waits."""
     run_id = str(served.ask("POST", "/runs", {"agent": agent, "task": "Go."})["id"])
+    if agent == "talker":
+        assert served.ask("GET", f"/runs/{run_id}/result?wait=30")["state"] == "done"
     if agent == "payer":
         while sum(call["run_id"] == run_id for call in served.ask("GET", "/approvals")["waiting"]) < 3:
             pass
@@ -147,20 +168,26 @@ def check(verb: str, expected: Expected, done: Any) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_beside_a_service(verb: str, served: Served) -> None:
     """The service is found by the database that it owns, and does what the verb says, or says how the run stands."""
-    run_id = begin(served, "talker" if verb == "attach" else "payer")
-    if verb == "resume":
-        served.ask("POST", f"/runs/{run_id}/pause", {})
+    run_id = begin(served, "talker" if verb in ON_ENDED else "payer")
+    before = {"resume": "pause", "retry": "kill"}.get(verb)
+    if before is not None:
+        served.ask("POST", f"/runs/{run_id}/{before}", {})
     check(verb, VERBS[verb].served, invoke(VERBS[verb].line, served.folder, run_id))
-    if verb not in ("stop", "kill", "attach"):
+    if verb not in {"stop", "kill", *ON_ENDED}:
         served.ask("POST", f"/runs/{run_id}/kill", {})
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "resume"])
-def test_a_verb_without_a_service(verb: str, alone: Path) -> None:
+def test_a_verb_without_a_service(verb: str, alone: Path, tmp_path: Path) -> None:
     """The socket of the killed one is there, and so is what it said beside its database: neither is believed."""
     listed = json.loads(invoke("ps --json", alone, "").stdout)
     assert listed["service"] is None
-    check(verb, VERBS[verb].alone, invoke(VERBS[verb].line, alone, listed["runs"][0]["id"]))
+    place = alone
+    if verb in ON_ENDED:  # which write to the database
+        place = tmp_path
+        for name in ("a.db", "a.db-wal"):
+            shutil.copy(alone / name, place / name)
+    check(verb, VERBS[verb].alone, invoke(VERBS[verb].line, place, listed["runs"][0]["id"]))
 
 
 def test_who_serves_a_database_is_believed_only_while_its_lock_is_held(tmp_path: Path) -> None:

@@ -195,14 +195,16 @@ class _Talk:
         assert self._signals is not None
         shown = ""
         with self._signals.stopping(run):
-            if self._shown_on:
-                screen = Screen()
-                async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(decide_at_terminal, run, output.say, nullcontext)
+                if self._shown_on:
+                    screen = Screen()
                     tasks.start_soon(_show_calls, screen, run)
-                    tasks.start_soon(decide_at_terminal, run, output.say, nullcontext)
                     shown = await screen.show_text(run.stream(from_start=True))
-                    tasks.cancel_scope.cancel()
-                await screen.end_line()
+                    await screen.end_line()
+                else:
+                    await run.wait_ended()
+                tasks.cancel_scope.cancel()
             try:
                 value = await run.wait_result()
             except RunError as error:

@@ -31,6 +31,7 @@ QUESTION = (
     "What is deprecated in importlib, in unittest, in threading, in zipimport and in logging, since when, "
     "when is it removed, and what takes its place?"
 )
+_OTHER_QUESTION = "What is in this folder, which parts does it have, and what does each of them do?"
 OFFLINE_STEPS = 36  # turns of searching and reading; it answers a question in 12, but then a record is still small
 TEAM = "repertory.cli.demo:demo_team"
 # In the folder of the standard library, but none of its own source, or no explanation of it.
@@ -69,7 +70,9 @@ def _model(name: str | None) -> Model:
 
 
 def demo(
-    question: str | None = argument("QUESTION", "What to find out. Default: what is deprecated in five modules."),
+    question: str | None = argument(
+        "QUESTION", "What to find out. Default: what is deprecated in five modules; of another folder, what is in it."
+    ),
     *,
     root: Path | None = option("--root DIR", "The folder to read. Default: this Python's standard library."),
     db: str | None = option("--db FILE", "The database. Default: a new one in the data folder."),
@@ -94,7 +97,7 @@ def demo(
     limits = limits_by(limit)
     agent = with_limits(demo_team(str(folder), deny=deny), limits.get("limits", {}))
     options: Json = {"root": str(folder), "deny": list(deny)} | ({"model": model} if model is not None else {}) | limits
-    task = question or QUESTION
+    task = question or (QUESTION if root is None else _OTHER_QUESTION)
     path = named_database(db) or new_database()
 
     async def start(supervisor: Supervisor) -> Run:

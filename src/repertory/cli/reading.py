@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    read_run,
-)
-from repertory.cli.options import AS_JSON, DATABASE, FULL, RUN, option
+from repertory.cli.databases import At, ask_about_run
+from repertory.cli.options import AS_JSON, DATABASE, FULL, PORT, RUN, SOCKET, option
 from repertory.cli.output import clean, one_line, tokens
 from repertory.errors import ConfigurationError
 
@@ -19,7 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from repertory.llm.messages import Json
-    from repertory.record import Entry, Journal, RunRow
+    from repertory.record import RunStatistics
+    from repertory.service.sources import RunSource
+    from repertory.service.views import RunDetail
 
 _WIDE = 120  # columns from which the record and the view stand side by side
 _POLL = 0.5  # seconds between two looks at a record that is being written by another process
@@ -33,23 +33,51 @@ def inspect(
     iteration: int | None = option("-i, --iteration N", "Which one. Default: the newest.", min=1),
     full: bool = FULL,
     db: str | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show what the model saw at an iteration.
+    """Show how a run stands, and what its model saw at an iteration.
 
     Beside it stands the record: how each entry was shown, and the decisions that made it so.
     """
 
-    from repertory.service.reports import read_inspection
+    async def read(source: RunSource, found: str) -> tuple[RunDetail, Json]:
+        return await source.read_run(found), await source.read_inspection(found, iteration)
 
-    async def read(path: Database, journal: Journal, row: RunRow) -> Json:
-        return await read_inspection(journal, row, iteration)
-
-    shown = read_run(run_id, db, read)
+    detail, shown = ask_about_run(run_id, At(db, socket, port), read)
     if as_json:
         output.print_json(shown)
     else:
+        output.show(output.console(), _standing(detail))
         _print(shown, full=full)
+
+
+def _standing(detail: RunDetail) -> RenderableType:
+    """How a run stands, in a few lines: its task, what it and its tree have spent, its limits, where it is defined."""
+    from rich.text import Text
+
+    from repertory.cli.runs import coloured_state, nodes_of
+
+    run, own, tree = detail.run, detail.statistics, detail.tree_statistics
+    facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", coloured_state(run.state))
+    if run.error:
+        facts.append(f": {one_line(run.error, 200)}")
+    facts.append(f"\ntask: {one_line(run.task, 300)}\n")
+    facts.append(f"spent: {_spent(own)}, {own.tool_calls} tool calls")
+    below = sum(1 for _ in nodes_of(detail.tree)) - 1
+    if below:
+        facts.append(f"; with the {below} below it {_spent(tree)}")
+    limits = detail.options.get("limits") or {}
+    if limits:
+        facts.append(f"\nlimits: {one_line(', '.join(f'{name}={value}' for name, value in limits.items()))}")
+    if detail.agent_ref:
+        facts.append(f"\ndefined at {one_line(detail.agent_ref)}")
+    return facts.append("\n")
+
+
+def _spent(figures: RunStatistics) -> str:
+    return f"{figures.iterations} iterations, {tokens(figures.tokens_seen)} tokens, {output.dollars(figures.cost_seen)}"
 
 
 def _print(shown: Json, *, full: bool) -> None:
@@ -75,8 +103,6 @@ def _heading(shown: Json) -> RenderableType:
     from rich.text import Text
 
     heading = Text.assemble(
-        (one_line(shown["agent"]), "bold"),
-        f" {one_line(shown['run_id'])}\n",
         (f"iteration {shown['iteration']} of {shown['iterations']}", "bold"),
         f", {one_line(shown['model'])}, {output.timestamp(shown['at'])}\n",
     )
@@ -144,67 +170,63 @@ def ledger(
     full: bool = FULL,
     follow: bool = option("-f, --follow", "Wait for new entries until the run ends.", False),
     db: str | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
-    from repertory.service.reports import read_record
-
     if follow and as_json:
         raise ConfigurationError("--follow has no end to make one JSON object of; leave one of them out")
 
-    async def read(path: Database, journal: Journal, row: RunRow) -> None:
+    async def read(source: RunSource, found: str) -> None:
         if as_json:
-            output.print_json({"database": str(path), **await read_record(journal, row)})
+            output.print_json({"database": source.database, **await source.read_record(found)})
         else:
-            await print_ledger(journal, row, full=full, follow=follow)
+            await _print_ledger(source, found, full=full, follow=follow)
 
-    read_run(run_id, db, read)
+    ask_about_run(run_id, At(db, socket, port), read)
 
 
-async def print_ledger(journal: Journal, row: RunRow, *, full: bool, follow: bool) -> None:
+async def _print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bool) -> None:
     """Print the entries of a run, and those that come until it ends, if it is to be followed."""
     import anyio
     from rich.text import Text
 
-    from repertory.record import FINAL_STATES
-    from repertory.service.reports import read_crashes
-
-    started, shown = row.started, 0
-    screen = output.console()
-    facts = f" {one_line(started.run_id)}, {one_line(started.model)}\n"
-    screen.print(Text.assemble((one_line(started.agent), "bold"), facts))
+    screen, shown = output.console(), 0
     while True:
-        row = await journal.read_run(started.run_id)  # before its entries: those of a run that has ended are all
-        entries = await journal.read_entries(started.run_id, start=shown)
-        crashes = await read_crashes(journal, started.run_id) if full and entries else {}
-        for entry in entries:
-            _print_entry(screen, entry, full=full, trace=crashes.get(entry.tool_call_id, ""))
+        run = (await source.read_run(run_id)).run  # before its entries: those of a run that has ended are all
+        record = await source.read_record(run_id, start=shown)
+        if not shown:
+            facts = f" {one_line(run_id)}, {one_line(run.model)}\n"
+            screen.print(Text.assemble((one_line(run.agent), "bold"), facts))
+        for entry in record["entries"]:
+            _print_entry(screen, entry, full=full)
             shown += 1
-        if not follow or row.state in FINAL_STATES:
+        if not follow or not run.live:
             break
         await anyio.sleep(_POLL)
-    if row.error is not None:
-        output.say(f"the run failed: {row.error}")
+    if run.error is not None:
+        output.say(f"the run failed: {run.error}")
 
 
-def _print_entry(screen: Console, entry: Entry, *, full: bool, trace: str) -> None:
+def _print_entry(screen: Console, entry: Json, *, full: bool) -> None:
     from rich.text import Text
 
-    who = entry.kind if entry.tool is None else f"{entry.tool} → result"
-    facts = f"  {tokens(entry.tokens)} tokens"
-    if entry.original_length:
-        facts += f", shortened from {entry.original_length:,} characters"
-    if entry.content_id is not None:
-        facts += f", whole: repertory content show {one_line(entry.content_id)}"
+    who = entry["kind"] if entry["tool"] is None else f"{entry['tool']} → result"
+    facts = f"  {tokens(entry['tokens'])} tokens"
+    if entry["original_length"]:
+        facts += f", shortened from {entry['original_length']:,} characters"
+    if entry["content_id"] is not None:
+        facts += f", whole: repertory content show {one_line(entry['content_id'])}"
     line = Text.assemble(
-        (f"#{entry.position:<4}", "bold"),
-        (f"it {entry.iteration:<3} {one_line(who)}", "cyan" if entry.role == "user" else "green"),
+        (f"#{entry['position']:<4}", "bold"),
+        (f"it {entry['iteration']:<3} {one_line(who)}", "cyan" if entry["role"] == "user" else "green"),
         (facts, "dim"),
     )
-    text = whole_entry(entry)
-    parts = [line, Text(_preview(text, full=full))]
-    if trace:
-        parts.append(Text(_preview(f"what the tool raised:\n{trace.rstrip()}", full=True), style="dim"))
+    parts = [line, Text(_preview(_whole(entry["content"]), full=full))]
+    if full and entry["traceback"]:
+        trace = clean(entry["traceback"]).rstrip()
+        parts.append(Text(_preview(f"what the tool raised:\n{trace}", full=True), style="dim"))
     screen.print(*parts, "", sep="\n", soft_wrap=True)
 
 
@@ -244,12 +266,10 @@ def call_line(tool: str, arguments: dict[str, Any], width: int = 0) -> str:
     return one_line(f"{tool} {', '.join(named)}", width)
 
 
-def whole_entry(entry: Entry) -> str:
+def _whole(blocks: list[dict[str, Any]]) -> str:
     """All that an entry says."""
-    from repertory.llm.messages import encode_block
-
     parts: list[str] = []
-    for block in entry.content:
-        label, text = describe_wire_block(encode_block(block))
+    for block in blocks:
+        label, text = describe_wire_block(block)
         parts.append(f"{label}: {text}" if label and label != "result" else text)
     return "\n".join(part for part in parts if part)

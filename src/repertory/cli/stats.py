@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repertory.cli import output
-from repertory.cli.databases import (
-    Database,
-    read_run,
-)
-from repertory.cli.options import AS_JSON, DATABASE, RUN, option
+from repertory.cli.databases import At, ask_about_run
+from repertory.cli.options import AS_JSON, DATABASE, PORT, RUN, SOCKET, option
 from repertory.cli.output import cost, dollars, one_line, tokens
 from repertory.cli.runs import in_tree, own_id
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from repertory.llm.messages import Json
-    from repertory.record import Journal, RunRow
+    from repertory.service.sources import RunSource
 
 _DECISIONS = 12  # lines; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
@@ -31,6 +29,8 @@ def stats(
     *,
     tree: bool = option("--tree", "Add the runs below it.", False),
     db: str | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show what a run saw and cost, iteration by iteration, beside what a plain loop would have sent.
@@ -38,12 +38,11 @@ def stats(
     That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
     what they saved, how good the token estimate was, and alerts.
     """
-    from repertory.service.reports import read_stats
 
-    async def read(path: Database, journal: Journal, found: RunRow) -> Json:
-        return {"database": str(path), **await read_stats(journal, found, tree=tree)}
+    async def read(source: RunSource, found: str) -> Json:
+        return {"database": source.database, **await source.read_stats(found, tree=tree)}
 
-    shown = read_run(run_id, db, read)
+    shown = ask_about_run(run_id, At(db, socket, port), read)
     if as_json:
         output.print_json(shown)
     else:

@@ -58,6 +58,7 @@ from repertory.service.requests import (
     GivenMedia,
     GivenResult,
     GivenText,
+    InspectQuery,
     ItemQuery,
     MemoryQuery,
     NewFork,
@@ -265,11 +266,12 @@ class _Service:
         stop = query.start + query.limit
         return await read_record(self._control.journal, await self._row_of(request), start=query.start, stop=stop)
 
-    async def inspect(self, request: Request) -> Json:
+    async def inspect(self, request: Request, *, query: InspectQuery) -> Json:
         """What the model saw at one call, or at the ``newest``, beside the record and the decisions that made it so."""
         call = request.path_params["call"]
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
-        return await read_inspection(self._control.journal, await self._row_of(request), call=number)
+        row, iteration = await self._row_of(request), query.iteration or None
+        return await read_inspection(self._control.journal, row, iteration, call=number)
 
     # --- what a run has kept ------------------------------------------------------------------------------
 

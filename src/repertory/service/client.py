@@ -17,6 +17,7 @@ from repertory._postgres_address import PostgresAddress
 from repertory.agents.streaming import Piece
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
+from repertory.llm.messages import Json
 from repertory.service.places import Place
 from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 GREETING: Final = 4.0  # seconds until a service must say who it is: that takes its loop and nothing else
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for one that hangs
+_PAGE: Final = 500  # entries that are asked for at once
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which shows one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
     **dict.fromkeys((400, 401, 403, 415, 421), ConfigurationError),
@@ -88,6 +90,28 @@ class ServiceClient:
     async def vacuum(self) -> Space:
         """Have some of what holds nothing any more given back to the disk; once more for more."""
         return await self._ask("POST", "/vacuum", Space, body={})
+
+    async def read_stats(self, run_id: str, *, tree: bool) -> Json:
+        """What a run saw and cost, or with ``tree`` also each run below it."""
+        return await self._ask("GET", f"/stats?run={_part(run_id)}&tree={int(tree)}", Json)
+
+    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
+        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
+        which = "" if iteration is None else f"?iteration={iteration}"
+        return await self._ask("GET", f"/runs/{_part(run_id)}/requests/newest{which}", Json)
+
+    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
+        """A run's entries from a position on; contents are as the Messages API writes them."""
+        whole: Json | None = None
+        while True:
+            page = await self._ask("GET", f"/runs/{_part(run_id)}/record?start={start}&limit={_PAGE}", Json)
+            if whole is None:
+                whole = page
+            else:
+                whole["entries"] += page["entries"]
+            start += len(page["entries"])
+            if len(page["entries"]) < _PAGE:
+                return whole
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait for an approval or for their result, oldest first."""

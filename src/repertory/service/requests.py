@@ -166,6 +166,12 @@ class StatsQuery(msgspec.Struct, frozen=True):
     tree: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
 
 
+class InspectQuery(msgspec.Struct, frozen=True):
+    """Of the ``newest`` calls: which iteration's; 0 for the newest. It says nothing where a call is named."""
+
+    iteration: Count = 0
+
+
 class RecordQuery(msgspec.Struct, frozen=True):
     """So many entries from a position on."""
 

@@ -13,11 +13,13 @@ import msgspec
 
 from repertory._postgres_address import PostgresAddress
 from repertory.agents.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
+from repertory.llm.messages import Json
 from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.opening import is_owned
 from repertory.record.records import RunState
 from repertory.service.places import Place
+from repertory.service.reports import read_inspection, read_record, read_stats
 from repertory.service.views import EventView, RunDetail, RunList, event_view, list_runs, read_detail
 
 _POLL: Final = 0.5  # seconds between two looks at a record that another process writes
@@ -48,6 +50,18 @@ class RunSource(Protocol):
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        ...
+
+    async def read_stats(self, run_id: str, *, tree: bool) -> Json:
+        """What a run saw and cost, or with ``tree`` also each run below it; docs/cli.md says what the fields are."""
+        ...
+
+    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
+        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
+        ...
+
+    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
+        """A run's entries from a position on; contents are as the Messages API writes them."""
         ...
 
     async def waiting(self) -> Sequence[WaitingCall]:
@@ -90,6 +104,18 @@ class RecordSource:
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
         return await read_detail(self.journal, self._is_live, run_id)
+
+    async def read_stats(self, run_id: str, *, tree: bool) -> Json:
+        """What a run saw and cost, or with ``tree`` also each run below it."""
+        return await read_stats(self.journal, await self.journal.read_run(run_id), tree=tree)
+
+    async def read_inspection(self, run_id: str, iteration: int | None) -> Json:
+        """What the model saw at an iteration, None for the newest. Raises ``RunNotFound``."""
+        return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration)
+
+    async def read_record(self, run_id: str, *, start: int = 0) -> Json:
+        """A run's entries from a position on; contents are as the Messages API writes them."""
+        return await read_record(self.journal, await self.journal.read_run(run_id), start=start)
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait by the record: of runs that go on, here or once they are resumed."""

@@ -99,6 +99,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
         tree_statistics: Its own and those of all below it.
         tree: It and all below it.
         payload_version: How many versions its payload had; 0 where it has none.
+        agent_ref: Where its agent is defined, as ``module:name`` or a file; "" where the record does not say.
+        options: What its agent was loaded with, its ``limits`` among them.
         queue: Its place in the queue and what it waits for; null where it is not ``queued``.
     """
 
@@ -108,6 +110,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
     tree_statistics: RunStatistics
     tree: RunNode
     payload_version: int
+    agent_ref: str = ""
+    options: Json = msgspec.field(default_factory=Json)
     queue: QueuedRun | None = None
 
 
@@ -327,6 +331,8 @@ async def read_detail(journal: Journal, is_live: Callable[[str], bool], run_id: 
         tree_statistics=sum_of(node),
         tree=node,
         payload_version=await journal.payload_version(run_id),
+        agent_ref=tree[0].started.agent_ref,
+        options=dict(tree[0].started.options),
     )
 
 
