@@ -51,3 +51,27 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "cannot open postgresql://me@/x?host=/nowhere" in result.err
     assert "is the server running" in result.err
     assert PASSWORD not in result.err
+
+
+def test_a_file_is_moved_to_a_server_and_back(postgres: PostgresServer, tmp_path: Path) -> None:
+    """All of it; what is there already is not written over, and the password is not shown."""
+    file, back, uri = tmp_path / "a.db", tmp_path / "b.db", postgres.new_database()
+    address = uri.replace("postgres@", f"postgres:{PASSWORD}@")
+
+    async def write() -> None:
+        async with open_journal(file) as journal:
+            await journal.write(kit.one_of_each())
+
+    anyio.run(write)
+    moved = invoke("migrate", file, address, "--json", home=tmp_path)
+    assert moved.code == 0, moved
+    assert (moved.json["from"], moved.json["to"], moved.json["verified"]) == (str(file), uri, True)
+    assert moved.json["rows"] == sum(moved.json["tables"].values())
+    again = invoke("migrate", file, address, home=tmp_path)
+    assert again.code != 0
+    assert "holds records already" in again.err
+    returned = invoke("migrate", address, back, home=tmp_path)
+    assert returned.code == 0, returned
+    assert "each read back and compared" in returned.err
+    assert PASSWORD not in moved.out + moved.err + again.err + returned.err
+    assert invoke("doctor", "--deep", "--db", back, home=tmp_path).code == 0

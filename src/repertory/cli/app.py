@@ -18,7 +18,7 @@ from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
 from repertory.cli.following import attach, logs
 from repertory.cli.histories import fork, remove, retry, rewind
-from repertory.cli.keeping import backup, restore, vacuum
+from repertory.cli.keeping import backup, migrate, restore, vacuum
 from repertory.cli.mcp import mcp
 from repertory.cli.memories import memory
 from repertory.cli.options import option
@@ -40,7 +40,20 @@ _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
     *("up", "down", "reload", "serve", "service"),
     *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
-    *("memory", "payload", "content", "replay", "mcp", "backup", "restore", "vacuum", "doctor", "stress", "torture"),
+    *(
+        "memory",
+        "payload",
+        "content",
+        "replay",
+        "mcp",
+        "backup",
+        "restore",
+        "vacuum",
+        "migrate",
+        "doctor",
+        "stress",
+        "torture",
+    ),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
@@ -175,6 +188,7 @@ for _command in (
     backup,
     restore,
     vacuum,
+    migrate,
     doctor,
     stress,
     torture,

@@ -1,4 +1,4 @@
-"""``repertory backup``, ``restore`` and ``vacuum``: what keeps a database safe and small."""
+"""``repertory backup``, ``restore``, ``vacuum`` and ``migrate``: what keeps a database safe and small, and moves it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repertory._postgres_address import postgres_address
 from repertory.cli import output
 from repertory.cli.databases import At, databases_to_read, open_service, runs_database
 from repertory.cli.options import AS_JSON, DATABASE, OWN_DATABASE, PORT, SOCKET, argument
@@ -84,6 +85,35 @@ def vacuum(
         output.print_json({"before": before, "after": after})
     else:
         output.say(f"{_mib(before)} before, {_mib(after)} after")
+
+
+def migrate(
+    source: str = argument("FROM", "The database to move: a file, or postgresql://….", ...),
+    target: str = argument("TO", "Where to: a file or a database that holds no records yet.", ...),
+    *,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Move a database from a file to PostgreSQL, back, or to another of either.
+
+    All of it or nothing: every row is compared with its checksum, and read again from where it was written, before it
+    is kept there. The old database stays as it is. No service and no run may use either meanwhile; after an
+    interruption begin again.
+    """
+    from repertory.cli.live import status_line
+    from repertory.record.moving import move_journal
+
+    old, new = (postgres_address(place) or Path(place) for place in (source, target))
+    with status_line() as show:
+        moved = move_journal(
+            old,
+            new,
+            progress=lambda doing, done, rows: None if as_json else show(f"{doing}: {done:,} of {rows:,} rows"),
+        )
+    if as_json:
+        fields = {"rows": moved.rows, "newest": moved.newest, "tables": moved.tables, "verified": True}
+        output.print_json({"from": str(old), "to": str(new), **fields})
+    else:
+        output.say(f"{old} is in {new} now: {moved.rows:,} rows, each read back and compared; the old one is as it was")
 
 
 async def _vacuum(at: At, quiet: bool) -> tuple[int, int]:

@@ -71,7 +71,9 @@ def has_writer(address: PostgresAddress) -> bool:
     try:
         with connect(address, readonly=True) as connection:
             found = connection.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1", [WRITING]
+                """SELECT 1 FROM pg_stat_activity
+                   WHERE datname = current_database() AND starts_with(application_name, $1)""",
+                [WRITING],
             )
             return found.fetchone() is not None
     except driver().Error:

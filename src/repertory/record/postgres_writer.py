@@ -37,7 +37,7 @@ log = Log("repertory.journal")
 Guard: TypeAlias = Callable[[Sequence[Batch]], Sequence[Statement]]
 """What a group's transaction begins with; a statement that raises SQLSTATE ``FENCED`` stops the journal."""
 
-WRITING: Final = "repertory, writing"  # the name of a connection that writes, for whoever looks who is there
+WRITING: Final = "repertory writer "  # how the name of a connection that writes begins
 PATIENCE: Final = 60.0  # seconds for which a server may be away, as long as a restart or a failover takes
 _RETRY: Final = 0.05  # seconds until the first new attempt to connect; then twice as long each, up to
 _LONGEST_RETRY: Final = 2.0
@@ -73,7 +73,7 @@ _EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS B
 
 def application_name(writer_id: str) -> str:
     """What the server lists the connection of a writer as."""
-    return f"repertory writer {writer_id}"
+    return f"{WRITING}{writer_id}"
 
 
 class Server(NamedTuple):
@@ -163,7 +163,6 @@ class PostgresWriter(Writer):
     def _use(self, connection: Connection) -> None:
         version = connection.info.server_version
         for setting in (
-            f"application_name = '{WRITING}'",
             f"idle_in_transaction_session_timeout = {self._idle * 1000:.0f}",
             # An older server knows no bound for a whole transaction.
             f"{'transaction_timeout' if version >= 170000 else 'statement_timeout'} = {self._longest * 1000:.0f}",

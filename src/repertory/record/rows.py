@@ -317,6 +317,11 @@ class Table:
         except (*UNREADABLE, AssertionError) as error:  # written so, by another repertory
             raise self._damaged(row, f"cannot be read: {error}") from error
 
+    def is_whole(self, name: str, row: Sequence[Value]) -> bool:
+        """Whether a row of this table, or of its side table, is what was written: all of its ``layout``."""
+        seed = self._seed if name == self.name else self._side_seed
+        return row[-1] == _checksum(row[1:-1], seed, row[0])
+
     def _damaged(self, row: Sequence[Value], fact: str) -> JournalDamaged:
         names = {"run_id", "scope_id", "position", "iteration", "call", "call_id", "content_id"}
         where = ", ".join(

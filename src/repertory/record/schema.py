@@ -94,6 +94,8 @@ _FIRST = Migration(
         """CREATE TABLE removals (run_id TEXT PRIMARY KEY, at REAL, finished INTEGER, records INTEGER, newest INTEGER,
                                  position INTEGER)""",
         "CREATE TABLE search_progress (entries INTEGER, items INTEGER)",
+        # Of a journal that came from elsewhere: up to which number, and how many records those were.
+        "CREATE TABLE moved (upto INTEGER, records INTEGER)",
         "INSERT INTO search_progress VALUES (0, 0)",
         f"""CREATE VIEW run_status AS
            SELECT r.run_id, r.parent_id, r.depth, r.agent, r.model, r.task, r.at AS started_at,

@@ -506,7 +506,10 @@ def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
         ]
         removed = "SELECT coalesce(sum(records), 0), coalesce(max(newest), 0) FROM removals"
         counts.append(connection.execute(removed).fetchone())
+        moved = "SELECT coalesce(sum(records - upto), 0) FROM moved"  # of numbers with gaps
+        (gaps,) = connection.execute(moved).fetchone()
     except sqlite3.Error as error:
         return [str(explain(error, path, "count what is in"))]
     there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # with what was removed
-    return [] if there == newest else [f"{newest} records were written, and {there} are there"]
+    written = newest + gaps
+    return [] if there == written else [f"{written} records were written, and {there} are there"]

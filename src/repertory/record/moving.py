@@ -1,0 +1,280 @@
+"""A journal moved from one engine to the other: all of it, row by row as it is, or nothing.
+
+Numbers, checksums and times stay, so that whoever followed the old one goes on with the new one. Every row is checked
+against its checksum when it is read, and read again from where it was written, in the transaction that wrote it: only
+if all of them are there, and as they were, is that transaction committed. The index for full-text search is made again
+by the first search.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from repertory._postgres_address import Place, PostgresAddress, postgres_address
+from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
+from repertory.record import sqlite_file
+from repertory.record.rows import TABLES, Row, Table
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how many rows it has been done to, and how many there are."""
+
+_PIECE: Final = 2_000  # rows that are read or written at once
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class _Part(NamedTuple):
+    """A table that is moved; ``table`` says how its rows are checked, None where they have no checksums."""
+
+    name: str
+    columns: tuple[str, ...]
+    table: Table | None
+
+    @property
+    def select(self) -> str:
+        return f"SELECT {', '.join(self.columns)} FROM {self.name} ORDER BY {self.columns[0]}"
+
+
+_REMOVALS: Final = _Part("removals", ("run_id", "at", "finished", "records", "newest", "position"), None)
+_PARTS: Final = [
+    *(_Part(name, columns, table) for table in TABLES.values() for name, columns in table.layout.items()),
+    _REMOVALS,
+]
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What was moved.
+
+    Attributes:
+        tables: How many rows of each table, and of the side tables that hold large bodies.
+        rows: All of them.
+        newest: The number of the newest record; 0 where there is none.
+    """
+
+    tables: dict[str, int]
+    rows: int
+    newest: int
+
+
+class _End(Protocol):
+    """One of the two journals, its connection in a transaction."""
+
+    def count(self, part: _Part) -> int: ...
+    def read(self, part: _Part) -> Iterator[Row]: ...
+    def write(self, part: _Part, rows: Iterable[Row]) -> None: ...
+    def finish(self, newest: int, records: int) -> None: ...
+
+
+def move_journal(source: Place, target: Place, *, progress: Progress | None = None) -> Moved:
+    """Move everything into a journal that is empty, or not there yet; blocks. The old one stays as it is.
+
+    Nobody may write to either meanwhile. Ended before it returns, however, it leaves an empty target: begin again.
+
+    Args:
+        source: A file, or the address of a PostgreSQL database.
+        target: The same.
+        progress: Told how far it is.
+
+    Raises:
+        JournalLocked: A process has one of them open to write to it.
+        JournalDamaged: A row of the source is not what was written, or one of the target is not the same.
+        ConfigurationError: The target holds records already.
+        JournalUnreadable: One of them cannot be opened, or is not a journal.
+    """
+    tell = progress or (lambda *_: None)
+    with ExitStack() as stack:
+        old = stack.enter_context(_opened(source, to_write=False))
+        new = stack.enter_context(_opened(target, to_write=True))
+        filled = [part.name for part in _PARTS if new.count(part)]
+        if filled:
+            raise ConfigurationError(f"{_shown(target)} holds records already ({filled[0]}); name one that is empty")
+        counts = {part.name: old.count(part) for part in _PARTS}
+        rows = sum(counts.values())
+        digests: dict[str, bytes] = {}
+        newest = records = done = 0
+        for part in _PARTS:
+            reading = _Checked(old.read(part), part, _shown(source))
+            new.write(part, _told(reading, tell, f"moving {part.name}", done, rows))
+            done += counts[part.name]
+            newest = max(newest, reading.newest)
+            records += reading.records
+            digests[part.name] = reading.digest.digest()
+        done = 0
+        for part in _PARTS:
+            reading = _Checked(new.read(part), part, _shown(target))
+            for _ in _told(reading, tell, f"checking {part.name}", done, rows):
+                pass
+            done += counts[part.name]
+            if digests[part.name] != reading.digest.digest():
+                raise JournalDamaged(
+                    f"{part.name} in {_shown(target)} is not what {_shown(source)} holds; nothing was moved"
+                )
+        new.finish(newest, records)
+        tell("done", rows, rows)
+    return Moved(tables={name: count for name, count in counts.items() if count}, rows=rows, newest=newest)
+
+
+class _Checked:
+    """Rows on their way: each is compared with its checksum, and all go into one digest.
+
+    Attributes:
+        newest: The highest number that was given out for them.
+        records: How many records they stand for: those that are there, and those that were removed.
+    """
+
+    def __init__(self, rows: Iterator[Row], part: _Part, where: str) -> None:
+        self._rows, self._part, self._where = rows, part, where
+        self.digest = blake2b(digest_size=16)
+        self.newest = self.records = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        name, table = self._part.name, self._part.table
+        for row in self._rows:
+            if table is not None and not table.is_whole(name, row):
+                raise JournalDamaged(
+                    f"record {row[0]!r} in {name} of {self._where} is not what was written; see repertory doctor "
+                    "--deep for all that is damaged. Nothing was moved"
+                )
+            self.digest.update(_encode(row))
+            if table is None:
+                facts = dict(zip(self._part.columns, row, strict=True))
+                self.newest = max(self.newest, int(facts["newest"] or 0))
+                self.records += int(facts["records"] or 0)
+            elif name == table.name:
+                self.newest = int(row[0] or 0)
+                self.records += 1
+            yield row
+
+
+def _told(rows: Iterable[Row], tell: Progress, doing: str, done: int, most: int) -> Iterator[Row]:
+    for number, row in enumerate(rows):
+        if number % _PIECE == 0:
+            tell(doing, done + number, most)
+        yield row
+
+
+def _shown(place: Place) -> str:
+    return str(postgres_address(place) or place)
+
+
+def _opened(place: Place, *, to_write: bool) -> AbstractContextManager[_End]:
+    address = postgres_address(place)
+    return _on_server(address, to_write=to_write) if address is not None else _in_file(place, to_write=to_write)  # type: ignore[arg-type]
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+class _File:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def count(self, part: _Part) -> int:
+        (count,) = self._connection.execute(f"SELECT count(*) FROM {part.name}").fetchone()
+        return int(count)
+
+    def read(self, part: _Part) -> Iterator[Row]:
+        cursor = self._connection.execute(part.select)
+        while rows := cursor.fetchmany(_PIECE):
+            yield from rows
+
+    def write(self, part: _Part, rows: Iterable[Row]) -> None:
+        marks = ", ".join("?" * len(part.columns))
+        self._connection.executemany(f"INSERT INTO {part.name} ({', '.join(part.columns)}) VALUES ({marks})", rows)
+
+    def finish(self, newest: int, records: int) -> None:
+        self._connection.execute("INSERT INTO moved VALUES (?, ?)", (newest, records))
+        self._connection.execute("COMMIT")
+
+
+@contextmanager
+def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Iterator[_End]:
+    path = os.path.realpath(place)
+    if to_write:
+        sqlite_file.make_folder(path)
+    else:
+        sqlite_file.check_readable(path)
+    lock = sqlite_file.FileLock(path)  # so that nobody writes to it meanwhile
+    try:
+        if to_write:
+            connection = sqlite_file.open_to_write(path, "power")
+        else:
+            connection = sqlite3.connect(sqlite_file.read_uri(path), uri=True, isolation_level=None)
+        with closing(connection):
+            try:
+                connection.execute("BEGIN IMMEDIATE" if to_write else "BEGIN")
+                yield _File(connection)
+            except sqlite3.Error as error:
+                raise sqlite_file.explain(error, path, "write" if to_write else "read") from error
+    finally:
+        lock.release()
+
+
+# --- servers ----------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def count(self, part: _Part) -> int:
+        row = self._connection.execute(f"SELECT count(*) FROM {part.name}").fetchone()
+        return int(row[0]) if row is not None else 0
+
+    def read(self, part: _Part) -> Iterator[Row]:
+        from repertory.record.postgres_sql import driver, restore
+
+        # From a cursor of the server's: a whole table would not fit here.
+        with driver().ServerCursor(self._connection, f"reading_{part.name}") as cursor:
+            cursor.execute(part.select)
+            while rows := cursor.fetchmany(_PIECE):
+                for row in restore(rows):
+                    yield tuple(row)
+
+    def write(self, part: _Part, rows: Iterable[Row]) -> None:
+        from repertory.record.postgres_sql import to_column
+
+        sql = f"COPY {part.name} ({', '.join(part.columns)}) FROM STDIN"
+        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+            for row in rows:
+                copy.write_row([to_column(value) for value in row])
+
+    def finish(self, newest: int, records: int) -> None:
+        from repertory.record.postgres_schema import BLOCK
+
+        self._connection.execute("INSERT INTO moved VALUES ($1, $2)", (newest, records))
+        self._connection.execute("SELECT setval('record_seq', $1::bigint)", (newest // BLOCK * BLOCK,))
+        self._connection.execute("COMMIT")
+        self._connection.execute("ANALYZE")
+
+
+@contextmanager
+def _on_server(address: PostgresAddress, *, to_write: bool) -> Iterator[_End]:
+    from repertory.record.postgres_journal import has_writer
+    from repertory.record.postgres_schema import check_readable, migrate
+    from repertory.record.postgres_sql import check_server, connect, driver, explain
+
+    try:
+        with connect(address) as connection:
+            check_server(connection, address)
+            if to_write:
+                migrate(connection, address)
+            else:
+                check_readable(connection, address)
+            if has_writer(address):
+                raise JournalLocked(f"{address} is open in a process that may write to it; end that first")
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            # Nobody may write meanwhile. Reading goes on.
+            connection.execute(f"LOCK TABLE {', '.join(part.name for part in _PARTS)} IN SHARE ROW EXCLUSIVE MODE")
+            yield _Server(connection)
+    except driver().Error as error:
+        raise explain(error, address, "write" if to_write else "read") from None

@@ -1,0 +1,170 @@
+"""A journal moved from one engine to the other, and back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import journal_kit as kit
+from backends import RunAsync
+from postgres_server import PostgresServer
+from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, JournalUnreadable
+from repertory.record import open_journal
+from repertory.record.moving import Moved, move_journal
+from repertory.record.sqlite_journal import SqliteJournal
+
+Filled = Callable[[Any], None]
+STRANGE = "nul \0, half \udc80, escape \x1a0, \U0001f600"
+
+
+@pytest.fixture
+def filled(run_async: RunAsync) -> Filled:
+    """Writes a journal with something of every kind, and strange text."""
+
+    async def write(place: Any) -> None:
+        async with open_journal(place) as journal:
+            await journal.write(kit.one_of_each())
+            await journal.write([kit.appended("run-2", n, f"needle {n} {STRANGE}") for n in range(30)])
+            await journal.write([kit.content("c-9", STRANGE, STRANGE), kit.started(STRANGE, task=STRANGE)])
+
+    return lambda place: run_async(write, place)
+
+
+async def everything(place: Any) -> list[Any]:
+    """What can be read of all that, with the numbers that followers know."""
+    async with open_journal(place) as journal:
+        run = await journal.read_run(STRANGE)
+        found = [
+            await journal.read_runs(),
+            await journal.read_entries("run-1"),
+            await journal.read_entries("run-2"),
+            await journal.read_model_calls("run-1"),
+            await journal.read_content("c-9"),
+            await journal.read_events(None),
+            await journal.read_statistics(),
+            await journal.read_items(["s"]),
+            len(await journal.search_entries("run-2", "needles", limit=99)),
+            run,
+        ]
+        if isinstance(journal, SqliteJournal):
+            assert await journal.check(deep=True) == []
+        return found
+
+
+def test_a_journal_goes_to_a_server_and_back(
+    filled: Filled, run_async: RunAsync, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Nothing is different but where it is: not even a number; and it goes on there."""
+    file, back, uri = tmp_path / "a.db", tmp_path / "b.db", postgres.new_database()
+    filled(file)
+    before = run_async(everything, file)
+    told: list[tuple[str, int, int]] = []
+    moved = move_journal(file, uri, progress=lambda *now: told.append(now))
+    assert moved.rows == sum(moved.tables.values()) == told[-1][2]
+    assert moved.tables["entries"] == 32
+    assert {doing.split()[0] for doing, _, _ in told} == {"moving", "checking", "done"}
+    assert run_async(everything, uri) == before
+
+    async def go_on(place: Any) -> None:
+        async with open_journal(place) as journal:
+            await journal.write([kit.appended("run-2", 30), kit.EventLogged(run_id="run-1", type="t", body={}, at=1.0)])
+            numbers = [number for number, _ in await journal.read_events(None)]
+            assert numbers == sorted(set(numbers))
+            assert numbers[-1] > moved.newest
+
+    run_async(go_on, uri)
+    later = run_async(everything, uri)
+    assert move_journal(uri, back).rows == moved.rows + 2
+    assert run_async(everything, back) == later
+    with closing(sqlite3.connect(back)) as connection:
+        connection.execute("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)")
+        connection.commit()
+
+    async def damage() -> list[str]:
+        async with open_journal(back) as journal:
+            assert isinstance(journal, SqliteJournal)
+            return await journal.check(deep=True)
+
+    assert any("records were written" in each for each in run_async(damage))
+
+
+def test_files_can_be_moved_too(filled: Filled, run_async: RunAsync, tmp_path: Path) -> None:
+    """From one to another."""
+    filled(tmp_path / "a.db")
+    assert isinstance(move_journal(tmp_path / "a.db", tmp_path / "b.db"), Moved)
+    assert run_async(everything, tmp_path / "b.db") == run_async(everything, tmp_path / "a.db")
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_a_damaged_row_moves_nothing(filled: Filled, tmp_path: Path, to_server: bool, postgres: PostgresServer) -> None:
+    """It is named, and the target stays empty, so that it can be moved once it is mended."""
+    file, uri = tmp_path / "a.db", postgres.new_database()
+    filled(file)
+    target: Any = tmp_path / "b.db"
+    if to_server:
+        target = uri
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("UPDATE content_bodies SET body = 'other' WHERE body = 'whole'")
+            connection.commit()
+    else:
+        move_journal(file, uri)
+        with postgres.connect(uri) as server:
+            server.execute("UPDATE content_bodies SET body = 'other' WHERE body = 'whole'")
+    source = file if to_server else uri
+    with pytest.raises(JournalDamaged, match=r"in content_bodies of .* is not what was written"):
+        move_journal(source, target)
+    if to_server:
+        with postgres.connect(uri) as server:
+            server.execute("DELETE FROM moved")
+            assert server.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+    else:
+        with closing(sqlite3.connect(target)) as connection:
+            assert connection.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+
+
+def test_what_holds_records_or_is_in_use_is_refused(
+    filled: Filled, run_async: RunAsync, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Neither is written over, and nothing is left behind that was written meanwhile."""
+    file, uri = tmp_path / "a.db", postgres.new_database()
+    filled(file)
+    move_journal(file, uri)
+    with pytest.raises(ConfigurationError, match="holds records already"):
+        move_journal(file, uri)
+    with pytest.raises(JournalUnreadable, match="there is no journal"):
+        move_journal(tmp_path / "none.db", tmp_path / "c.db")
+
+    async def while_open(place: Any, source: Any, target: Any) -> None:
+        async with open_journal(place):
+            with pytest.raises(JournalLocked):
+                move_journal(source, target)
+
+    run_async(while_open, file, file, tmp_path / "c.db")
+    run_async(while_open, uri, uri, tmp_path / "c.db")
+
+
+def test_what_was_written_wrongly_is_noticed(
+    filled: Filled, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: a writer that drops a row, or changes one, commits nothing."""
+    from repertory.record import moving
+
+    file = tmp_path / "a.db"
+    filled(file)
+    real = moving._Server.write  # type: ignore[attr-defined]
+
+    def dropping(self: Any, part: Any, rows: Any) -> None:
+        kept = list(rows)
+        real(self, part, kept[:-1] if part.name == "entries" else kept)
+
+    monkeypatch.setattr(moving._Server, "write", dropping)  # type: ignore[attr-defined]
+    uri = postgres.new_database()
+    with pytest.raises(JournalDamaged, match=r"entries in .* is not what .* holds; nothing was moved"):
+        move_journal(file, uri)
+    with postgres.connect(uri) as server:
+        assert server.execute("SELECT count(*) FROM runs").fetchone() == (0,)
