@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import aclosing, closing
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +53,42 @@ def test_the_doctor_reads_well_for_a_person(made: Path, tmp_path: Path) -> None:
     assert verdicts["database"] == "ok"
     assert verdicts["model call"] == "ok"
     assert "holds 3 runs" in result.out
+
+
+def test_what_keeps_a_database_is_looked_at(made: Path, tmp_path: Path) -> None:
+    """Room, the clock, the age of the last backup, and whether it is still there; each with what to do."""
+    looked_at = {"disk", "clock", "backups", "service"}
+    checks = checks_of(tmp_path, "--db", str(made))
+    assert looked_at < set(checks)
+    assert (checks["backups"]["verdict"], checks["service"]["verdict"]) == ("warning", "ok")
+    assert "repertory backup" in checks["backups"]["advice"]
+    assert invoke("backup", str(tmp_path / "b.db"), "--db", str(made), home=tmp_path).code == 0
+    assert checks_of(tmp_path, "--db", str(made))["backups"]["verdict"] == "ok"
+    note = Path(f"{made}.backup")
+    noted = json.loads(note.read_text())
+    note.write_text(json.dumps({**noted, "at": noted["at"] - 30 * 86_400}))
+    assert "30.0 days old" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
+    (tmp_path / "b.db").unlink()
+    assert "not at" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
+    note.write_text("{")
+    assert "cannot be read" in checks_of(tmp_path, "--db", str(made))["backups"]["fact"]
+    later = time.time() + 86_400
+    os.utime(made, (later, later))
+    assert checks_of(tmp_path, "--db", str(made))["clock"]["verdict"] == "warning"
+
+
+def test_a_service_is_asked_how_it_is(made: Path, tmp_path: Path) -> None:
+    """What it warns of is a warning here."""
+    command = [sys.executable, "-m", "repertory", "serve", "--db", str(made), "--socket", str(tmp_path / "s")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
+        assert service.stderr is not None
+        try:
+            while "serving" not in service.stderr.readline():
+                pass
+            assert "the service at unix:" in checks_of(tmp_path, "--db", str(made))["service"]["fact"]
+        finally:
+            service.kill()
+            service.communicate(timeout=30)
 
 
 def test_the_key_is_named_and_never_shown(tmp_path: Path) -> None:

@@ -143,9 +143,12 @@ def kill_while_a_client_works(folder: Path, *, kills: int, seed: int) -> None:
         views = {run_id: client.ask("GET", f"/runs/{run_id}") for run_id in ids.values()}
     finally:
         over.set()
+        client.deadline = 0.0
         watcher.close()
         served.process.terminate()
         served.end()
+        for worker in workers:
+            worker.join()
     compare(folder, ids, watcher.events, views)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -23,6 +24,8 @@ Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
+_CLOCK = 300.0  # seconds that a file may be ahead of the clock: that of another machine may be off by as much
+_BACKUP_AGE = 7 * 86_400.0  # seconds: whoever makes them does so every week
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _ELSEWHERE = "name a database with --db FILE or $REPERTORY_DB"
 _NEEDS_TOOLS = "agents need tools, so take a model that calls them; llama.cpp: llama-server --jinja"
@@ -71,6 +74,8 @@ async def _look(db: str | None, name: str | None, llm: bool, deep: bool) -> list
         _sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version),
         _folder(data_dir()),
         await _database(db, deep),
+        *_keeping(db),
+        *[finding async for finding in _service(db)],
         _key(os.environ),
         await _server(os.environ),
     ]
@@ -147,6 +152,87 @@ async def _database(db: str | None, deep: bool) -> Finding:
     owner = ", in use by a process" if is_owned(path) else ""
     fact = f"{path} holds {runs} runs{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
+
+
+def _keeping(db: str | None) -> Iterator[Finding]:
+    """What a database in a file needs to be kept for weeks: room, a clock, backups."""
+    path = _file(db)
+    if path is not None:
+        yield _disk(path)
+        yield _clock(path)
+        yield _backups(path)
+
+
+def _file(db: str | None) -> Path | None:
+    """The database, if it is a file that is there."""
+    path = named_database(db) or next(iter(kept_databases()), None)
+    return path if isinstance(path, Path) and path.exists() else None
+
+
+def _disk(path: Path) -> Finding:
+    from repertory.record.sqlite_file import WAL_LIMIT
+
+    status = os.statvfs(path.absolute().parent)
+    free = status.f_bavail * status.f_frsize
+    size = path.stat().st_size
+    fact, advice = f"{free // 2**20:,} MiB free beside {size / 2**20:,.1f} MiB", "remove old runs, or move the database"
+    if free < WAL_LIMIT:
+        return Finding("disk", "problem", fact, advice)
+    # A backup into the same folder, or a vacuum without a service, takes as much again.
+    return Finding("disk", "ok", fact) if free > max(2**30, 2 * size) else Finding("disk", "warning", fact, advice)
+
+
+def _clock(path: Path) -> Finding:
+    ahead = path.stat().st_mtime - time.time()
+    if ahead > _CLOCK:
+        fact = f"the database was written {ahead:,.0f} s in the future"
+        return Finding("clock", "warning", fact, "set the clock: schedules, quotas and times of records go by it")
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+def _backups(path: Path) -> Finding:
+    from repertory.cli.keeping import NOTE
+
+    name, advice = "backups", f"repertory backup FOLDER --db {path}"
+    try:
+        note = json.loads(Path(f"{os.path.realpath(path)}{NOTE}").read_text(encoding="utf-8"))
+        file, age = Path(note["file"]), time.time() - float(note["at"])
+    except FileNotFoundError:
+        return Finding(name, "warning", "none was made yet", advice)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return Finding(name, "warning", f"what was noted of the last one cannot be read: {error}", advice)
+    if not file.exists():
+        return Finding(name, "warning", f"the last one is not at {file} any more", advice)
+    fact = f"the last one is {age / 86_400:,.1f} days old: {file}"
+    return Finding(name, "ok", fact) if age < _BACKUP_AGE else Finding(name, "warning", fact, advice)
+
+
+async def _service(db: str | None) -> AsyncIterator[Finding]:
+    """Whether a service that has the database says that it is well."""
+    from repertory.record.sqlite_file import is_owned
+    from repertory.service.places import service_of
+
+    name, path = "service", _file(db)
+    if path is None:
+        return
+    place = service_of(path)
+    if place is None:
+        who = "a process that is no service works on this database" if is_owned(path) else "none has this database"
+        yield Finding(name, "ok", who)
+        return
+    try:
+        from repertory.service.client import open_client
+
+        async with open_client(place) as client:
+            wrong = [check for check in (await client.health()).checks if check.state != "ok"]
+    except RepertoryError as error:
+        yield Finding(name, "problem", str(error))
+        return
+    for check in wrong:
+        verdict: Verdict = "problem" if check.state == "fail" else "warning"
+        yield Finding(name, verdict, f"the service at {place} says of its {check.name}: {check.fact}", check.advice)
+    if not wrong:
+        yield Finding(name, "ok", f"the service at {place} is well")
 
 
 def _key(environment: Mapping[str, str]) -> Finding:

@@ -25,6 +25,9 @@ def serve(
     redact: list[str] = option(
         "--redact NAME", "An environment variable whose value is never recorded. May be repeated.", ()
     ),
+    keep_finished: float | None = option(
+        "--keep-finished DAYS", "Remove runs that ended so many days ago, for good. Default: keep all.", min=0
+    ),
     log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
     backend: Backend = BACKEND,
 ) -> None:
@@ -54,6 +57,7 @@ def serve(
             limits=limits_by(limit).get("limits", {}),
             summaries=summaries_by(summary_model),
             redact=redact,
+            keep_finished=keep_finished,
             log=log,
         )
         await run_service(options, report=say)

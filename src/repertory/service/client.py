@@ -23,6 +23,7 @@ from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (
     Accepted,
     EventView,
+    Health,
     Reloaded,
     RunDetail,
     RunList,
@@ -86,6 +87,17 @@ class ServiceClient:
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
         return await self._ask("GET", f"/runs/{_part(run_id)}", RunDetail)
+
+    async def health(self) -> Health:
+        """What is wrong, also where the service cannot do its work."""
+        try:
+            with anyio.fail_after(ANSWER):
+                answer = await self._http.get("/healthz")
+            return msgspec.json.decode(answer.content, type=Health)
+        except (httpx2.HTTPError, OSError, TimeoutError) as error:
+            raise _unreachable(self.place, error) from error
+        except msgspec.DecodeError as error:
+            raise ServiceUnavailable(f"the service at {self.place} does not say how it is: {error}") from error
 
     async def vacuum(self) -> Space:
         """Have some of what holds nothing any more given back to the disk; once more for more."""

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,6 +25,7 @@ from repertory.llm.model import Model
 from repertory.record.records import RunRow
 from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
+from repertory.service.cleaning import remove_for_ever
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
 from repertory.service.places import announce_service, place_of_listener
@@ -55,6 +57,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         summaries: The models that write summaries; see ``open_supervisor``.
         redact: Environment variables whose values are neither recorded nor shown to a model.
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
+        keep_finished: Days after which a tree of runs that has ended is removed from the database, for good; None keeps
+            them all.
         log: A file for all that the process says; None leaves it on standard error.
         on_start: Called once before anybody can ask; None for nothing.
         on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
@@ -75,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     summaries: Model | str | Sequence[Model | str] | None = None
     redact: Sequence[str] = ()
     drain_timeout: float = 5.0
+    keep_finished: float | None = None
     log: Path | None = None
     on_start: Callable[[Control], None] | None = None
     on_reload: Callable[[Control], Sequence[str]] | None = None
@@ -150,6 +155,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         gc.collect()
                         gc.freeze()
                         caring.start_soon(_care, control, systemd, log)
+                        if options.keep_finished is not None:
+                            clean = partial(remove_for_ever, clock=time.time, report=report)
+                            caring.start_soon(partial(clean, supervisor, days=options.keep_finished))
                         caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)
                         await asked_to_end.wait()

@@ -1,0 +1,47 @@
+"""Runs that ended long ago are taken out of the journal, so that it does not grow for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from repertory.agents import Supervisor
+from repertory.errors import JournalError, RunError
+from repertory.record.records import FINAL_STATES
+
+EVERY: Final = 3600.0  # seconds between two looks: retention is in days
+_DAY: Final = 86_400.0
+
+
+async def remove_finished(supervisor: Supervisor, *, days: float, now: float) -> list[str]:
+    """Remove every tree of runs that ended more than so many days ago, for good; returns their ids.
+
+    A run that goes on meanwhile stays.
+    """
+    removed: list[str] = []
+    for row in await supervisor.journal.read_runs(states=sorted(FINAL_STATES)):
+        run_id = row.started.run_id
+        if row.started.parent_id is None and row.updated_at < now - days * _DAY:
+            try:
+                await supervisor.remove(run_id)
+            except RunError:  # somebody has just said something to it, or removed it
+                continue
+            removed.append(run_id)
+    return removed
+
+
+async def remove_for_ever(
+    supervisor: Supervisor, *, days: float, clock: Callable[[], float], report: Callable[[str], None]
+) -> None:
+    """Do so now and then, until it is cancelled."""
+    while True:
+        try:
+            removed = await remove_finished(supervisor, days=days, now=clock())
+        except JournalError as error:  # runs that write hear of it themselves
+            report(f"old runs were not removed: {error}")
+        else:
+            if removed:
+                report(f"removed {len(removed)} runs that ended more than {days:g} days ago")
+        await anyio.sleep(EVERY)
