@@ -33,6 +33,7 @@ from repertory.cli.stats import stats
 from repertory.cli.steering import approvals, approve, deny, kill, pause, send, start, stop
 from repertory.cli.top import top
 from repertory.cli.torture import stress, torture
+from repertory.cli.webhooks import webhooks
 from repertory.errors import RepertoryError
 
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
@@ -195,5 +196,11 @@ for _command in (
 ):
     app.command()(_command)
 app.command("rm")(remove)
-for _name, _group in (("memory", memory), ("payload", payload), ("content", content), ("service", service)):
+for _name, _group in (
+    ("memory", memory),
+    ("payload", payload),
+    ("content", content),
+    ("service", service),
+    ("webhooks", webhooks),
+):
     app.add_typer(_group, name=_name)

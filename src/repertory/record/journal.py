@@ -38,6 +38,7 @@ from repertory.record.records import (
     ToolCallRow,
     ToolFinished,
     ToolIntended,
+    WebhookTried,
 )
 from repertory.record.redaction import Redactor
 from repertory.record.requests import RecordedRequest
@@ -246,6 +247,38 @@ class Journal(ItemReads, QueueReads):
 
     async def _of_run(self, kind: type[Any], run_id: str) -> list[Any]:
         return await self._records(kind, _OF_RUN, run_id)
+
+    async def read_state_changes(self, *, after: int, limit: int) -> list[tuple[int, RunStateChanged]]:
+        """The changes of state of roots behind a number, each with its own, in order."""
+        bound = await self._complete_below()
+        which = "WHERE t.seq > ? AND t.seq < ? AND instr(t.run_id, '.') = 0 ORDER BY t.seq LIMIT ?"
+        return await self._read(RunStateChanged, which, after, bound, limit)
+
+    async def last_state_change(self) -> int:
+        """The number of the newest change of state; 0 where there is none."""
+        sql = "SELECT max(seq) FROM run_states"
+        return await self._fetch("states", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
+
+    async def read_webhook_position(self, url: str) -> int | None:
+        """Up to which number a webhook was told of changes, or is to be told again; None where it is new."""
+        sql = "SELECT max(change) FROM webhook_attempts WHERE url = ?"
+
+        def decode(rows: Rows) -> int | None:
+            value = next(iter(rows))[0]
+            return None if value is None else int(value)
+
+        return await self._fetch("webhooks", sql, (url,), decode)
+
+    async def read_failed_webhooks(self, url: str) -> list[WebhookTried]:
+        """For each run whose last attempt at a webhook failed, that attempt."""
+        later = "SELECT 1 FROM webhook_attempts n WHERE n.url = t.url AND n.run_id = t.run_id AND n.seq > t.seq"
+        which = "t.url = ? AND t.outcome IN ('failed', 'disabled')"
+        return await self._records(WebhookTried, f"WHERE {which} AND NOT EXISTS ({later}) ORDER BY t.seq", url)
+
+    async def read_webhooks(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, WebhookTried]]:
+        """Attempts at webhooks, each with its number, the newest first; ``before`` a number, None for the newest."""
+        bound = NO_LIMIT if before is None else before
+        return await self._read(WebhookTried, "WHERE t.seq < ? ORDER BY t.seq DESC LIMIT ?", bound, limit)
 
     async def read_records(self, kind: type[R], run_id: str) -> list[tuple[int, R]]:
         """Every record of one kind that is a run's own, with its number, in order."""

@@ -24,6 +24,7 @@ ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot",
 ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
 PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning"]
 Outcome: TypeAlias = Literal["began", "started", "skipped", "ended"]
+WebhookOutcome: TypeAlias = Literal["begun", "delivered", "failed", "disabled"]
 PathParts: TypeAlias = tuple[str | int, ...]
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "stopped"})
@@ -508,6 +509,31 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
+class WebhookTried(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook was told of a change of state, or was to be told.
+
+    Attributes:
+        url: The webhook.
+        run_id: The run; "" where the webhook began.
+        change: The number of the record that is told of; where it began, of the last that is not.
+        outcome: ``delivered``, ``failed``: it is tried again, ``disabled``: nothing more is tried, or ``begun``.
+        attempt: Which, from 1; 0 where the webhook began.
+        status: Of the answer; 0 for none.
+        error: Why there was none.
+        next_at: When to try again, in seconds since 1970.
+    """
+
+    url: str
+    run_id: str
+    change: int
+    outcome: WebhookOutcome
+    at: float
+    attempt: int = 0
+    status: int = 0
+    error: str = ""
+    next_at: float = 0.0
+
+
 Record: TypeAlias = (
     RunStarted
     | RunStateChanged
@@ -525,6 +551,7 @@ Record: TypeAlias = (
     | PayloadChanged
     | EventLogged
     | ScheduleSettled
+    | WebhookTried
 )
 
 

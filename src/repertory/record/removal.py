@@ -12,12 +12,15 @@ from typing import Any, Final, Protocol
 
 from repertory.record.contents import OF_TREE, root_of
 from repertory.record.items import ITEMS
-from repertory.record.records import RunStarted, ScopeMerged, ScopeOpened
+from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Table, Value, encode_json
 from repertory.record.search import ENTRIES, SearchIndex, unindex
 
 _SLICE: Final = 500  # records that one transaction takes; some 10 ms
-_OF_RUNS: Final = [table for table in TABLES.values() if "run_id" in table.columns]
+# What became of the due times of a schedule is none of a run's, though it names one: else they would come again.
+_OF_RUNS: Final = [
+    table for table in TABLES.values() if "run_id" in table.columns and table.record is not ScheduleSettled
+]
 _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 
 

@@ -40,6 +40,7 @@ from repertory.record.records import (
     SummaryStored,
     ToolFinished,
     ToolIntended,
+    WebhookTried,
 )
 
 Value = str | bytes | int | float | None
@@ -421,6 +422,7 @@ TABLES: Final[dict[type[Any], Table]] = {
         Table("payloads", PayloadChanged, "run_id version author base call_id source at conflicts changes"),
         Table("events", EventLogged, "run_id type iteration at elapsed body"),
         Table("schedules", ScheduleSettled, "schedule due outcome run_id rule reason count at"),
+        Table("webhook_attempts", WebhookTried, "run_id url change outcome attempt at status error next_at"),
     )
 }
 _COLUMNS: Final = {table.name: table.columns for table in TABLES.values()}

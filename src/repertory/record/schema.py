@@ -88,6 +88,8 @@ _FIRST = Migration(
         "CREATE UNIQUE INDEX payloads_by_version ON payloads (run_id, version)",
         "CREATE INDEX events_by_run ON events (run_id)",
         "CREATE INDEX schedules_by_name ON schedules (schedule)",
+        "CREATE INDEX webhook_attempts_by_run ON webhook_attempts (run_id)",
+        "CREATE INDEX webhook_attempts_by_url ON webhook_attempts (url, change)",
         f"CREATE INDEX events_of_summaries ON events (run_id) WHERE type IN ('{SUMMARY_TAKEN}', '{SUMMARY_REFUSED}')",
         # What left the journal: how many records, and how far their numbers and the positions of items had gone, as
         # neither is given out again.

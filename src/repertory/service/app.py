@@ -52,6 +52,7 @@ from repertory.service.reports import (
 )
 from repertory.service.requests import (
     Approval,
+    AttemptsQuery,
     Denial,
     EventHeaders,
     EventsQuery,
@@ -68,6 +69,7 @@ from repertory.service.requests import (
     OverviewQuery,
     PageQuery,
     RecordQuery,
+    Redelivery,
     ResultQuery,
     RunsQuery,
     StartHeaders,
@@ -92,6 +94,9 @@ from repertory.service.views import (
     Space,
     Started,
     Waiting,
+    WebhookAttempt,
+    WebhookList,
+    attempt_view,
     event_view,
 )
 from repertory.tools import media_block
@@ -421,6 +426,17 @@ class _Service:
         await self._control.resume(request.path_params["run_id"])
         return Accepted()
 
+    async def webhooks(self, request: Request, *, query: AttemptsQuery) -> WebhookList:
+        """What webhooks were told of, and what became of it."""
+        found = await self._control.journal.read_webhooks(before=query.before or None, limit=query.limit)
+        return WebhookList(attempts=[attempt_view(*each) for each in found])
+
+    async def redeliver(self, request: Request, *, body: Redelivery) -> WebhookAttempt:
+        """Tell a webhook of a change of state again, now, whatever became of it before."""
+        tried = await self._control.deliveries.redeliver(body.change, body.url)
+        ((seq, _),) = await self._control.journal.read_webhooks(limit=1)
+        return attempt_view(seq, tried)
+
     async def retry(self, request: Request) -> Accepted:
         """Let a run go on that failed or was stopped, from where it ended."""
         await self._control.retry(request.path_params["run_id"])
@@ -481,6 +497,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get(f"{_RUN}/contents/{{content_id:path}}", _Service.content, errors=(404,)),
     get(f"{_RUN}/stream", _Service.stream, media=(_STREAM,), errors=(404,)),
     post(f"{_RUN}/messages", _Service.send, status=202, errors=(404, 409, 422)),
+    get("/webhooks", _Service.webhooks),
+    post("/webhooks/redeliver", _Service.redeliver, errors=(404,)),
     get("/approvals", _Service.approvals),
     post(f"{_CALL}/approve", _Service.approve, status=202, errors=(404, 409)),
     post(f"{_CALL}/deny", _Service.deny, status=202, errors=(404, 409)),

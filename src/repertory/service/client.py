@@ -31,6 +31,7 @@ from repertory.service.views import (
     Space,
     Started,
     Waiting,
+    WebhookAttempt,
 )
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ T = TypeVar("T")
 GREETING: Final = 4.0  # seconds until a service must say who it is: that takes its loop and nothing else
 ANSWER: Final = 6.0  # seconds for everything else, so that no command waits longer than ten for one that hangs
 _PAGE: Final = 500  # entries that are asked for at once
+REDELIVERY: Final = 25.0  # seconds; the other side has fifteen
 SILENCE: Final = 40.0  # seconds without a sign of life from a stream, which shows one every 15
 _ERRORS: Final[Mapping[int, type[RepertoryError]]] = {
     **dict.fromkeys((400, 401, 403, 415, 421), ConfigurationError),
@@ -165,6 +167,12 @@ class ServiceClient:
         body: dict[str, Any] = {"iteration": iteration, "text": text}
         verb = "rewind" if rewind else "fork"
         return (await self._ask("POST", f"/runs/{_part(run_id)}/{verb}", Started, body)).id
+
+    async def redeliver(self, change: int, url: str | None) -> WebhookAttempt:
+        """Tell a webhook of a change of state again."""
+        return await self._ask(
+            "POST", "/webhooks/redeliver", WebhookAttempt, {"change": change, "url": url}, within=REDELIVERY
+        )
 
     async def remove(self, run_id: str) -> None:
         """Take a run that has ended out of the database."""

@@ -23,6 +23,7 @@ from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.service.deliveries import Deliveries
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
@@ -70,6 +71,7 @@ class Control:
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
         self.monitor = Monitor(supervisor.journal)
+        self.deliveries = Deliveries(supervisor)
         self._offers: Mapping[str, Offer] = offers_of(agents, limits=limits)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
@@ -87,6 +89,7 @@ class Control:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
             tasks.start_soon(self.scheduler.run)
+            tasks.start_soon(self.deliveries.run)
             await self.feed.run()
             tasks.cancel_scope.cancel()
 

@@ -33,6 +33,7 @@ from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
 from repertory.service.tokens import default_token_file, read_or_make_token
+from repertory.service.webhooks import Webhook
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 _CARE: Final = 10.0  # seconds between two looks at the log file, and between two lines of status for systemd
@@ -59,6 +60,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         drain_timeout: Seconds that runs have at the end to come to their next boundary.
         keep_finished: Days after which a tree of runs that has ended is removed from the database, for good; None keeps
             them all.
+        webhooks: Who is told of changes of state.
         log: A file for all that the process says; None leaves it on standard error.
         on_start: Called once before anybody can ask; None for nothing.
         on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
@@ -82,6 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_finished: float | None = None
     log: Path | None = None
     on_start: Callable[[Control], None] | None = None
+    webhooks: Sequence[Webhook] = ()
     on_reload: Callable[[Control], Sequence[str]] | None = None
 
 
@@ -124,6 +127,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
                 )
                 control.monitor.on_round.append(systemd.alive)
+                control.deliveries.offer(options.webhooks)
                 control.on_reload = options.on_reload
                 if options.on_start is not None:
                     options.on_start(control)

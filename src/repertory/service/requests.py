@@ -67,6 +67,18 @@ class NewRewind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_id: RunId | None = None
 
 
+class Redelivery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``POST /webhooks/redeliver``.
+
+    Attributes:
+        change: The number of the change, as ``GET /webhooks`` lists it.
+        url: The webhook; null where there is only one.
+    """
+
+    change: Count
+    url: str | None = None
+
+
 class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /runs/{id}/messages``.
 
@@ -195,6 +207,13 @@ class EventsQuery(msgspec.Struct, frozen=True):
     after: Count = 0
     before: Count = 0
     follow: Literal["yes", "no"] = "yes"
+
+
+class AttemptsQuery(msgspec.Struct, frozen=True):
+    """Attempts before which number, 0 for the newest; and how many."""
+
+    before: Count = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
 
 
 class WindowQuery(msgspec.Struct, frozen=True):

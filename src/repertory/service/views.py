@@ -12,7 +12,7 @@ from repertory.agents.queue import QueuedRun
 from repertory.agents.waiting_calls import WaitingCall
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
-from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode
+from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
 from repertory.record.statistics import RunStatistics
 from repertory.service.health import Check
 
@@ -164,6 +164,41 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None
     error: str | None
     updated_at: float
+
+
+class WebhookAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt to tell a webhook of a change of state.
+
+    Attributes:
+        seq: The number of the attempt.
+        change: That of the change.
+        outcome: ``delivered``; ``failed``: it is tried again; ``disabled``: nothing more is, until the service starts
+            again.
+        status: Of the answer; 0 for none.
+        next_at: When it is tried again, in seconds since 1970; 0 where it arrived.
+    """
+
+    seq: int
+    url: str
+    run_id: str
+    change: int
+    outcome: str
+    attempt: int
+    at: float
+    status: int
+    error: str
+    next_at: float
+
+
+class WebhookList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest attempts, the newest first."""
+
+    attempts: list[WebhookAttempt]
+
+
+def attempt_view(seq: int, tried: WebhookTried) -> WebhookAttempt:
+    """An attempt as it is shown outside."""
+    return WebhookAttempt(seq=seq, **msgspec.structs.asdict(tried))
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):

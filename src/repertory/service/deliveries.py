@@ -1,0 +1,306 @@
+"""Tells webhooks of changes of state: from the journal, at least once, and in order for each run.
+
+What was tried is on record, so a process that was killed leaves nothing out; the id of a message stays the same however
+often it is sent. An address is asked one thing at a time, and nobody waits for it. What fails is tried again, later and
+later; meanwhile the run's further changes wait behind it, and those of other runs go on. Only what failed is held in
+memory, one entry a run: the rest is read from the journal when its turn comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import msgspec
+
+from repertory.agents import Supervisor
+from repertory.agents.events import StateChanged
+from repertory.agents.log import log
+from repertory.errors import ConfigurationError, RunNotFound
+from repertory.record.journal import Journal
+from repertory.record.records import RunState, RunStateChanged, WebhookTried
+from repertory.service.webhooks import Webhook, signature
+
+if TYPE_CHECKING:
+    import httpx2
+
+TIMEOUT: Final = 15.0  # seconds for an answer; the specification recommends 15 to 30
+_PAGE: Final = 50  # changes that are read at once
+_HELD: Final = 1000  # runs that wait for another attempt; with more of them nothing new is sent
+_DOWN: Final = 3  # failures one after the other, from which on the address itself is taken to be down
+_GONE: Final = 410  # by which an address says that it wants to hear no more
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait before the next attempt; all in seconds.
+
+    Attributes:
+        first: After the first failure.
+        factor: By which it grows.
+        most: The longest.
+        attempts: How many there are, before the address is disabled: with these figures it takes three days, as in the
+            schedule that the specification gives as its example.
+    """
+
+    first: float = 5.0
+    factor: float = 3.0
+    most: float = 6 * 3600.0
+    attempts: int = 20
+
+    def after(self, failures: int) -> float:
+        """The pause after so many failures, give or take a fifth, so that not everything comes back at once."""
+        pause = min(self.first * self.factor ** min(failures - 1, 40), self.most)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of state to be told; ``number`` is that of its record."""
+
+    number: int
+    run_id: str
+    state: RunState
+    at: float
+    iteration: int = 0
+    error: str | None = None
+
+    @property
+    def message_id(self) -> str:
+        """What makes it the same message however often it is sent."""
+        return f"msg_{blake2b(f'{self.run_id}:{self.number}'.encode(), digest_size=12).hexdigest()}"
+
+    def body(self) -> bytes:
+        """What is posted: who came into which state, and not what it has found; that is asked for by the id."""
+        at = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        data = {"id": self.run_id, "state": self.state, "iteration": self.iteration, "error": (self.error or "")[:1000]}
+        return msgspec.json.encode({"type": f"run.{self.state}", "timestamp": at, "data": data})
+
+
+class Deliveries:
+    """Serves the webhooks of one supervisor.
+
+    Args:
+        supervisor: Whose runs they are told of.
+        backoff: When to try again.
+        clock: Gives seconds since 1970.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, *, backoff: Backoff | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._supervisor = supervisor
+        self.journal: Journal = supervisor.journal
+        self.bell = anyio.Event()  # a state has changed, since somebody last looked
+        self.backoff = backoff or Backoff()
+        self.clock = clock
+        self._lines: dict[str, Line] = {}
+        self._changed = anyio.Event()
+
+    def offer(self, hooks: Sequence[Webhook]) -> None:
+        """Have these webhooks, in place of those of before. One that is new is told of what happens from now on.
+
+        Raises:
+            ConfigurationError: A secret is not in the environment, or an address stands there twice.
+        """
+        lines = {hook.url: Line(self, hook) for hook in hooks}
+        if len(lines) < len(hooks):
+            raise ConfigurationError("two webhooks have the same url")
+        self._lines = lines
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def run(self) -> None:
+        """Serve until it is cancelled."""
+        while True:
+            changed = self._changed
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch)
+                for line in self._lines.values():
+                    tasks.start_soon(line.run)
+                await changed.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        if self._lines:
+            async for event in self._supervisor.events():
+                if isinstance(event, StateChanged):
+                    bell, self.bell = self.bell, anyio.Event()
+                    bell.set()
+
+    async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
+        """Send a change again, whatever became of it; the attempt is on record.
+
+        Args:
+            number: Of the change, as the list of attempts has it.
+            url: To whom; None for the only webhook.
+
+        Raises:
+            RunNotFound: There is no such change, or webhook.
+        """
+        lines = [line for line in self._lines.values() if url in (None, line.hook.url)]
+        if len(lines) != 1:
+            raise RunNotFound(f"there is no such webhook, or several; there are: {', '.join(self._lines) or 'none'}")
+        found = await self.journal.read_state_changes(after=number - 1, limit=1) if number else []
+        if not found or found[0][0] != number or number > lines[0].cursor:
+            raise RunNotFound(f"change {number} is not on record, or its turn has not come yet")
+        return await lines[0].send_again(_change(*found[0]))
+
+
+def _change(number: int, record: RunStateChanged) -> Change:
+    return Change(number, record.run_id, record.state, record.at, record.iteration, record.error)
+
+
+class Line:
+    """What one webhook was told, and what it is still to be told.
+
+    Attributes:
+        cursor: Everything up to this number was tried, or waits behind what failed.
+    """
+
+    def __init__(self, deliveries: Deliveries, hook: Webhook) -> None:
+        self.hook = hook
+        self._all = deliveries
+        self._secret = hook.read_secret()
+        self.cursor = 0
+        self._held: dict[str, WebhookTried] = {}  # the failure that each run waits behind
+        self._failures = 0  # in a row, of whatever run
+        self._down_until = 0.0
+        self._turn = anyio.Lock()
+
+    async def run(self) -> None:
+        """Tell it everything, as it comes, until it is cancelled or the address is disabled."""
+        import httpx2
+
+        await self._open()
+        # Of a redirect nothing is known that allows it; of the environment's proxies neither.
+        async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
+            while True:
+                bell = self._all.bell  # before looking, so that nothing falls in between
+                async with self._turn:
+                    going = await self._round(http)
+                if going is None:
+                    return
+                if not going:
+                    with anyio.move_on_after(self._pause()):
+                        await bell.wait()
+
+    async def send_again(self, change: Change) -> WebhookTried:
+        """Send one change now, out of its order."""
+        import httpx2
+
+        async with self._turn, httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
+            return await self._try(http, change, 1)
+
+    async def _open(self) -> None:
+        """Find out from the journal how far an earlier process came; a new webhook begins with what comes now."""
+        journal, url = self._all.journal, self.hook.url
+        found = await journal.read_webhook_position(url)
+        if found is None:
+            found = await journal.last_state_change()
+            begun = WebhookTried(url=url, run_id="", change=found, at=self._all.clock(), outcome="begun")
+            await journal.write([begun])
+        self.cursor = found
+        # At once, and not when it was due: whoever starts a service wants to see whether it works now.
+        self._held = {
+            tried.run_id: msgspec.structs.replace(tried, next_at=0.0)
+            for tried in await journal.read_failed_webhooks(url)
+        }
+
+    def _pause(self) -> float:
+        due = min((tried.next_at for tried in self._held.values()), default=float("inf"))
+        return max(0.0, max(due, self._down_until) - self._all.clock())
+
+    async def _round(self, http: httpx2.AsyncClient) -> bool | None:
+        """Try what is due; whether there may be more, and None where the address is disabled."""
+        now = self._all.clock()
+        if now < self._down_until:
+            return False
+        for run_id, tried in [*self._held.items()]:
+            if tried.next_at <= now and not await self._catch_up(http, run_id, tried):
+                return None if self._is_disabled(run_id) else False
+        if len(self._held) >= _HELD:
+            return False
+        found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
+        for number, record in found:
+            if record.run_id not in self._held and self._wants(record):
+                tried = await self._try(http, _change(number, record), 1)
+                if tried.outcome != "delivered":
+                    self._held[record.run_id] = tried
+            self.cursor = number
+            if self._is_disabled(record.run_id):
+                return None
+            if self._all.clock() < self._down_until:
+                return False
+        return bool(found)
+
+    def _wants(self, record: RunStateChanged) -> bool:
+        return not self.hook.on or record.state in self.hook.on
+
+    def _is_disabled(self, run_id: str) -> bool:
+        tried = self._held.get(run_id)
+        return tried is not None and tried.outcome == "disabled"
+
+    async def _catch_up(self, http: httpx2.AsyncClient, run_id: str, failed: WebhookTried) -> bool:
+        """Send what a run has waiting, in order; whether all of it arrived."""
+        for number, record in await self._all.journal.read_records(RunStateChanged, run_id):
+            if failed.change <= number <= self.cursor and self._wants(record):
+                attempt = failed.attempt + 1 if number == failed.change else 1
+                tried = await self._try(http, _change(number, record), attempt)
+                if tried.outcome != "delivered":
+                    self._held[run_id] = tried
+                    return False
+        del self._held[run_id]  # also where the run was removed meanwhile
+        return True
+
+    async def _try(self, http: httpx2.AsyncClient, change: Change, attempt: int) -> WebhookTried:
+        """Send one change, and put on record what became of that."""
+        status, error, asked = await self._post(http, change)
+        arrived = 200 <= status < 300
+        self._failures = 0 if arrived else self._failures + 1
+        now, backoff = self._all.clock(), self._all.backoff
+        ends = not arrived and (attempt >= backoff.attempts or status == _GONE)
+        tried = WebhookTried(
+            url=self.hook.url,
+            run_id=change.run_id,
+            change=change.number,
+            at=now,
+            outcome="delivered" if arrived else "disabled" if ends else "failed",
+            attempt=attempt,
+            status=status,
+            error=error,
+            next_at=0.0 if arrived else now + max(asked, backoff.after(attempt)),
+        )
+        await self._all.journal.write([tried])
+        if not arrived:
+            level = logging.ERROR if ends else logging.WARNING
+            log(level, f"webhook.{tried.outcome}", url=self.hook.url, run=change.run_id, status=status, reason=error)
+        self._down_until = now + backoff.after(self._failures) if self._failures >= _DOWN else 0.0
+        return tried
+
+    async def _post(self, http: httpx2.AsyncClient, change: Change) -> tuple[int, str, float]:
+        """The status of the answer, 0 for none; why there is none; and how many seconds it asks us to wait."""
+        import httpx2
+
+        body, timestamp = change.body(), int(self._all.clock())
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": change.message_id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(self._secret, change.message_id, timestamp, body),
+        }
+        try:
+            with anyio.fail_after(TIMEOUT):  # httpx2's own bounds each read, and a drop at a time is many
+                async with http.stream("POST", self.hook.url, content=body, headers=headers) as answer:
+                    asked = answer.headers.get("retry-after", "")
+                    wait = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0.0
+                    # Its body is not read: whatever it says, it may be long.
+                    return answer.status_code, "", min(wait, self._all.backoff.most)
+        except TimeoutError:
+            return 0, f"no answer within {TIMEOUT:g} s", 0.0
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            return 0, f"{type(error).__name__}: {error}"[:300], 0.0
