@@ -308,7 +308,7 @@ def ask_about_run(run_id: str | None, at: At, ask: Callable[[RunSource, str], Aw
         async with AsyncExitStack() as stack:
             client = await _answering(at, stack)
             if client is not None:
-                found = find_id(await client.list_ids(), run_id)
+                found = await find_in_service(client, run_id)
                 if found is not None:
                     return await ask(client, found)
                 if at.is_service_named or named_database(at.db) is not None:
@@ -324,6 +324,15 @@ def ask_about_run(run_id: str | None, at: At, ask: Callable[[RunSource, str], Aw
         raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}")
 
     return anyio.run(main)
+
+
+async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:
+    """The whole id of a run of a service; None where there is none. Raises ``RunNotFound`` where several fit."""
+    found = find_id(await client.list_ids(), run_id)
+    if found is None and run_id is not None:
+        with suppress(RunNotFound):  # one of the older trees, by the beginning of its id
+            found = (await client.read_run(run_id)).run.id
+    return found
 
 
 def no_run(run_id: str | None, where: str) -> NothingThere:

@@ -95,9 +95,9 @@ class _Scribe:
         self._agents: dict[str, str] = {}
         self._progress = Progress()
 
-    def is_ours(self, event: EventView) -> bool:
-        """Whether an event is of one of the runs."""
-        return self._root is None or event.run_id == self._root or event.run_id.startswith(f"{self._root}.")
+    def is_ours(self, of: EventView | WaitingCall) -> bool:
+        """Whether an event or a call is of one of the runs."""
+        return self._root is None or of.run_id == self._root or of.run_id.startswith(f"{self._root}.")
 
     async def read_past(self) -> list[EventView]:
         """What has happened in the runs, in order."""
@@ -219,7 +219,7 @@ class _Attached:
         self._screen = Screen()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # here, and not yet seen among the events
-        self._asked: dict[str, WaitingCall] = {}
+        self._asked: dict[tuple[str, str], WaitingCall] = {}
         self._going = anyio.Event()
 
     async def main(self) -> None:
@@ -231,7 +231,7 @@ class _Attached:
         await self._greet()
         await self._show_recent_calls(seq)
         for call in await self._client.waiting():
-            if call.run_id.startswith(self._run_id):
+            if self._scribe.is_ours(call):
                 await self._ask(call)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_events, seq)
@@ -298,11 +298,12 @@ class _Attached:
                 if view.type == "UserSaid" and view.run_id == self._run_id:
                     await self._hear(view.body["text"])
                 elif isinstance(event, events.ApprovalRequested):
-                    fitting = [call for call in await self._client.waiting() if call.call_id == event.call_id]
-                    for call in fitting:
-                        await self._ask(call)
-                elif isinstance(event, events.ApprovalDecided) and event.call_id in self._asked:
-                    del self._asked[event.call_id]
+                    key = event.run_id, event.call_id
+                    for call in await self._client.waiting():
+                        if (call.run_id, call.call_id) == key:
+                            await self._ask(call)
+                elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
+                    del self._asked[view.run_id, event.call_id]
                     how = "allowed" if event.allowed else "denied"
                     await self._screen.remark(one_line(f"[{event.tool} is {how}, by {event.by or 'nobody'}]"))
                 elif isinstance(event, events.StateChanged) and event.run_id == self._run_id:
@@ -326,9 +327,10 @@ class _Attached:
         self._going.set()
 
     async def _ask(self, call: WaitingCall) -> None:
-        if call.kind != "approval" or call.call_id in self._asked:
+        key = call.run_id, call.call_id
+        if call.kind != "approval" or key in self._asked:
             return
-        self._asked[call.call_id] = call
+        self._asked[key] = call
         how = _HOW if self._typed_at else f"repertory approve {one_line(call.call_id)}"
         wanted = call_line(call.tool, dict(call.arguments), 1000)
         await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")

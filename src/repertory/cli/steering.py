@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from repertory.cli import output
-from repertory.cli.databases import At, databases_to_read, find_id, named_database, no_run, open_service, open_source
+from repertory.cli.databases import (
+    At,
+    databases_to_read,
+    find_in_service,
+    named_database,
+    no_run,
+    open_service,
+    open_source,
+)
 from repertory.cli.options import AS_JSON, DATABASE, PORT, SOCKET, argument, option
 from repertory.cli.output import one_line
 from repertory.errors import ConfigurationError, JournalLocked, RunError
@@ -285,7 +293,7 @@ def _to_run(run_id: str, at: At, act: Callable[[ServiceClient, str], Awaitable[N
 
 async def find_run(client: ServiceClient, run_id: str) -> str:
     """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
-    found = find_id(await client.list_ids(), run_id)
+    found = await find_in_service(client, run_id)
     if found is None:
         raise no_run(run_id, client.database)
     return found
