@@ -211,3 +211,10 @@ async def test_what_is_too_deep_to_look_through_is_refused_and_its_tool_run_once
         run = await supervisor.spawn(agent, "Try.")
         assert await run.wait_result() == "Done."
     assert ran == ["look"]
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that was mistyped must not look like a secret that is kept."""
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    Redactor(["NO_SUCH_KEY"])
+    assert "redact: NO_SUCH_KEY is not set" in caplog.text

@@ -292,6 +292,7 @@ class PayloadState:
         self.document: Any = None
         self.first: Any = None
         self._changes: list[tuple[int, PayloadChange]] = []  # all that were made, with their versions
+        self._before: PayloadState | None = None  # for a trial: what it was made of, which has the earlier changes
         self._brought: set[str] = set()  # the sub-agents whose changes are in
         hints = kind.hints().items()
         self._source_fields = [(name,) for name, hint in hints if SourceRecord in get_args(hint)]
@@ -370,14 +371,19 @@ class PayloadState:
                 out += changes_between(was, now, parts)
         return out
 
+    def _newest_first(self) -> Iterator[tuple[int, PayloadChange]]:
+        yield from reversed(self._changes)
+        if self._before is not None:
+            yield from self._before._newest_first()
+
     def _copy(self) -> PayloadState:
         trial = copy.copy(self)
-        trial._changes, trial._brought = [*self._changes], {*self._brought}
+        trial._before, trial._changes, trial._brought = self, [], {*self._brought}
         return trial
 
     def _record(self, lot: Staged, *, run_id: str, at: float, call_id: str) -> PayloadChanged:
         """The record of one lot, what cannot be made of it as conflicts."""
-        since = [*takewhile(lambda made: made[0] > lot.base, reversed(self._changes))]
+        since = [*takewhile(lambda made: made[0] > lot.base, self._newest_first())]
         made: list[PayloadChange] = []
         conflicts: list[PayloadConflict] = []
         for wanted in lot.changes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from repertory.errors import ConfigurationError, RecordRefused
 
 T = TypeVar("T")
 
+logger = logging.getLogger("repertory.journal")
+
 SHORTEST: Final = 8  # characters; a shorter value is found in harmless text, too
 _LINE: Final = 16  # characters from where on a single line of a value with several is replaced by itself
 
@@ -32,7 +35,7 @@ class Redactor:
     lines also line by line. A value that was cut or encoded in another way is not found.
 
     Args:
-        names: Environment variables. One that is not set now has no value to replace.
+        names: Environment variables. One that is not set now has no value to replace; the log says so.
         environment: Where the values are; None means this process's.
 
     Raises:
@@ -45,6 +48,7 @@ class Redactor:
         for name in names:
             value = environment.get(name, "").strip()
             if not value:
+                logger.warning("redact: %s is not set, so nothing of it is redacted; is that its name?", name)
                 continue
             if len(value) < SHORTEST:
                 raise ConfigurationError(

@@ -25,7 +25,7 @@ PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives
 _ROUND: Final = 0.05  # seconds between two looks at the journal; nobody reads faster
 _READ: Final = 500  # events that are read at once for all
-_TAIL: Final = 4 * 2**20  # bytes of encoded events that followers share: some 10,000 events
+_TAIL: Final = 2**20  # bytes of encoded events that followers share: some 2,500 events, a minute of five busy teams
 _SLICE: Final = 25  # followers that are woken at once: each takes about 0.2 ms of the loop to send what there is
 _SHARE: Final = 4  # rounds take at most a fifth of the loop, however many follow
 

@@ -110,6 +110,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
     if options.socket is not None and options.port is not None:
         raise ConfigurationError("either a socket or a port can be served at, got both")
     database = postgres_address(options.database) or options.database
+    for name in options.redact:
+        if not os.environ.get(name, "").strip():
+            report(f"--redact {name}: no such variable is set, so nothing of it is redacted; is that its name?")
     systemd = Notifier.from_environment()
     with ExitStack() as sockets, logging_to(options.log) as log:
         passed = [sockets.enter_context(each) for each in passed_sockets()]
