@@ -168,7 +168,7 @@ def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
 def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
     """What the rules say of a call, and whose word it is."""
     layers = _layers(live)
-    said = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
+    said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
     if tool.own_name:
         # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was
         # heard above, where a rule may allow it under the name that the model uses; under its own name nothing is.
