@@ -80,6 +80,7 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[service]\nmax_runs = 0", 4, r"\[service\] max_runs: must be at least 1, got 0"),
         ("[service]\nmax_run = 1", 4, r"\[service\] max_run: nobody knows this key; did you mean 'max_runs'\?"),
         ('[service]\nport = 1\nsocket = "s"', 4, r"\[service\] port: either a socket or a port"),
+        ("[retention]\nfinished = -1", 4, r"\[retention\] finished: must be a number of days, got -1"),
         ('[models]\nsummaries = "one"', 4, r"\[models\] summaries: Expected `array \| null`, got `str`"),
         ("[quotas.web]\nruns = true", 4, r"\[quotas.web\] runs: Expected `int \| null`, got `bool`"),
         ('[quotas."a b"]\nruns = 1', 3, r"\[quotas.a b\]: client must have at most 100 printable"),
@@ -163,3 +164,9 @@ async def test_what_is_under_way_keeps_the_definition_it_began_with(folder: Path
         requests = [await journal.read_request(run_id, 1) for run_id in (first, second, third)]
     shown = [str(request["system"]) for request in requests]
     assert ["by date" in each for each in shown] == [False, False, True]
+
+
+def test_how_long_runs_are_kept_is_said_in_days(folder: Path) -> None:
+    """It is an option of the service; without it everything is kept."""
+    assert read_company(write(folder, "")).options().keep_finished is None
+    assert read_company(write(folder, "[retention]\nfinished = 30\n")).options().keep_finished == 30

@@ -88,7 +88,17 @@ class ModelsTable(msgspec.Struct, frozen=True, kw_only=True):
     summaries: tuple[str, ...] | None = None
 
 
-_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "schedules")
+class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
+    """``[retention]``. It needs a restart to change.
+
+    Attributes:
+        finished: Days after which a tree of runs that has ended is removed, for good; None keeps them all.
+    """
+
+    finished: float | None = None
+
+
+_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention", "schedules")
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +109,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         name: What the company is called.
         service: Its ``[service]``.
         models: Its ``[models]``.
+        retention: Its ``[retention]``.
         offers: Its agents, loaded.
         quotas: How much agents and clients may use.
         schedules: When which agent does what.
@@ -108,6 +119,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     service: ServiceTable
     models: ModelsTable
+    retention: RetentionTable
     offers: dict[str, Offer]
     quotas: Quotas
     schedules: tuple[Schedule, ...]
@@ -136,6 +148,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             redact=service.redact,
             model=self.models.default,
             summaries=self.models.summaries,
+            keep_finished=self.retention.finished,
             resume=True,
             on_start=self.apply,
             on_reload=self._reloader(),
@@ -154,7 +167,12 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     def kept_until_restart(self, new: Company) -> list[str]:
         """What another version of the file says that only a restart can change; a line for each."""
         lines: list[str] = []
-        for table, was, now in (("service", self.service, new.service), ("models", self.models, new.models)):
+        tables = (
+            ("service", self.service, new.service),
+            ("models", self.models, new.models),
+            ("retention", self.retention, new.retention),
+        )
+        for table, was, now in tables:
             for key in was.__struct_fields__:
                 if key != "max_runs" and getattr(was, key) != getattr(now, key):
                     lines.append(f"[{table}] {key} changes with the next `repertory down` and `repertory up`")
@@ -193,6 +211,9 @@ def read_company(path: Path) -> Company:
         file.refuse("service", "port", "either a socket or a port can be served at, not both")
     if service.max_runs is not None and service.max_runs < 1:
         file.refuse("service", "max_runs", f"must be at least 1, got {service.max_runs}")
+    retention = file.table(RetentionTable, file.content.get("retention", {}), "retention")
+    if retention.finished is not None and not retention.finished >= 0:
+        file.refuse("retention", "finished", f"must be a number of days, got {retention.finished}")
     general = _checked_limits(file, "limits", file.content.get("limits", {}))
     tables = file.content.get("agents", {})
     if not isinstance(tables, dict):
@@ -208,6 +229,7 @@ def read_company(path: Path) -> Company:
         name=service.name or path.parent.name,
         service=service,
         models=file.table(ModelsTable, file.content.get("models", {}), "models"),
+        retention=retention,
         offers=offers,
         quotas=Quotas(
             agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
