@@ -221,7 +221,7 @@ class _Service:
 
     async def list_runs(self, request: Request, *, query: RunsQuery) -> RunList:
         """The newest trees of runs, with ``figures=yes`` what each has done and cost."""
-        return await self._control.list_runs(query.limit, figures=query.figures == "yes")
+        return await self._control.list_runs(query.limit, figures=query.figures == "yes", wanted=query.wanted)
 
     async def reload(self, request: Request) -> Reloaded:
         """Read the company file again. Where it is wrong, nothing changes, and the error says what and where."""
@@ -479,7 +479,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     get("/events", _Service.events, media=(_STREAM, _JSON)),
     get("/overview", _Service.overview),
     get("/stats", _Service.stats, errors=(404,)),
-    get("/runs", _Service.list_runs),
+    get("/runs", _Service.list_runs, errors=(404,)),
     post("/runs", _Service.start_run, status=201, errors=(409, 422, 429)),
     get("/queue", _Service.queue),
     get("/schedules", _Service.schedules),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from repertory.service.views import (
     RunEnded,
     RunList,
     ServiceView,
+    Wanted,
     list_runs,
     read_detail,
     run_view,
@@ -137,9 +138,9 @@ class Control:
         """How many trees of runs are under way in this process."""
         return sum(run.state not in FINAL_STATES for run in self._roots.values())
 
-    async def list_runs(self, limit: int, *, figures: bool = False) -> RunList:
+    async def list_runs(self, limit: int, *, figures: bool = False, wanted: Wanted | None = None) -> RunList:
         """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""
-        return await list_runs(self.journal, self.is_live, limit, figures=figures)
+        return await list_runs(self.journal, self.is_live, limit, figures=figures, wanted=wanted)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
@@ -410,7 +411,7 @@ class Control:
             return run
 
     @contextmanager
-    def _begin(self, run_id: str) -> Iterator[None]:
+    def _begin(self, run_id: str) -> Generator[None]:
         """Between its first record and its handle a run is not interrupted either."""
         self._beginning.add(run_id)
         try:

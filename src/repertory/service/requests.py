@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+import math
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from repertory.llm.messages import Json
+from repertory.record.records import RunState
+from repertory.service.views import Wanted
 
 MAX_TREES: Final = 1000
 MAX_LISTED: Final = 500  # items or contents in one answer
 MAX_WAIT: Final = 60  # seconds that one request may wait for a result
 _BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _INT64: Final = 10**18 - 1
+
+_STATES: Final = "|".join((*get_args(RunState), "interrupted"))
 
 # What says nothing is refused where it is used, in the words of whoever refuses it.
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
@@ -158,10 +163,46 @@ class EventHeaders(msgspec.Struct, frozen=True, rename={"last_event_id": "Last-E
 
 
 class RunsQuery(msgspec.Struct, frozen=True):
-    """Which runs to list: of so many trees, the newest; and whether with their figures."""
+    """Which runs to list: of so many trees, the newest; and whether with their figures.
+
+    Attributes:
+        state: Of the root; several with commas between them.
+        agent: The name of the root's agent.
+        client: Who asked for it.
+        text: What its task has somewhere.
+        since: Started then or later, in seconds since 1970.
+        until: Started before that; 0 for no such bound.
+        sort: Whether the newest trees are wanted, or the oldest.
+        before: Started before this root; ``next`` of the page before.
+        after: Started after this root, the oldest of those.
+    """
 
     limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREES)] = 100
     figures: Literal["yes", "no"] = "no"
+    state: Annotated[str, msgspec.Meta(pattern=rf"^(({_STATES})(,({_STATES}))*)?$")] = ""
+    agent: str = ""
+    client: str = ""
+    text: str = ""
+    since: Count = 0
+    until: Count = 0
+    sort: Literal["newest", "oldest"] = "newest"
+    before: str = ""
+    after: str = ""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The same, as the list takes it."""
+        return Wanted(
+            states=tuple(filter(None, self.state.split(","))),
+            agent=self.agent,
+            client=self.client,
+            text=self.text,
+            since=self.since,
+            until=self.until or math.inf,
+            oldest=self.sort == "oldest",
+            before=self.before,
+            after=self.after,
+        )
 
 
 class OverviewQuery(msgspec.Struct, frozen=True):

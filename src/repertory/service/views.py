@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
@@ -10,6 +11,7 @@ import msgspec
 from repertory.agents.events import AnyEvent, from_record
 from repertory.agents.queue import QueuedRun
 from repertory.agents.waiting_calls import WaitingCall
+from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
@@ -121,12 +123,14 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         runs: Oldest first, each after its parent.
         seq: The number of the newest event when the list was made: ``/events?after=seq`` goes on from here.
-        more: How many older trees are left out.
+        more: How many that fit are left out: older trees, or newer ones where the first were asked for.
+        next: What to ask for as ``before``, or ``after``, to have those; None where there are none.
     """
 
     runs: list[RunView]
     seq: int
     more: int
+    next: str | None = None
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,15 +335,70 @@ def roots_of(rows: Iterable[RunRow]) -> dict[str, str]:
     return roots
 
 
-async def list_runs(journal: Journal, is_live: IsLive, limit: int, *, figures: bool = False) -> RunList:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which trees a list is to have, by their roots.
+
+    Attributes:
+        states: As in ``RunView``; () for all.
+        agent: The name of the root's agent; "" for all.
+        client: Who asked for it; "" for all.
+        text: What its task has somewhere, whatever the case; "" for all.
+        since: Started then or later, in seconds since 1970.
+        until: Started before that.
+        oldest: Have the first that fit, and not the last.
+        before: Started before this run; "" for no such bound.
+        after: Started after this run; then the first that fit are wanted.
+    """
+
+    states: tuple[str, ...] = ()
+    agent: str = ""
+    client: str = ""
+    text: str = ""
+    since: float = 0.0
+    until: float = math.inf
+    oldest: bool = False
+    before: str = ""
+    after: str = ""
+
+    def choose(self, rows: Sequence[RunRow], is_live: IsLive) -> list[RunRow]:
+        """The roots that fit, in the order they were started. Raises ``RunNotFound`` for a bound that is not there."""
+        roots = [row for row in rows if row.started.parent_id is None]
+        ids = [row.started.run_id for row in roots]
+        for bound in (self.before, self.after):
+            if bound and bound not in ids:
+                raise RunNotFound(f"there is no root {bound[:200]!r} to go on from; it may have been removed")
+        start = ids.index(self.after) + 1 if self.after else 0
+        stop = ids.index(self.before) if self.before else len(ids)
+        return [row for row in roots[start:stop] if self._fits(run_view(row, live=is_live(row.started.run_id)))]
+
+    def _fits(self, view: RunView) -> bool:
+        return (
+            (not self.states or view.state in self.states)
+            and self.agent in ("", view.agent)
+            and self.client in ("", view.client)
+            and self.since <= view.started_at < self.until
+            and self.text.casefold() in view.task.casefold()
+        )
+
+
+async def list_runs(
+    journal: Journal, is_live: IsLive, limit: int, *, figures: bool = False, wanted: Wanted | None = None
+) -> RunList:
     """The newest trees of runs, oldest first; with figures that is one question more, however many runs there are."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
-    rows, more = newest_trees(await journal.read_runs(), limit)
+    rows = await journal.read_runs()
+    wanted = wanted or Wanted()
+    fitting = wanted.choose(rows, is_live)
+    first = wanted.oldest or bool(wanted.after)
+    shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]
+    more = len(fitting) - len(shown)
+    rows = with_those_below(rows, {row.started.run_id for row in shown})
     roots, all_figures = roots_of(rows), await journal.read_statistics() if figures else {}
     views = [run_view(row, live=is_live(roots[row.started.run_id])) for row in rows]
     if figures:
         views = [_with_figures(view, all_figures.get(view.id, RunStatistics())) for view in views]
-    return RunList(runs=views, seq=seq, more=more)
+    edge = (shown[-1] if first else shown[0]).started.run_id if shown and more else None
+    return RunList(runs=views, seq=seq, more=more, next=edge)
 
 
 def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
@@ -374,11 +433,17 @@ async def read_detail(journal: Journal, is_live: Callable[[str], bool], run_id: 
 def newest_trees(rows: Sequence[RunRow], limit: int) -> tuple[list[RunRow], int]:
     """The rows of the ``limit`` newest trees, in the order they were started, and how many trees are left out."""
     roots = [row.started.run_id for row in rows if row.started.parent_id is None]
-    kept = set(roots[-limit:]) if limit else set()
+    kept = with_those_below(rows, set(roots[-limit:]) if limit else set())
+    return kept, len(roots) - min(len(roots), limit)
+
+
+def with_those_below(rows: Sequence[RunRow], kept: set[str]) -> list[RunRow]:
+    """The rows of some runs and of all below them, in the order they were started."""
+    kept = {*kept}
     for row in rows:  # parents come before their children
         if row.started.parent_id in kept:
             kept.add(row.started.run_id)
-    return [row for row in rows if row.started.run_id in kept], len(roots) - min(len(roots), limit)
+    return [row for row in rows if row.started.run_id in kept]
 
 
 def below(rows: Sequence[RunRow], run_id: str) -> list[RunRow]:

@@ -1,0 +1,66 @@
+"""The list of runs: what fits, page by page, while others begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from service_parts import Client, open_client
+
+from repertory.testing import FunctionModel
+
+
+async def ids(client: Client, query: str) -> list[str]:
+    """The ids that a list has."""
+    return [run["id"] for run in (await client.get(f"/runs?{query}"))["runs"]]
+
+
+def test_a_list_has_what_fits(short: Path, run_async: Any) -> None:
+    """By state, agent, words and time; what is no filter is refused."""
+
+    async def main() -> None:
+        async with open_client(short, FunctionModel(lambda request: "Done.")) as client:
+            for number, agent in enumerate(("clerk", "scribe", "clerk", "clerk")):
+                body = {
+                    "agent": agent,
+                    "task": f"Zähle {number} 🐙",
+                    "run_id": f"r{number}",
+                    "client": f"c{number % 2}",
+                }
+                await client.post("/runs", body, 201)
+                await client.get(f"/runs/r{number}/result?wait=20")
+            assert await ids(client, "agent=clerk") == ["r0", "r2", "r3"]
+            assert await ids(client, "agent=clerk&client=c0") == ["r0", "r2"]
+            assert await ids(client, "text=z%C3%84hle%202") == ["r2"]
+            assert await ids(client, "state=failed,stopped") == []
+            assert await ids(client, "state=done,running&limit=2") == ["r2", "r3"]
+            assert await ids(client, "sort=oldest&limit=2") == ["r0", "r1"]
+            started = (await client.get("/runs/r1"))["run"]["started_at"]
+            assert await ids(client, f"since={int(started) + 1000}") == []
+            assert await ids(client, f"until={int(started) - 1000}") == []
+            assert len(await ids(client, f"since={int(started) - 1000}")) == 4
+            for wrong in ("state=finished", "state=done,", "sort=best", "since=x", "colour=red", "agent=a&agent=b"):
+                assert await client.get(f"/runs?{wrong}", 400)
+            assert "r9" in (await client.get("/runs?before=r9", 404))["error"]
+
+    run_async(main)
+
+
+async def test_pages_stay_as_they_are_while_others_begin(short: Path) -> None:
+    """Each run is there once, in both directions, whatever began meanwhile."""
+    async with open_client(short, FunctionModel(lambda request: "Done.")) as client:
+        for number in range(7):
+            await client.post("/runs", {"agent": "clerk", "task": "x", "run_id": f"r{number}"}, 201)
+        for first, bound in (("sort=newest", "before"), ("sort=oldest", "after")):
+            found: list[str] = []
+            page = await client.get(f"/runs?limit=3&{first}")
+            while True:
+                names = [run["id"] for run in page["runs"]]
+                found = [*names, *found] if bound == "before" else [*found, *names]
+                if page["next"] is None:
+                    break
+                if bound == "before":
+                    await client.post("/runs", {"agent": "clerk", "task": "x", "run_id": f"n{len(found)}"}, 201)
+                page = await client.get(f"/runs?limit=3&{bound}={page['next']}")
+            assert [name for name in found if name.startswith("r")] == [f"r{number}" for number in range(7)]
+            assert len(found) == len({*found})
