@@ -141,6 +141,60 @@ async def test_a_queued_run_is_stopped_killed_paused_and_spoken_to(autojump_cloc
     assert "k" not in office.began
 
 
+class SlowJournal(MemoryJournal):
+    """Answers who waits only once it is let go, as the disk of a busy machine may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = trio.Event()
+        self.go.set()
+
+    async def read_queue(self, **what: Any) -> Any:
+        """The queue as it was when it was asked for."""
+        rows = await super().read_queue(**what)
+        await self.go.wait()
+        return rows
+
+
+async def test_nobody_overtakes_while_the_queue_is_read(autojump_clock: Any) -> None:
+    """A place is free and the queue is being read: a new run waits, and the one that waited begins first."""
+    office, journal = Office(), SlowJournal()
+    async with rp.open_supervisor(
+        model=office.model, journal=journal, max_runs=1, clock=trio.current_time
+    ) as supervisor:
+        await supervisor.spawn(agent, "first")
+        waiting = await supervisor.spawn(agent, "waiting")
+        journal.go = trio.Event()
+        await office.let_go("first")
+        new = await supervisor.spawn(agent, "new")
+        assert (waiting.state, new.state) == ("queued", "queued")
+        journal.go.set()
+        await office.let_go("waiting")
+        await office.let_go("new")
+    assert office.began == ["first", "waiting", "new"]
+
+
+async def test_who_begins_while_the_queue_is_read_is_counted(autojump_clock: Any) -> None:
+    """The one that waits leaves, another takes the place, and the first comes back before the answer does: one runs."""
+    office, journal = Office(), SlowJournal()
+    async with rp.open_supervisor(
+        model=office.model, journal=journal, max_runs=1, clock=trio.current_time
+    ) as supervisor:
+        await supervisor.spawn(agent, "first")
+        waiting = await supervisor.spawn(agent, "waiting")
+        journal.go = trio.Event()
+        await office.let_go("first")
+        waiting.pause()
+        new = await supervisor.spawn(agent, "new")
+        waiting.resume()
+        journal.go.set()
+        await settle()
+        assert (waiting.state, new.state) == ("queued", "running")
+        await office.let_go("new")
+        await office.let_go("waiting")
+    assert (office.began, office.most) == (["first", "new", "waiting"], 1)
+
+
 async def test_what_is_paused_in_the_queue_begins_at_once_where_there_is_room(autojump_clock: Any) -> None:
     """It need not wait a second time for a place that is free."""
     office = Office()

@@ -30,7 +30,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             bound.
         cost_per_day: The same in US dollars, as ``Limits.cost`` counts them.
         queued: How many may wait in the queue; one more raises ``QueueFull``. None for no bound. 1,000 runs that wait
-            take about 30 MB of memory.
+            take 15 MB of memory.
 
     Raises:
         ConfigurationError: A value is no number, or out of its bounds.
