@@ -419,6 +419,7 @@ class Course:
         self.max_runs = 2
         self.office = Office()
         self.runs: dict[str, rp.Run[Any]] = {}
+        self.here: list[str] = []  # of the supervisor that is open
         self.agents = {"clerk": agent, "scribe": other}
 
     async def play(self, steps: list[tuple[Any, ...]]) -> None:
@@ -441,9 +442,11 @@ class Course:
 
     async def take_up(self) -> None:
         """Resume what an earlier process left, newest first, which must make no difference."""
+        self.here = []
         for row in reversed(await self.journal.read_runs(states=["running", "waiting", "queued", "paused"])):
             run = await self.supervisor.resume(row.started.run_id, agent=self.agents[row.started.agent])
             self.runs[row.started.run_id] = run
+            self.here.append(row.started.run_id)
         await settle()
 
     async def spawn(self, priority: int, name: str, client: str) -> None:
@@ -452,6 +455,7 @@ class Course:
         self.runs[run_id] = await self.supervisor.spawn(
             self.agents[name], run_id, run_id=run_id, priority=priority, client=client
         )
+        self.here.append(run_id)
 
     def chosen(self, number: int) -> rp.Run[Any] | None:
         """One of those that have not ended."""
@@ -485,8 +489,9 @@ class Course:
 
     async def send(self, number: int) -> None:
         """Say something to one, also to one that is done."""
-        if self.runs and (run := [*self.runs.values()][number % len(self.runs)]).state != "stopped":
-            await run.send("More.")
+        runs = [self.runs[run_id] for run_id in self.here if self.runs[run_id].state != "stopped"]
+        if runs:
+            await runs[number % len(runs)].send("More.")
 
     async def wait(self, seconds: float) -> None:
         """Let time pass."""
