@@ -172,7 +172,7 @@ def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
             assert isinstance(lost_journal, PostgresJournal)
             connection = lost_journal.postgres_writer._connection  # pyright: ignore[reportPrivateUsage]
             connection.execute("BEGIN")
-            connection.execute("SELECT guard_machine($1)", [lost.machine_id])
+            connection.execute("SELECT guard_machine($1, ARRAY[]::text[])", [lost.machine_id])
             expire(postgres, uri, lost.machine_id)
             assert await taker.take_over() == []  # but its connection is cut
             with anyio.fail_after(30):
@@ -190,7 +190,7 @@ def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async:
     async def main() -> None:
         async with machine(uri, lease=0.6) as (_, machines):
             with postgres.connect(uri) as connection, connection.transaction():
-                connection.execute("SELECT guard_machine(%s)", (machines.machine_id,))
+                connection.execute("SELECT guard_machine(%s, ARRAY[]::text[])", (machines.machine_id,))
                 renewed = machines.lease.renewed
                 with anyio.fail_after(30):
                     while machines.lease.renewed == renewed:

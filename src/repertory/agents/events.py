@@ -29,6 +29,7 @@ __all__ = [
     "PayloadConflicted",
     "ResultAwaited",
     "ResultGiven",
+    "RunClaimed",
     "RunForked",
     "RunResumed",
     "RunSpawned",
@@ -93,6 +94,22 @@ class RunForked(Event, frozen=True, kw_only=True):
 
     fork: str
     rewound: bool = False
+
+
+class RunClaimed(Event, frozen=True, kw_only=True):
+    """A machine owns the run from now on, where several share a journal: it alone writes its record.
+
+    Attributes:
+        machine: Its id.
+        name: Its name.
+        fence: Counts the owners of the run.
+        why: How it came there: ``started``, ``queued``, ``resumed``, ``moved`` or ``taken over``.
+    """
+
+    machine: str
+    name: str
+    fence: int
+    why: str
 
 
 class IterationStarted(Event, frozen=True, kw_only=True):
@@ -360,6 +377,7 @@ AnyEvent: TypeAlias = (
     RunSpawned
     | RunResumed
     | RunForked
+    | RunClaimed
     | IterationStarted
     | ModelAnswered
     | ModelRetrying

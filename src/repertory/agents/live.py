@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -50,6 +50,9 @@ from repertory.record.records import (
 from repertory.record.waiting import Ticket
 from repertory.tools import Approvals, Tool, ToolCallCache
 
+if TYPE_CHECKING:
+    from repertory.machines.machine import Machines
+
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
 
 
@@ -60,6 +63,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         alerts: From where on a run's figures are worth an alert; None for no alerts.
         approvals: Rules for the tool calls of all runs; None for none.
         clock: Gives seconds since 1970.
+        machines: This one, where several share the journal.
     """
 
     journal: Journal
@@ -73,6 +77,16 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     alerts: AlertThresholds | None = None
     approvals: Approvals | None = None
+    machines: Machines | None = None
+
+    async def may_begin_effect(self) -> None:
+        """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.
+
+        Raises:
+            LeaseLost: Another machine has taken them over.
+        """
+        if self.machines is not None:
+            await self.machines.lease.wait_fresh()
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -124,6 +138,7 @@ class LiveRun:
         result_summaries: A model's summaries of single results, by position.
         told: How many entries its listeners were told of.
         last_event: The number of the event after its last one; None while it goes on.
+        elsewhere: Whether it waits for any machine or goes on at another one, while somebody here holds it.
     """
 
     shared: Shared
@@ -164,6 +179,7 @@ class LiveRun:
     trace: Trace = field(default_factory=Trace)
     told: int = 0
     last_event: int | None = None
+    elsewhere: bool = False
 
     def __post_init__(self) -> None:
         """Make what follows from these.

@@ -6,7 +6,7 @@ Only runs at the top of a tree wait. One below another would wait for a place th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -55,9 +55,15 @@ class Queue:
         journal: Where the queue is read.
         clock: Gives seconds since 1970.
         begin: Starts a run that waited.
+
+    Attributes:
+        claim_next: Where several processes share the journal: claims the first run that may begin, leaving out those of
+            some agents and clients, and begins it here; whether there was one. None where one process has it alone.
     """
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
+        self.claim_next: Callable[[Collection[str], Collection[str]], Awaitable[bool]] | None = None
+        self._claiming = 0  # runs that are on their way here
         self._journal = journal
         self._clock = clock
         self._begin = begin
@@ -155,9 +161,22 @@ class Queue:
     async def _begin_next(self) -> bool:
         """Claim the first that may begin, and begin it; whether there was one.
 
-        One process owns an SQLite file, so what it holds in memory settles who takes what.
+        One process owns an SQLite file, so what it holds in memory settles who takes what. Of several processes the
+        database says so.
         """
-        if not self._waiting or self._is_full():
+        if self._is_full():
+            return False
+        if self.claim_next is not None:
+            await self.look()
+            agents = {name for name in self._quotas.agents if self._over_agent(name)}
+            known = {live.started.client for live in self._going.values()} | set(self._quotas.clients)
+            clients = {name for name in known if self._over_client(name)}
+            self._claiming += 1
+            try:
+                return await self.claim_next(agents, clients)
+            finally:
+                self._claiming -= 1
+        if not self._waiting:
             return False
         await self.look()
         waiting = self._waiting.values()
@@ -184,6 +203,8 @@ class Queue:
         ]
 
     def _reason(self, row: QueuedRow) -> str:
+        if self.claim_next is not None:
+            return self._no_room(row.agent, row.client) or "it waits for a machine that can run it"
         if row.run_id not in self._waiting:
             return "nobody has taken it up since the process that queued it ended; resume it"
         return self._no_room(row.agent, row.client) or "others begin before it"
@@ -191,7 +212,7 @@ class Queue:
     # --- what there is room for ---------------------------------------------------------------------------
 
     def _is_full(self) -> str:
-        if self._max_runs is None or len(self._going) < self._max_runs:
+        if self._max_runs is None or len(self._going) + self._claiming < self._max_runs:
             return ""
         return f"{len(self._going)} runs are under way, and {self._max_runs} may be at once (max_runs)"
 

@@ -14,6 +14,7 @@ import msgspec
 
 from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, StopReason, Supervision, handler
 from repertory.agents.agent import Agent
+from repertory.agents.claims import Claims
 from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun, RunEnd, Shared
@@ -36,12 +37,14 @@ from repertory.errors import (
     JournalError,
     JournalUnreadable,
     LimitExceeded,
+    RunError,
     RunExists,
     RunNotFound,
     ToolSetUnavailable,
 )
 from repertory.llm.messages import Json
 from repertory.memory import Memory
+from repertory.memory.messages import ForgetOthers
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
@@ -64,6 +67,7 @@ class Runtime:
         self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
         self.closing = False
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
+        self.claims: Claims | None = None  # where others share the journal
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:
@@ -94,6 +98,8 @@ class Runtime:
         for live in list(self._live.values()):
             if live.ref is None and self._leave_queue(live):
                 live.set_ended()
+        if self.claims is not None:
+            self.claims.close()
 
     # --- how a run begins ---------------------------------------------------------------------------------
 
@@ -202,6 +208,7 @@ class Runtime:
         parent: LiveRun | None = None,
         context: Any = None,
         said: tuple[str, Said] | None = None,
+        claimed: bool = False,
     ) -> LiveRun:
         """Let a run of the journal go on, or queue it, or show how it ended where it is in one of the given states.
 
@@ -211,7 +218,19 @@ class Runtime:
             PayloadInvalid: Its payload does not fit the type that the agent names now.
             ConfigurationError: The agent's instructions show what its payload has not.
             ContextMissing: It goes on, and was begun with an application context.
+            RunError: It is under way on another machine.
         """
+        if self.claims is not None and parent is None and row.state not in ended and not claimed:
+            if not await self.claims.claim(row.started.run_id):
+                raise RunError(
+                    f"run {row.started.run_id} is under way on another machine; if that one is dead, try again when "
+                    "its lease has run out"
+                )
+            try:
+                row = await self._journal.read_run(row.started.run_id)  # it may have gone on meanwhile
+                return await self.take_up(row, agent, ended=ended, context=context, said=said, claimed=True)
+            finally:
+                await self.claims.give_back(row)
         if row.state not in ended and parent is None and row.started.has_context and context is None:
             raise ContextMissing(
                 f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
@@ -236,9 +255,20 @@ class Runtime:
         if said is not None and live.inbox.is_new(*said):
             records.append(live.said_record(*said))
             live.inbox.put(*said)
+        if self.claims is not None and parent is None:
+            await self.shared.memory.ask(ForgetOthers())
         self._launch(live, also=records, was=row.state)
         live.publish(StateChanged, state=live.state)
         return live
+
+    async def take_up_claimed(self, row: RunRow, agent: Agent[Any], *, context: Any) -> LiveRun:
+        """Let a run go on that this machine has claimed, whether there is room or not.
+
+        Raises:
+            PayloadInvalid, ConfigurationError, ContextMissing: As ``take_up``.
+        """
+        self.check(agent, row.started)
+        return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True)
 
     def check(self, agent: Agent[Any], started: RunStarted) -> None:
         """See that an agent can go on with a run.
@@ -317,11 +347,18 @@ class Runtime:
             also: Records of the same transaction.
             was: Its state on record; None for a new run.
         """
-        why = self.queue.why_waits(live.started) if live.parent is None else ""
+        why = self._why_waits(live.started) if live.parent is None else ""
         if why:
-            queued = [] if was == "queued" else [live.state_record("queued", reason=why)]
+            shared = self.claims is not None
+            queued = [] if was == "queued" and not shared else [live.state_record("queued", reason=why)]
             live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
             live.state = "queued"
+            if (
+                self.claims is not None
+            ):  # any machine may take it, this one too: as everything it then goes by its record
+                self._make_newest(live)
+                self.claims.hold(live)
+                return
         else:
             self._start(live, *drafts, also=also if was is None else [*also, live.state_record("running")])
         self._live[live.run_id] = self.retention.known[live.run_id] = live
@@ -329,6 +366,13 @@ class Runtime:
         _attach(live)
         if why:
             self.queue.put(live)
+
+    def _why_waits(self, started: RunStarted) -> str:
+        if self.claims is None:
+            return self.queue.why_waits(started)
+        if self.claims.is_adopting(started.run_id):
+            return ""
+        return self.claims.why_elsewhere(started) or self.queue.why_waits(started)
 
     def _begin_queued(self, live: LiveRun) -> None:
         """Start a run that waited."""
@@ -362,6 +406,8 @@ class Runtime:
         place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
         ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
         try:
+            if self.claims is not None and live.parent is None:
+                also = [*also, *self.claims.record(live)]
             live.begun = live.ledger.submit(*drafts, also=also)
         except BaseException:
             ref.kill()  # it has not run yet, and never will
@@ -443,7 +489,13 @@ class Runtime:
                 log(logging.ERROR, "run.crashed", run=live.run_id, exc_info=reason.error)
                 await self.end_run(live, RunEnd.failed(reason.error))
             elif not any(run.killed for run in live.lineage()):
-                live.set_ended()  # the supervisor closes; the record says how to go on
+                # The supervisor closes, or hands its runs over; the record says how to go on.
+                if self.claims is None or live.parent is not None or self.closing:
+                    live.set_ended()
+                else:
+                    await self.claims.let_go(live)
+                    for run in live.tree():
+                        self._live.pop(run.run_id, None)
             elif live.parent is None:
                 await self.end_run(live, live.end_of_killed())
             elif not any(run.killed for run in live.parent.lineage()):

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 import anyio
 import msgspec
@@ -21,6 +21,7 @@ from repertory.actors import open_system
 from repertory.agents.accounting import Tallies
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
 from repertory.agents.alerts import AlertThresholds
+from repertory.agents.claims import Claims
 from repertory.agents.events import EventHub, EventReader
 from repertory.agents.forking import Fork, fork, remove
 from repertory.agents.live import LiveRun, Shared
@@ -56,6 +57,9 @@ from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.summarizer import SummarizerActor
 from repertory.tools import Approvals
+
+if TYPE_CHECKING:
+    from repertory.machines import Machine, Machines
 
 T = TypeVar("T")
 Backend: TypeAlias = Literal["trio", "asyncio"]
@@ -370,6 +374,29 @@ class Supervisor:
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 
+    async def machines(self) -> list[Machine]:
+        """The supervisors that share the journal, this one too, and those that were lost in the last day.
+
+        None where the journal is this process's alone: a file, or in memory.
+        """
+        claims = self._runtime.claims
+        return [] if claims is None else await claims.machines.known()
+
+    async def drain(self) -> None:
+        """Take no more runs, and hand over those under way at their next boundary; others go on with them.
+
+        What is started here from now on waits for another machine. The ``Run`` objects of this process show how their
+        runs end elsewhere.
+
+        Raises:
+            ConfigurationError: The journal is this process's alone, so that nobody could go on.
+        """
+        claims = self._runtime.claims
+        if claims is None:
+            raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
+        await claims.machines.drain()
+        self._runtime.wind_down()
+
     def waiting(self) -> list[WaitingCall]:
         """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
         calls = [call for live in self._runtime.under_way() for call in live.waits.list()]
@@ -404,6 +431,9 @@ async def open_supervisor(
     approvals: Approvals | None = None,
     max_runs: int | None = None,
     quotas: Quotas | None = None,
+    labels: Sequence[str] | None = None,
+    lease: float | None = None,
+    name: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[Supervisor]:
     """Open a place for runs.
@@ -433,9 +463,15 @@ async def open_supervisor(
         max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
             no bound.
         quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
+        labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
+            and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
+            that ask for none; None to run only what is started or resumed here.
+        lease: Seconds after which others may take over the runs of this process when it is not heard of; None for 30.
+        name: Of this machine, for people; None for its host and process id.
         clock: Gives the time in seconds since 1970.
 
     Raises:
+        LeaseLost: Another machine has taken over the runs of this one, where several share the journal.
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
@@ -460,6 +496,7 @@ async def open_supervisor(
             if journal is None:
                 journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
             stack.enter_context(redacted_log(journal.redact))
+            machines = await _take_part(stack, journal, name=name, labels=labels, lease=lease)
             models = await stack.enter_async_context(open_models(model, summaries))
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tool_sets = ToolSets(tasks)
@@ -483,6 +520,7 @@ async def open_supervisor(
                 clock=clock,
                 alerts=alerts,
                 approvals=approvals,
+                machines=machines,
             )
             retention = Retention(journal, seconds=content_retention, clock=clock)
             runtime = Runtime(shared, system, tasks, retention)
@@ -495,6 +533,12 @@ async def open_supervisor(
             serving = anyio.CancelScope()
             stack.callback(serving.cancel)
             tasks.start_soon(runtime.queue.serve, serving)
+            if machines is not None:
+                runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
+                runtime.queue.claim_next = runtime.claims.take_next
+                sharing = anyio.CancelScope()
+                stack.callback(sharing.cancel)
+                tasks.start_soon(runtime.claims.serve, sharing)
             supervisor = Supervisor(runtime)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
             try:
@@ -519,6 +563,19 @@ async def open_supervisor(
         if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
             raise leaves[0] from leaves[0].__cause__
         raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
+
+
+async def _take_part(
+    stack: AsyncExitStack, journal: Journal, *, name: str | None, labels: Sequence[str] | None, lease: float | None
+) -> Machines | None:
+    """Take part in a journal that others share; None where it is this process's alone."""
+    if not journal.is_shared:
+        if labels or lease is not None or name is not None:
+            raise ConfigurationError("open_supervisor: labels, lease and name are for a journal on PostgreSQL")
+        return None
+    from repertory.machines.machine import LEASE, open_machines  # here, as nothing of it is needed with one process
+
+    return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease or LEASE))
 
 
 def _log_dead_letter(letter: object) -> None:

@@ -333,11 +333,14 @@ class Caller:
             at=live.shared.clock(),
             answers=answers,
         )
+        if tool.effect != "pure":
+            await live.shared.may_begin_effect()
         started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=arguments)
         ticket = self._journal.submit([intended, to_record(started)])
         if tool.effect != "pure":
             # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
             await ticket.wait()
+            await live.shared.may_begin_effect()  # the process may have stood still meanwhile
         live.show(started)
         mark = live.repeats.begin(tool)
         context = ToolContext(

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, LiteralString, TypeVar
 
 import anyio
@@ -18,10 +19,11 @@ from repertory._choices import check_number, check_value
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
-from repertory.errors import ConfigurationError
+from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.ownership import Guard
+from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_sql import driver
 from repertory.record.postgres_writer import application_name
@@ -37,6 +39,31 @@ LEASE: Final = 30.0
 _SHORTEST: Final = 0.5  # seconds; a shorter lease runs out while a busy machine waits for its turn
 _HELD: Final = 2 / 3  # of a lease, that a transaction may take
 _WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
+
+
+def _kernel() -> str:
+    """Which processes the ids of processes of this one tell apart; "" where that cannot be known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() + os.readlink(
+            "/proc/self/ns/pid"
+        )
+    except OSError:
+        return ""
+
+
+KERNEL: Final = _kernel()
+
+
+def _is_there(pid: int) -> bool:
+    if not KERNEL:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +108,10 @@ class Claim(msgspec.Struct, frozen=True):
     why: str
 
 
+def _nothing() -> None:
+    pass
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A run that waits for any machine."""
 
@@ -110,6 +141,11 @@ class Machines:
         self.name = name
         self.channel = channel
         self.draining = False
+        self.on_wake: Callable[[], None] = _nothing
+
+    def wake(self) -> None:
+        """Look at once whether there is something to take: somebody has heard so."""
+        self.on_wake()
 
     @property
     def address(self) -> PostgresAddress:
@@ -150,13 +186,15 @@ class Machines:
         self,
         labels: Sequence[str],
         *,
+        only: Collection[str] | None = None,
         without_runs: Collection[str] = (),
         without_agents: Collection[str] = (),
         without_clients: Collection[str] = (),
         limit: int = 50,
     ) -> list[Candidate]:
         """Runs that wait for any machine with some of these labels, those first that are to begin first."""
-        values = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
+        values: list[object] = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
+        values.append(None if only is None else list(only))
 
         def read(connection: Connection) -> list[Candidate]:
             return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]
@@ -188,6 +226,20 @@ class Machines:
 
         return await self.use("read whose runs are in", read)
 
+    async def ended(self, run_ids: Sequence[str]) -> list[str]:
+        """Which of some runs belong to nobody and wait for nobody: they have ended."""
+
+        def read(connection: Connection) -> list[str]:
+            return [run_id for (run_id,) in connection.execute(ownership.ENDED, [list(run_ids)]).fetchall()]
+
+        return await self.use("read which runs have ended in", read)
+
+    async def forget(self, run_id: str) -> None:
+        """Note that a run of this machine has ended already."""
+        await self.use(
+            "note an end in", lambda connection: connection.execute(ownership.FORGET_RUN, [run_id, self.machine_id])
+        )
+
     async def let_go(self, run_id: str, why: str) -> None:
         """Give up a run of which this machine writes nothing more; any other may take it."""
 
@@ -202,7 +254,7 @@ class Machines:
 
         def write(connection: Connection) -> Claim | None:
             with connection.transaction():
-                connection.execute(ownership.GUARD, [self.machine_id])
+                connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
                 row = connection.execute(sql, values).fetchone()
             return None if row is None else Claim(*row)
 
@@ -211,22 +263,28 @@ class Machines:
     # --- the others ---------------------------------------------------------------------------------------
 
     async def take_over(self) -> list[str]:
-        """Let the runs of machines whose lease has run out wait for any machine; returns the ids of those machines."""
-        if not self.lease.is_steady:
-            return []
+        """Let the runs of machines that are dead wait for any machine; returns the ids of those machines.
+
+        That is after their lease, or at once where their process was on this host and is gone.
+        """
 
         def take(connection: Connection) -> list[str]:
-            rows = connection.execute(ownership.EXPIRED, [self.machine_id]).fetchall()
-            return [machine_id for (machine_id,) in rows if self._take(connection, machine_id)]
+            rows = connection.execute(ownership.OTHERS, [self.machine_id, KERNEL]).fetchall()
+            dead = [
+                (machine_id, gone)
+                for machine_id, expired, kernel, pid in rows
+                if (gone := kernel == KERNEL and not _is_there(pid)) or (expired and self.lease.is_steady)
+            ]
+            return [machine_id for machine_id, gone in dead if self._take(connection, machine_id, gone=gone)]
 
         return await self.use("take over a machine in", take)
 
-    def _take(self, connection: Connection, machine_id: str) -> bool:
+    def _take(self, connection: Connection, machine_id: str, *, gone: bool) -> bool:
         try:
             with connection.transaction():
                 connection.execute("SELECT set_config('lock_timeout', $1, true)", [_WAIT])
-                connection.execute(ownership.GUARD, [self.machine_id])
-                if connection.execute(ownership.LOCK, [machine_id]).fetchone() is None:
+                connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
+                if connection.execute(ownership.LOCK, [machine_id, gone]).fetchone() is None:
                     return False
                 connection.execute(ownership.LOSE, [machine_id])
                 runs = connection.execute(ownership.LET_GO, [machine_id, "taken over"]).fetchall()
@@ -263,7 +321,7 @@ class Machines:
 
 @asynccontextmanager
 async def open_machines(
-    journal: PostgresJournal, *, name: str | None, labels: Sequence[str], lease: float
+    journal: Journal, *, name: str | None, labels: Sequence[str], lease: float
 ) -> AsyncGenerator[Machines]:
     """Take part in a journal that others share, until the end of the block; what is here is let go of then.
 
@@ -279,9 +337,10 @@ async def open_machines(
     check_number("lease", lease, int | float, least=0)
     if lease < _SHORTEST:
         raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")
+    assert isinstance(journal, PostgresJournal)
     writer = journal.postgres_writer
     name = name or f"{socket.gethostname()}:{os.getpid()}"
-    own = [writer.id, name, list(labels), socket.gethostname(), os.getpid(), __version__, lease]
+    own = [writer.id, name, list(labels), socket.gethostname(), os.getpid(), KERNEL, __version__, lease]
     sent = time.monotonic()
 
     def register(connection: Connection) -> str:
@@ -302,6 +361,7 @@ async def open_machines(
             try:
                 await journal.write(())
                 await machines.leave()
-            finally:
-                writer.guard = None
-                await anyio.to_thread.run_sync(kept.close)
+            except JournalError as error:  # whoever writes has heard of it; the lease runs out
+                log(logging.WARNING, "machine.not.left", machine=writer.id, exc_info=error)
+            writer.guard = None
+            await anyio.to_thread.run_sync(kept.close)

@@ -11,10 +11,12 @@ from repertory.record.contents import root_of
 from repertory.record.postgres_sql import Statement, to_column
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged
-from repertory.record.rows import TABLES, Value
+from repertory.record.rows import TABLES, Value, encode_json
 from repertory.record.writing import Batch
 
-GUARD: Final = "SELECT guard_machine($1)"
+GUARD: Final = "SELECT guard_machine($1, ARRAY(SELECT value FROM json_each($2)))"
+NOTHING: Final = "[]"
+_RUN_ID: Final = {table.name: table.columns.index("run_id") for table in TABLES.values() if "run_id" in table.columns}
 _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 
 # A record of a run that is there already is refused later in the transaction, and this with it.
@@ -23,8 +25,9 @@ _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4,
     ON CONFLICT (run_id) DO NOTHING"""
 _END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 
-REGISTER: Final = """INSERT INTO machines (machine_id, name, labels, host, pid, version, lease, started_at, until)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + make_interval(secs => $7))"""
+REGISTER: Final = """INSERT INTO machines
+    (machine_id, name, labels, host, pid, kernel, version, lease, started_at, until)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp() + make_interval(secs => $8))"""
 LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.version, m.lease,
         extract(epoch FROM m.started_at)::float8, extract(epoch FROM m.until - clock_timestamp())::float8,
         m.draining, extract(epoch FROM m.lost_at)::float8,
@@ -33,10 +36,10 @@ LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.v
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1"
 
 # FOR UPDATE waits for a transaction of theirs that has passed its guard.
-EXPIRED: Final = """SELECT machine_id::text FROM machines WHERE until < clock_timestamp() AND lost_at IS NULL
-    AND machine_id <> $1"""
-LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND until < clock_timestamp() AND lost_at IS NULL
-    FOR UPDATE"""
+OTHERS: Final = """SELECT machine_id::text, until < clock_timestamp(), kernel, pid FROM machines
+    WHERE lost_at IS NULL AND machine_id <> $1 AND (until < clock_timestamp() OR kernel = $2)"""
+LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND lost_at IS NULL
+    AND (until < clock_timestamp() OR $2::boolean) FOR UPDATE"""
 LOSE: Final = "UPDATE machines SET lost_at = clock_timestamp() WHERE machine_id = $1"
 LET_GO: Final = """UPDATE ownership SET machine_id = NULL, why = $2 WHERE machine_id = $1 RETURNING run_id"""
 LET_GO_RUN: Final = """UPDATE ownership SET machine_id = NULL, why = $3 WHERE machine_id = $1 AND run_id = $2"""
@@ -47,12 +50,16 @@ _ORDER: Final = "ORDER BY place, run_id"
 CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, why
     FROM ownership o
     WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id = ANY($2) AND NOT agent = ANY($3)
-      AND NOT client = ANY($4) AND coalesce({_STATE}, 'running') <> 'paused'
+      AND NOT client = ANY($4) AND ($6::text[] IS NULL OR run_id = ANY($6))
+      AND coalesce({_STATE}, 'running') <> 'paused'
     {_ORDER} LIMIT $5"""
 CLAIM: Final = f"""UPDATE ownership SET machine_id = $1, fence = fence + 1 WHERE run_id = (
         SELECT run_id FROM ownership WHERE machine_id IS NULL AND run_id = ANY($2)
         {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING run_id, fence, why"""
+FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
+ENDED: Final = """SELECT run_id FROM unnest($1::text[]) asked (run_id)
+    WHERE NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = asked.run_id)"""
 # One that has ended has no row any more.
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
@@ -78,7 +85,14 @@ class Guard:
 
     def __call__(self, group: Sequence[Batch]) -> Sequence[Statement]:
         """The statements for a group of batches."""
-        return [(GUARD, (self._machine_id,)), *(found for batch in group for found in self._changes(batch))]
+        roots = {
+            root_of(str(row[_RUN_ID[table]]))
+            for batch in group
+            for (table, row, _), *_ in batch.rows
+            if table in _RUN_ID
+        }
+        guard = GUARD, (self._machine_id, encode_json(sorted(roots)))
+        return [guard, *(found for batch in group for found in self._changes(batch))]
 
     def _changes(self, batch: Batch) -> Iterator[Statement]:
         started: dict[str, dict[str, Any]] = {}
@@ -97,6 +111,8 @@ class Guard:
         for run_id, state in states.items():
             if state in FINAL_STATES:
                 yield _END, (run_id, self._machine_id)
+            elif state == "queued" and run_id not in started:
+                yield LET_GO_RUN, (self._machine_id, run_id, state)
 
     def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
         labels = _labels(str(run["more"]))
@@ -107,4 +123,4 @@ class Guard:
 
 
 def _labels(more: str) -> str:
-    return msgspec.json.encode(msgspec.json.decode(more).get("labels", [])).decode()
+    return encode_json(msgspec.json.decode(more).get("labels", []))

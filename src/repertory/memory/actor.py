@@ -38,6 +38,7 @@ from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id
 from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
+    ForgetOthers,
     ListSnapshots,
     MemoryMessage,
     MemoryRef,
@@ -101,6 +102,13 @@ class MemoryActor:
 
     async def started(self, _ctx: ActorContext) -> None:
         """Find the end of the log, what a crashed predecessor left on its way included."""
+        self._position = await self._journal.take_item_positions()
+
+    @handler
+    async def forget(self, _message: ForgetOthers) -> None:
+        """Know nothing of what another process may have changed, and go on above its positions."""
+        self._scopes.clear()
+        self._sizes.clear()
         self._position = await self._journal.take_item_positions()
 
     @handler(expected=_EXPECTED)

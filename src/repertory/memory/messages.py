@@ -47,6 +47,10 @@ class _OnScope(Request[T_co], Generic[T_co], frozen=True, kw_only=True):
     by: str = ""
 
 
+class ForgetOthers(Request[None], frozen=True):
+    """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
+
+
 class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
     """Open a scope; opening it again under the same id gives the one that exists.
 
@@ -158,5 +162,6 @@ MemoryMessage: TypeAlias = (
     | MergeScope
     | ListSnapshots
     | ReadFirst
+    | ForgetOthers
 )
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]

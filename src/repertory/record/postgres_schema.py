@@ -78,9 +78,10 @@ _NUMBERS: Final = (
 _MACHINES: Final = (
     # Renewed all the time: no index on what changes, and room for the next version of a row beside it.
     """CREATE TABLE machines (machine_id uuid PRIMARY KEY, name text NOT NULL, labels text[] NOT NULL,
-       host text NOT NULL, pid integer NOT NULL, version text NOT NULL, lease double precision NOT NULL,
-       started_at timestamptz NOT NULL, until timestamptz NOT NULL, draining boolean NOT NULL DEFAULT false,
-       lost_at timestamptz) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
+       host text NOT NULL, pid integer NOT NULL, kernel text NOT NULL, version text NOT NULL,
+       lease double precision NOT NULL, started_at timestamptz NOT NULL, until timestamptz NOT NULL,
+       draining boolean NOT NULL DEFAULT false, lost_at timestamptz)
+       WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
     # The trees of runs that have not ended; NULL for an owner says that any machine may take one.
     """CREATE TABLE ownership (run_id text COLLATE "C" PRIMARY KEY, machine_id uuid, fence bigint NOT NULL,
        why text NOT NULL, agent text COLLATE "C" NOT NULL, client text COLLATE "C" NOT NULL,
@@ -95,11 +96,17 @@ _MACHINES: Final = (
     "CREATE INDEX commands_open ON commands (run_id, at) WHERE answered_at IS NULL",
     # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
     # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.
-    """CREATE FUNCTION guard_machine(machine uuid) RETURNS void LANGUAGE plpgsql AS $$
+    """CREATE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$
+        DECLARE others text[];
         BEGIN
             PERFORM 1 FROM machines WHERE machine_id = machine AND lost_at IS NULL FOR KEY SHARE;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'machine % was taken over', machine USING ERRCODE = 'RPF01';
+            END IF;
+            SELECT array_agg(run_id) FILTER (WHERE machine_id <> machine) INTO others FROM (
+                SELECT run_id, machine_id FROM ownership WHERE run_id = ANY(written) ORDER BY run_id FOR KEY SHARE) o;
+            IF others IS NOT NULL THEN
+                RAISE EXCEPTION 'other machines own %', others USING ERRCODE = '23RPF';
             END IF;
         END $$""",
     # Positions of memory items are given out by each process by itself, each from a number of its own on.
