@@ -184,7 +184,9 @@ function asked(question, value) {
   field.value = value ?? "";
   dialog.returnValue = "";
   dialog.showModal();
-  return new Promise((done) => { dialog.onclose = () => done(dialog.returnValue === "yes" ? field.value : null); });
+  return new Promise((done) => { dialog.onclose = () => { // which is told late: it may be open for the next question
+    if (!dialog.open) done(dialog.returnValue === "yes" ? field.value : null);
+  }; });
 }
 
 // --- the panels --------------------------------------------------------------------------------------------
