@@ -32,6 +32,7 @@ export function closeConversation() {
   stretches = null;
   run = "";
   known = -1;
+  carried.clear();
   $("entries").replaceChildren();
 }
 
@@ -75,21 +76,25 @@ async function fill(id, start, stop, section) {
   if (id !== run) return;
   const there = new Map([...section.children].map((item) => [Number(item.dataset.position), item]));
   const calls = new Map();
-  for (const fold of section.querySelectorAll("[data-call]")) calls.set(fold.dataset.call, fold);
+  for (const fold of $("entries").querySelectorAll("[data-call]")) calls.set(fold.dataset.call, fold);
   for (const entry of page.entries) {
     if (there.has(entry.position)) continue; // an entry never changes
-    const item = drawEntry(entry, calls);
-    if (item) section.append(item);
+    section.append(drawEntry(entry, calls, section));
   }
 }
 
-/** @param {any} entry @param {Map<string, any>} calls the folds of the calls above, which take their results */
-function drawEntry(entry, calls) {
+/** Results that stand with a call of another stretch, for when that is drawn again. @type {Map<string, any>} */
+const carried = new Map();
+
+/** @param {any} entry @param {Map<string, any>} calls the folds of the calls, which take their results @param {any} section */
+function drawEntry(entry, calls, section) {
   const result = entry.content.length === 1 && entry.content[0].type === "tool_result" ? entry.content[0] : null;
   const item = make("article", "entry " + entry.role + " " + entry.kind);
   item.dataset.position = entry.position;
   if (result && calls.has(result.tool_use_id)) {
-    addResult(calls.get(result.tool_use_id), result);
+    const fold = calls.get(result.tool_use_id);
+    addResult(fold, result);
+    if (!section.contains(fold)) carried.set(result.tool_use_id, result);
     item.hidden = true; // it stands with its call
     return item;
   }
@@ -100,6 +105,7 @@ function drawEntry(entry, calls) {
   for (const block of entry.content) {
     const made = drawBlock(block, { tool: entry.tool });
     if (block.type === "tool_use") calls.set(block.id, made);
+    if (carried.has(block.id)) addResult(made, carried.get(block.id));
     item.append(made);
   }
   if (entry.traceback) item.append(make("pre", "bad", entry.traceback));
