@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -161,9 +162,10 @@ def test_what_agents_have_kept_is_shown_and_never_run(short: Path, browser: Brow
 
 
 def told(folder: Path, *words: str) -> Any:
-    """What the command line says about the database, as JSON."""
+    """What the command line says about the database, through its service, as JSON."""
+    known = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}  # where the service keeps its token
     command = [sys.executable, "-m", "repertory", *words, "--db", str(folder / "a.db"), "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=known).stdout)
 
 
 def test_every_number_is_that_of_the_command_line(short: Path, browser: Browser) -> None:
