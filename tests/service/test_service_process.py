@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -255,3 +256,26 @@ def test_a_model_writes_summaries_if_it_is_named(
     found = connection.execute("SELECT model FROM context_growth WHERE purpose = 'summary'").fetchall()
     connection.close()
     assert {model for (model,) in found} == models
+
+
+def test_a_start_that_a_kill_cut_off_is_repeated_as_one_run(serve: Start, short: Path) -> None:
+    """Killed while clients ask: whether or not they had an answer, the same request leads to one run each."""
+    for number in range(3):
+        served = serve("--agent", "serve_agents:walker")
+        served.hear("serving")
+        wanted = [{"agent": "walker", "task": "Walk.", "run_id": f"walk-{each}"} for each in range(number + 2)]
+        for body in wanted[: number + 1]:
+            served.ask("POST", "/runs", body)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as cut_off:
+            cut_off.connect(str(served.socket))
+            sent = json.dumps(wanted[-1]).encode()
+            head = "POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
+            cut_off.sendall(f"{head}{len(sent)}\r\n\r\n".encode() + sent)
+            served.process.kill()
+        served.end()
+    served = serve("--agent", "serve_agents:walker")
+    served.hear("serving")
+    for body in wanted * 2:
+        assert served.ask("POST", "/runs", body) == {"id": body["run_id"]}
+    listed = served.ask("GET", "/runs?limit=100")["runs"]
+    assert sorted(run["id"] for run in listed) == [body["run_id"] for body in wanted]
