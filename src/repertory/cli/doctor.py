@@ -166,7 +166,7 @@ def _keeping(db: str | None) -> Iterator[Finding]:
 def _file(db: str | None) -> Path | None:
     """The database, if it is a file that is there."""
     path = named_database(db) or next(iter(kept_databases()), None)
-    return path if isinstance(path, Path) and path.exists() else None
+    return path if isinstance(path, Path) and os.path.exists(path) else None
 
 
 def _disk(path: Path) -> Finding:
