@@ -97,6 +97,8 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
             r"\[schedules\] agent: there is no agent 'b'",
         ),
         ("[schedules]\nname = 1", 3, r"\[schedules\]: expected tables, each as \[\[schedules\]\]"),
+        ('[[webhooks]]\nurl = "https://example.com"', 3, r"\[webhooks\] secret_env: is missing"),
+        ('[[webhooks]]\nurl = "https://a.b"\nsecret_env = "S"\non = ["gone"]', 6, r"\[webhooks\] on: "),
         ("[service\n", None, "is no TOML"),
     ],
 )

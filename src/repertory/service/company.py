@@ -17,6 +17,7 @@ from repertory.service.control import Control
 from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
 from repertory.service.process import Options
 from repertory.service.schedules import Schedule
+from repertory.service.webhooks import Webhook
 
 USUAL: Final = Path("company.toml")
 EXAMPLE: Final = """\
@@ -98,7 +99,7 @@ class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
     finished: float | None = None
 
 
-_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention", "schedules")
+_TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention", "schedules", "webhooks")
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         service: Its ``[service]``.
         models: Its ``[models]``.
         retention: Its ``[retention]``.
+        webhooks: Who is told of changes of state.
         offers: Its agents, loaded.
         quotas: How much agents and clients may use.
         schedules: When which agent does what.
@@ -120,6 +122,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     service: ServiceTable
     models: ModelsTable
     retention: RetentionTable
+    webhooks: tuple[Webhook, ...]
     offers: dict[str, Offer]
     quotas: Quotas
     schedules: tuple[Schedule, ...]
@@ -131,6 +134,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
     def apply(self, control: Control) -> None:
         """Make a service that of this company. What is under way goes on as it began."""
+        control.deliveries.offer(self.webhooks)  # first, as it may refuse: then nothing has changed
         control.offer(self.offers)
         control.scheduler.plan(self.schedules)
         control.supervisor.change_bounds(max_runs=self.service.max_runs, quotas=self.quotas)
@@ -149,6 +153,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             model=self.models.default,
             summaries=self.models.summaries,
             keep_finished=self.retention.finished,
+            webhooks=self.webhooks,
             resume=True,
             on_start=self.apply,
             on_reload=self._reloader(),
@@ -230,6 +235,10 @@ def read_company(path: Path) -> Company:
         service=service,
         models=file.table(ModelsTable, file.content.get("models", {}), "models"),
         retention=retention,
+        webhooks=tuple(
+            file.table(Webhook, each, "webhooks", number=number)
+            for number, each in enumerate(_several(file, "webhooks"))
+        ),
         offers=offers,
         quotas=Quotas(
             agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
@@ -287,12 +296,16 @@ def _client_quotas(file: TomlFile) -> dict[str, Quota]:
     return {name: file.table(Quota, table, f"quotas.{name}") for name, table in given.items()}
 
 
-def _schedules(file: TomlFile, agents: set[str]) -> tuple[Schedule, ...]:
-    given, names = file.content.get("schedules", []), set[str]()
+def _several(file: TomlFile, table: str) -> list[object]:
+    given = file.content.get(table, [])
     if not isinstance(given, list):
-        file.refuse("schedules", "", "expected tables, each as [[schedules]]")
-    found: list[Schedule] = []
-    for number, each in enumerate(given):
+        file.refuse(table, "", f"expected tables, each as [[{table}]]")
+    return given
+
+
+def _schedules(file: TomlFile, agents: set[str]) -> tuple[Schedule, ...]:
+    found, names = list[Schedule](), set[str]()
+    for number, each in enumerate(_several(file, "schedules")):
         schedule = file.table(Schedule, each, "schedules", number=number)
         if schedule.name in names:
             file.refuse("schedules", "name", f"{schedule.name!r} is the name of another one already", number=number)
