@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from repertory._postgres_address import postgres_address
 from repertory.cli import output, signals
 from repertory.cli.options import AS_JSON, BACKEND, Backend, argument, option
 from repertory.errors import ConfigurationError, RepertoryError
@@ -85,6 +86,7 @@ def torture(
     case: int | None = option("--case N", "Play this case alone, and no controls.", min=0),
     traces: Path | None = option("--traces DIR", "Look again at what a failed case of power cuts left."),
     workers: int = option("--workers N", "Processes that play.", 2, min=1),
+    db: str | None = option("--db ADDRESS", "Kill on databases of a PostgreSQL server: the address of one there."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Try to make it lose something.
@@ -97,15 +99,18 @@ def torture(
 
     from repertory.cli.live import status_line
     from repertory.torture import choose, run_torture
-    from repertory.torture.scenarios import SCENARIOS
+    from repertory.torture.scenarios import SCENARIOS, on_server
 
+    if db is not None and postgres_address(db) is None:
+        raise ConfigurationError(f"--db takes postgresql://…, got {db}; without it everything is played on files")
+    scenarios = SCENARIOS if db is None else on_server(db)
     if (case is not None or traces is not None) and len(only) != 1:
         raise ConfigurationError("a case belongs to one scenario: name it with --only")
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     told: list[int] = []
     with signals.told_to(told.append), status_line() as show:
         report = run_torture(
-            choose(SCENARIOS, only),
+            choose(scenarios, only),
             profile=profile,
             seed=seed,
             case=case,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
@@ -90,7 +90,7 @@ def move_journal(source: Place, target: Place, *, progress: Progress | None = No
         ConfigurationError: The target holds records already.
         JournalUnreadable: One of them cannot be opened, or is not a journal.
     """
-    tell = progress or (lambda *_: None)
+    tell = progress or _tell_nobody
     with ExitStack() as stack:
         old = stack.enter_context(_opened(source, to_write=False))
         new = stack.enter_context(_opened(target, to_write=True))
@@ -162,6 +162,10 @@ def _told(rows: Iterable[Row], tell: Progress, doing: str, done: int, most: int)
         yield row
 
 
+def _tell_nobody(_doing: str, _done: int, _rows: int) -> None:
+    pass
+
+
 def _shown(place: Place) -> str:
     return str(postgres_address(place) or place)
 
@@ -197,7 +201,7 @@ class _File:
 
 
 @contextmanager
-def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Iterator[_End]:
+def _in_file(place: str | os.PathLike[str], *, to_write: bool) -> Generator[_End]:
     path = os.path.realpath(place)
     if to_write:
         sqlite_file.make_folder(path)
@@ -258,7 +262,7 @@ class _Server:
 
 
 @contextmanager
-def _on_server(address: PostgresAddress, *, to_write: bool) -> Iterator[_End]:
+def _on_server(address: PostgresAddress, *, to_write: bool) -> Generator[_End]:
     from repertory.record.postgres_journal import has_writer
     from repertory.record.postgres_schema import check_readable, migrate
     from repertory.record.postgres_sql import check_server, connect, driver, explain

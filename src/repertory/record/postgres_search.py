@@ -103,7 +103,7 @@ def index_slice(connection: Connection, index: SearchIndex) -> tuple[int, int]:
         rows: list[tuple[Any, ...]] = []
         characters = 0
         for row in restore(connection.execute(sql, (indexed, bound)).fetchall()):
-            indexed = row[0]
+            indexed = int(row[0] or 0)
             try:
                 found = index.row(*table.read(row))
             except JournalDamaged:
@@ -148,6 +148,5 @@ class PostgresTables:
 
 
 def _one(connection: Connection, sql: str) -> tuple[Any, ...]:
-    row = connection.execute(translate(sql)).fetchone()
-    assert row is not None
+    row: tuple[Any, ...] = connection.execute(translate(sql)).fetchone()
     return row

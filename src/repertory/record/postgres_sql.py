@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
@@ -19,10 +19,8 @@ from repertory.errors import ConfigurationError, JournalError, JournalUnreadable
 from repertory.record.journal import Durability
 from repertory.record.rows import Value
 
-if TYPE_CHECKING:
-    import psycopg
-
-    Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+# A ``psycopg.Connection``. Its own types take literal SQL alone, and ours is put together of the names of tables.
+Connection: TypeAlias = Any
 
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 """SQL with marks ``$1``, ``$2``, …, and their values."""

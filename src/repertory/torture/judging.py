@@ -121,13 +121,16 @@ def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
     return found
 
 
-def append_problems(rows: Sequence[tuple[int, str, int]], acknowledged: Mapping[str, int | None]) -> list[str]:
+def append_problems(
+    rows: Sequence[tuple[int, str, int]], acknowledged: Mapping[str, int | None], *, gaps: bool = False
+) -> list[str]:
     """What is wrong with appends: acknowledged ones lost or moved, duplicates, gaps, torn batches.
 
     Args:
         rows: Position, name and sequence number of each entry, in the order of the file. A name ends with the size of
             its batch and its place in it: ``….3.0``.
         acknowledged: Names with the positions that the writers were told; None where they were not told.
+        gaps: Whether sequence numbers may have gaps, as those of a server have.
     """
     found: list[str] = []
     kept = {name: position for position, name, _ in rows}
@@ -138,7 +141,7 @@ def append_problems(rows: Sequence[tuple[int, str, int]], acknowledged: Mapping[
         found.append(f"{len(rows) - len(kept)} duplicates")
     if [position for position, _, _ in rows] != list(range(len(rows))):
         found.append("positions have gaps or are out of the file's order")
-    if [sequence for _, _, sequence in rows] != list(range(1, len(rows) + 1)):
+    if not gaps and [sequence for _, _, sequence in rows] != list(range(1, len(rows) + 1)):
         found.append("sequence numbers have gaps")
     batches: dict[str, list[int]] = {}
     for name in kept:

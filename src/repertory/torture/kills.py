@@ -6,11 +6,14 @@ import random
 import signal
 import sqlite3
 import tempfile
+import time
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from repertory.errors import JournalLocked, JournalUnreadable
+from repertory.record.moving import move_journal
 from repertory.record.records import Effect
 from repertory.torture.approvals import TOOLS, Lie, approval_problems
 from repertory.torture.children import Child, server
@@ -24,6 +27,7 @@ from repertory.torture.judging import (
     record_problems,
     transcript_problems,
 )
+from repertory.torture.servers import drop_database, make_database
 from repertory.torture.team import expected_answer
 
 _TIMEOUT: Final = 60.0  # seconds; a life takes a third of one
@@ -51,18 +55,46 @@ _CORPUS: Final = {
 
 
 class _Victim:
-    """One database, and the processes that work on it one after the other."""
+    """One database, and the processes that work on it one after the other.
 
-    def __init__(self, case: Case, outcome: Outcome, function: str, **arguments: Any) -> None:
-        self.database = case.folder / "journal.db"
+    Args:
+        server: A PostgreSQL server on which a database is made for it, until ``close``; "" takes a file.
+    """
+
+    def __init__(self, case: Case, outcome: Outcome, function: str, *, server: str = "", **arguments: Any) -> None:
+        self._file = case.folder / "journal.db"
+        self._address = make_database(server) if server else None
         self.chance = random.Random(case.seed)
         self.outcome = outcome
         self._function = function
+        self._place = self._address.uri if self._address is not None else str(self._file)
         self._arguments = {
             **arguments,
-            "database": str(self.database),
+            "database": self._place,
             "durability": self.chance.choice(("power", "process")),
         }
+
+    def close(self) -> None:
+        """Drop what was made on a server."""
+        if self._address is not None:
+            drop_database(self._address)
+
+    def read(self) -> Path:
+        """The database as a file, to be looked at: what is on a server is moved into one, every row compared."""
+        if self._address is not None:
+            self._file.unlink(missing_ok=True)
+            until = time.monotonic() + _TIMEOUT
+            while True:
+                try:
+                    move_journal(self._address, self._file)
+                    break
+                except JournalUnreadable:  # killed before there were tables
+                    break
+                except JournalLocked:  # the server has not yet noticed that its client is dead
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_OPENING)
+        return self._file
 
     def live(self, *, most: float) -> str:
         """Start a process and kill it within ``most`` seconds of its opening the file, or while it opens it.
@@ -96,8 +128,14 @@ class _Victim:
         child.signal(signal.SIGSTOP)
         self.outcome.count("SIGSTOPs")
         child.read(self.chance.uniform(0.0, 0.02))
-        if "OPEN" in child.output and "DONE" not in child.output and self.chance.random() < 0.5:
-            with server().start("open_and_leave", database=str(self.database)) as other:
+        # Of a file a stopped process is the owner. On a server others may write meanwhile.
+        if (
+            self._address is None
+            and "OPEN" in child.output
+            and "DONE" not in child.output
+            and self.chance.random() < 0.5
+        ):
+            with server().start("open_and_leave", database=self._place) as other:
                 other.read(_TIMEOUT)
                 if "REFUSED JournalLocked" not in other.output:
                     self.outcome.fail(f"a stopped process owned the file, and another one said {other.output!r}")
@@ -116,95 +154,114 @@ class _Victim:
         return child.output
 
 
-def run_case(case: Case, *, most: int = 14) -> Outcome:
+def run_case(case: Case, *, most: int = 14, server: str = "") -> Outcome:
     """Kill processes that work on one database until they are done, at most ``most`` times; then look at it."""
     kind = random.Random(f"kind {case.seed}").random()
     if kind < 0.6:
-        return kill_effects(case, most=most)
-    return kill_appends(case, most=most) if kind < 0.9 else kill_research(case, most=most)
+        return kill_effects(case, most=most, server=server)
+    return (kill_appends if kind < 0.9 else kill_research)(case, most=most, server=server)
 
 
-def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe") -> Outcome:
+def kill_effects(
+    case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe", server: str = ""
+) -> Outcome:
     """Kill a team whose tools have effects."""
     outcome = Outcome()
     account = case.folder / "effects.txt"
-    victim = _Victim(
-        case,
-        outcome,
-        "run_effects",
-        account=str(account),
-        steps=_STEPS,
-        pause=pause,
-        reuse=case.seed % 2 == 0,
-        unsafe=unsafe,
-    )
-    _kill_until_done(victim, most=most, within=0.06)
-    if f"DONE {expected_answer(_STEPS)}\n" not in (written := victim.finish()):
-        outcome.fail(f"the answer is not {expected_answer(_STEPS)!r}, but: {written.strip()[-300:]}")
-    lines = account.read_text(encoding="utf-8").splitlines()
-    outcome.count("effects", len(lines))
-    _check_runs(victim.database, outcome)
-    for problem in effect_problems(victim.database, lines):
-        outcome.fail(problem)
-    return outcome
+    with closing(
+        _Victim(
+            case,
+            outcome,
+            "run_effects",
+            server=server,
+            account=str(account),
+            steps=_STEPS,
+            pause=pause,
+            reuse=case.seed % 2 == 0,
+            unsafe=unsafe,
+        )
+    ) as victim:
+        _kill_until_done(victim, most=most, within=0.06)
+        if f"DONE {expected_answer(_STEPS)}\n" not in (written := victim.finish()):
+            outcome.fail(f"the answer is not {expected_answer(_STEPS)!r}, but: {written.strip()[-300:]}")
+        lines = account.read_text(encoding="utf-8").splitlines()
+        outcome.count("effects", len(lines))
+        database = victim.read()
+        _check_runs(database, outcome)
+        for problem in effect_problems(database, lines):
+            outcome.fail(problem)
+        return outcome
 
 
-def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "") -> Outcome:
+def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "", server: str = "") -> Outcome:
     """Kill an agent whose calls wait for a decision or for their result: while they wait, are decided, or are made."""
     outcome = Outcome()
     account = case.folder / "account.txt"
-    victim = _Victim(case, outcome, "run_approvals", account=str(account), steps=_ASKING_STEPS, pause=pause, lie=lie)
-    _kill_until_done(victim, most=most, within=0.09)
-    expected = f"DONE {_ASKING_STEPS * len(TOOLS)} calls\n"
-    if expected not in (written := victim.finish()):
-        outcome.fail(f"the answer is not {expected!r}, but: {written.strip()[-300:]}")
-    lines = account.read_text(encoding="utf-8").splitlines()
-    outcome.count("decisions", sum(line.startswith("told") for line in lines))
-    _check_runs(victim.database, outcome)
-    for problem in approval_problems(victim.database, lines):
-        outcome.fail(problem)
-    return outcome
+    with closing(
+        _Victim(
+            case,
+            outcome,
+            "run_approvals",
+            server=server,
+            account=str(account),
+            steps=_ASKING_STEPS,
+            pause=pause,
+            lie=lie,
+        )
+    ) as victim:
+        _kill_until_done(victim, most=most, within=0.09)
+        expected = f"DONE {_ASKING_STEPS * len(TOOLS)} calls\n"
+        if expected not in (written := victim.finish()):
+            outcome.fail(f"the answer is not {expected!r}, but: {written.strip()[-300:]}")
+        lines = account.read_text(encoding="utf-8").splitlines()
+        outcome.count("decisions", sum(line.startswith("told") for line in lines))
+        database = victim.read()
+        _check_runs(database, outcome)
+        for problem in approval_problems(database, lines):
+            outcome.fail(problem)
+        return outcome
 
 
-def made_unasked(case: Case) -> Outcome:
+def made_unasked(case: Case, *, server: str = "") -> Outcome:
     """Negative control: a tool that is to ask asks nobody."""
-    return kill_approvals(case, most=2, lie="unasked")
+    return kill_approvals(case, most=2, lie="unasked", server=server)
 
 
-def early_decisions(case: Case) -> Outcome:
+def early_decisions(case: Case, *, server: str = "") -> Outcome:
     """Negative control: what was decided is written down before it is durable."""
-    return kill_approvals(case, most=14, lie="early")
+    return kill_approvals(case, most=14, lie="early", server=server)
 
 
-def kill_research(case: Case, *, most: int) -> Outcome:
+def kill_research(case: Case, *, most: int, server: str = "") -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
     outcome = Outcome()
     corpus = write_corpus(case.folder)
-    victim = _Victim(case, outcome, "run_research", corpus=str(corpus))
-    _kill_until_done(victim, most=most, within=0.15)
-    answer, expected = _answer(victim.finish()), _unbroken()
-    if answer != expected:
-        outcome.fail(f"the answer is not that of an unbroken run: {answer!r}, not {expected!r}")
-    _check_runs(victim.database, outcome)
-    return outcome
+    with closing(_Victim(case, outcome, "run_research", server=server, corpus=str(corpus))) as victim:
+        _kill_until_done(victim, most=most, within=0.15)
+        answer, expected = _answer(victim.finish()), _unbroken()
+        if answer != expected:
+            outcome.fail(f"the answer is not that of an unbroken run: {answer!r}, not {expected!r}")
+        _check_runs(victim.read(), outcome)
+        return outcome
 
 
-def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
+def kill_appends(case: Case, *, most: int, early: bool = False, server: str = "") -> Outcome:
     """Kill writers in the middle of their appends."""
     outcome = Outcome()
-    victim = _Victim(case, outcome, "append", early=early)
-    acknowledged: dict[str, int | None] = {}
-    for _ in range(most):
-        written = victim.live(most=0.03)
-        acknowledged |= acknowledged_in(written)
-        if acknowledged or victim.database.exists():
-            problems = file_problems(victim.database) or _append_problems(victim.database, acknowledged)
-            for problem in problems[:5]:
-                outcome.fail(problem)
-            if problems:
-                break
-    outcome.count("appends", len(acknowledged))
-    return outcome
+    with closing(_Victim(case, outcome, "append", server=server, early=early)) as victim:
+        acknowledged: dict[str, int | None] = {}
+        for _ in range(most):
+            written = victim.live(most=0.03)
+            acknowledged |= acknowledged_in(written)
+            database = victim.read()
+            if acknowledged or database.exists():
+                problems = file_problems(database) or _append_problems(database, acknowledged, gaps=bool(server))
+                for problem in problems[:5]:
+                    outcome.fail(problem)
+                if problems:
+                    break
+        outcome.count("appends", len(acknowledged))
+        return outcome
 
 
 def acknowledged_in(output: str) -> dict[str, int | None]:
@@ -217,19 +274,19 @@ def acknowledged_in(output: str) -> dict[str, int | None]:
     return found
 
 
-def pure_in_name(case: Case) -> Outcome:
+def pure_in_name(case: Case, *, server: str = "") -> Outcome:
     """Negative control: a tool that must not run twice says that it may, and takes so long that a kill meets it."""
-    return kill_effects(case, most=8, pause=0.02, unsafe="pure")
+    return kill_effects(case, most=8, pause=0.02, unsafe="pure", server=server)
 
 
-def early_words(case: Case) -> Outcome:
+def early_words(case: Case, *, server: str = "") -> Outcome:
     """Negative control: appends are acknowledged before they are made."""
-    return kill_appends(case, most=6, early=True)
+    return kill_appends(case, most=6, early=True, server=server)
 
 
-def _append_problems(database: Path, acknowledged: dict[str, int | None]) -> list[str]:
+def _append_problems(database: Path, acknowledged: dict[str, int | None], *, gaps: bool) -> list[str]:
     try:
-        return append_problems(read_appends(database), acknowledged)
+        return append_problems(read_appends(database), acknowledged, gaps=gaps)
     except sqlite3.OperationalError as error:  # killed before there were tables
         return [f"{len(acknowledged)} appends were acknowledged, and {error}"] if acknowledged else []
 

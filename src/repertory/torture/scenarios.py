@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import msgspec
+
 from repertory.torture import kills, power_cuts, shim, storms
-from repertory.torture.frame import Scenario
+from repertory.torture.frame import Outcome, Play, Scenario
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
@@ -51,3 +55,22 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         controls={"careless": storms.careless},
     ),
 )
+
+
+def on_server(server: str) -> tuple[Scenario, ...]:
+    """Those that can be played on a PostgreSQL server: its processes are killed, not its disk.
+
+    Args:
+        server: The address of a database on it, as a user who may create others.
+    """
+
+    def there(play: Callable[..., Outcome]) -> Play:
+        return partial(play, server=server)
+
+    return tuple(
+        msgspec.structs.replace(
+            each, play=there(each.play), controls={name: there(play) for name, play in each.controls.items()}
+        )
+        for each in SCENARIOS
+        if each.name in ("kills", "approvals")
+    )
