@@ -19,7 +19,6 @@ from repertory.service.process import Options
 from repertory.service.schedules import Schedule
 from repertory.service.webhooks import Webhook
 
-USUAL: Final = Path("company.toml")
 EXAMPLE: Final = """\
 [agents.clerk]
 file = "agents/clerk.md"      # or ref = "my_agents:clerk"
