@@ -106,7 +106,11 @@ def command(*words: str, left: Left) -> Any:
     assert done.exit_code == (4 if nothing_yet else 0), (words, done.stderr, done.exception)
     assert "Traceback" not in done.stderr
     assert nothing_yet or done.stdout.strip(), words
-    return json.loads(done.stdout) if "--json" in words and not nothing_yet else done.stdout
+    if "--json" not in words or nothing_yet:
+        return done.stdout
+    if words[0] == "logs":  # an object a line
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    return json.loads(done.stdout)
 
 
 def look_with_every_command(left: Left) -> None:
