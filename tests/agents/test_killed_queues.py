@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -22,12 +25,12 @@ def test_a_killed_queue_loses_nobody_and_begins_nobody_twice(seed: int, tmp_path
     """Wherever the kills fall: who was acknowledged is on record, runs once, and never beside more than may be."""
     path, chance, acknowledged = tmp_path / "runs.db", random.Random(seed), set[str]()
     for _ in range(5):
-        said = play(QUEUE, path, chance.uniform(0.0, 0.25))
+        said = kill_after(path, chance.uniform(0.0, 0.25))
         acknowledged |= {line for line in said if line.startswith("run-")}
         assert acknowledged <= set(anyio.run(states, path))
         if "END" in said:
             break
-    assert play(QUEUE, path, None)[-1] == "END"
+    assert play(QUEUE, path)[-1] == "END"
     found = anyio.run(states, path)
     assert set(found) == {f"run-{number}" for number in range(RUNS)}
     for run_id, course in found.items():
@@ -35,6 +38,16 @@ def test_a_killed_queue_loses_nobody_and_begins_nobody_twice(seed: int, tmp_path
         assert course.count("done") == 1
         assert ("queued", "queued") not in itertools.pairwise(course)  # who waits keeps its place
     assert any("queued" in course for course in found.values())
+
+
+def kill_after(path: Path, seconds: float) -> list[str]:
+    """Let it go on, and kill it so much later, also while it still asks for runs; what it said by then."""
+    with subprocess.Popen([sys.executable, str(QUEUE), str(path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "OPEN\n"
+        select.select([], [], [], seconds)
+        process.kill()
+        return process.stdout.read().splitlines()
 
 
 async def states(path: Path) -> dict[str, list[str]]:
