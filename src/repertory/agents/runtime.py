@@ -407,7 +407,7 @@ class Runtime:
         ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
         try:
             if self.claims is not None and live.parent is None:
-                also = [*also, *self.claims.record(live)]
+                also = [*self.claims.record(live), *also]  # whatever follows it is this machine's
             live.begun = live.ledger.submit(*drafts, also=also)
         except BaseException:
             ref.kill()  # it has not run yet, and never will

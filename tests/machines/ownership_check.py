@@ -1,0 +1,66 @@
+"""What the database says of who wrote what. It knows nothing of repertory: tables and numbers alone."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+BLOCK = 1024  # numbers that a transaction takes at once; ``batches`` says whose
+TABLES = [
+    "runs",
+    "run_states",
+    "entries",
+    "decisions",
+    "tool_intents",
+    "tool_outcomes",
+    "model_calls",
+    "model_replies",
+    "contents",
+    "summaries",
+    "payloads",
+    "events",
+]
+
+
+def strange_writes(connection: Any) -> list[str]:
+    """Records of runs that another machine wrote than the one that owned the run at that place of the record."""
+    wrote = dict(connection.execute("SELECT first, machine_id::text FROM batches").fetchall())
+    claims: dict[str, list[tuple[int, str, int]]] = {}
+    found = connection.execute("SELECT run_id, seq, body FROM events WHERE type = 'RunClaimed' ORDER BY seq").fetchall()
+    for run_id, seq, body in found:
+        claim = json.loads(body)
+        claims.setdefault(run_id, []).append((seq, claim["machine"], claim["fence"]))
+    wrong: list[str] = []
+    for run_id, own in claims.items():
+        fences = [fence for _, _, fence in own]
+        if fences != sorted(set(fences)):
+            wrong.append(f"{run_id} has the fencing numbers {fences}")
+    for table in TABLES:
+        for run_id, seq in connection.execute(f"SELECT run_id, seq FROM {table}").fetchall():
+            own = claims.get(run_id.partition(".")[0], [])
+            place = bisect.bisect_right(own, seq, key=lambda claim: claim[0])
+            writer = wrote.get(seq - seq % BLOCK)
+            if place and writer != own[place - 1][1]:
+                wrong.append(f"{table} {seq} of {run_id} was written by {writer}, and {own[place - 1][1]} owned it")
+    return wrong
+
+
+def owners(connection: Any) -> Counter[str]:
+    """How often runs came to a machine, by the reason."""
+    found = connection.execute("SELECT body FROM events WHERE type = 'RunClaimed'").fetchall()
+    return Counter(json.loads(body)["why"] for (body,) in found)
+
+
+def states(connection: Any) -> dict[str, tuple[str, str | None]]:
+    """The state and the result of each run at the top of a tree."""
+    found = connection.execute("SELECT run_id, state, result FROM run_status WHERE parent_id IS NULL").fetchall()
+    return {run_id: (state, result) for run_id, state, result in found}
+
+
+def repeated(lines: Iterable[str]) -> list[str]:
+    """Unsafe effects that took place twice."""
+    counts = Counter(line for line in lines if line.startswith("unsafe "))
+    return [line for line, count in counts.items() if count > 1]
