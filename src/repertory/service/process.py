@@ -52,7 +52,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         context: What the tools of its runs find in ``ToolContext.context``; None for nothing.
         root: The folder that the research team may read; None offers no research team.
         read_only: Refuse everything that changes something; whoever may ask may only look.
-        resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused.
+        resume: Go on with the runs that an earlier process left unfinished, but not with those that were paused. On
+            PostgreSQL it goes on with them in any case.
         model: For agents that name none; None takes what the environment offers.
         limits: Fields of ``Limits`` that are to be others for every run that is started here.
         summaries: The models that write summaries; see ``open_supervisor``.
@@ -125,6 +126,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 summaries=options.summaries,
                 drain_timeout=options.drain_timeout,
                 redact=options.redact,
+                labels=() if isinstance(database, PostgresAddress) else None,  # it takes part in what others left
             ) as supervisor:
                 control = Control(
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
@@ -273,7 +275,12 @@ def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Ac
 
 
 async def _take_up(control: Control, *, resume: bool, report: Callable[[str], None]) -> None:
-    """Resume what an earlier process left, or say that it is there. What had not begun waits in the queue again."""
+    """Resume what an earlier process left, or say that it is there. What had not begun waits in the queue again.
+
+    Where several machines share the journal, whoever can takes what was left, and that is said nowhere here.
+    """
+    if control.journal.is_shared:
+        return
     for row in await control.unfinished():
         name = _describe(row)
         if not resume and row.state != "queued":
