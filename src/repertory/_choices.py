@@ -11,6 +11,8 @@ import msgspec
 
 from repertory.errors import ConfigurationError
 
+_MOST_WHOLE = 2**63 - 1  # of a whole number in the journal
+
 _show = reprlib.Repr()
 _show.maxstring = _show.maxother = 200
 
@@ -68,11 +70,12 @@ def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str
 
 def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:
     """Raise ``ConfigurationError`` for what is no such number from ``least`` to ``most``, nor a permitted None."""
-    number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, kind) and not isinstance(value, bool)
+    number = number and (value <= _MOST_WHOLE if isinstance(value, int) else math.isfinite(value))
     if not (none if value is None else number and least <= value <= most):
         words = "a whole number" if kind is int else "a number"
         bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ConfigurationError(f"{name} must be {words} {bounds}{' or None' * none}, got {value!r}")
+        raise ConfigurationError(f"{name} must be {words} {bounds}{' or None' * none}, got {show(value)}")
 
 
 def check_value(where: str, value: object, kind: Any) -> None:

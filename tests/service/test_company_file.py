@@ -100,6 +100,14 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ('[[webhooks]]\nurl = "https://example.com"', 3, r"\[webhooks\] secret_env: is missing"),
         ('[[webhooks]]\nurl = "https://a.b"\nsecret_env = "S"\non = ["gone"]', 6, r"\[webhooks\] on: "),
         ("[service\n", None, "is no TOML"),
+        (f"[service]\nmax_runs = {'1' * 5000}", None, "is no TOML"),
+        (f"[limits]\ntokens = {10**400}", 4, r"\[limits\] tokens: limits.tokens must be a whole number"),
+        (f"[quotas.web]\nruns = {2**63}", 3, r"\[quotas.web\]: quota.runs must be a whole number"),
+        (f'[agents.long]\nfile = "{"a" * 5000}.md"', 4, r"\[agents.long\] file: there is no agent file .*aaa"),
+        (f'root = "{"a" * 5000}"', 2, "file tools need a folder, got '/"),
+        ('root = "a\\u0000"', 3, r"\[agents.clerk\] root: must have no NUL, got 'a\\x00'"),
+        ("[service]\nport = 70000", 4, r"\[service\] port: must be from 0 to 65535, got 70000"),
+        ('[service]\ndb = "postgresql://host/name"', 4, r"\[service\] db: must be a file; a company does not run"),
     ],
 )
 def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | None, words: str, folder: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
+from os.path import exists, isdir
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -88,7 +89,7 @@ def load_definition(reference: str, *, root: str | PathLike[str] | None = None, 
     place = Path(reference)
     tools = [*(file_tools(root) if root is not None else ()), *memory_tools(), *context_tools()]
     # Memory twice is one too many: as files it is for those who ask for it.
-    if not place.is_dir():
+    if not isdir(place):  # unlike Path.is_dir it does not raise for a name that is too long
         return _Folder(place.parent, tools, by_name=[memory_files_tool()]).agent(place)
     folder = _Folder(place, tools, by_name=[memory_files_tool()])
     files = folder.files()
@@ -146,8 +147,8 @@ class _Folder:
         return self._read[path]
 
     def _need(self, path: Path) -> Definition:
-        if path.suffix not in _SUFFIXES or not path.exists():
-            raise ConfigurationError(f"there is no agent file {str(path)!r}; its name ends in .md or .toml")
+        if path.suffix not in _SUFFIXES or not exists(path):
+            raise ConfigurationError(f"there is no agent file {str(path)!r:.500}; its name ends in .md or .toml")
         read = self._definition(path)
         if read is None:
             raise DefinitionError(str(path), "has no front matter: begin with ---, name: …, description: …, ---")
@@ -259,7 +260,7 @@ def _read_toml(path: Path) -> Definition:
     check_toml(path, text)
     try:
         fields = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise DefinitionError(str(path), f"is no TOML: {error}") from error
     keys = re.finditer(r"^[ \t]*\[?([A-Za-z_][\w-]*)[ \t]*[=\].]", text, re.MULTILINE)
     lines: dict[str, int] = {}

@@ -98,6 +98,7 @@ class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
     finished: float | None = None
 
 
+_LAST_PORT: Final = 65_535
 _TABLES: Final = ("service", "agents", "limits", "models", "quotas", "retention", "schedules", "webhooks")
 
 
@@ -213,6 +214,10 @@ def read_company(path: Path) -> Company:
     service = file.table(ServiceTable, file.content.get("service", {}), "service")
     if service.socket is not None and service.port is not None:
         file.refuse("service", "port", "either a socket or a port can be served at, not both")
+    if service.port is not None and not 0 <= service.port <= _LAST_PORT:
+        file.refuse("service", "port", f"must be from 0 to {_LAST_PORT}, got {service.port}")
+    if "://" in service.db:
+        file.refuse("service", "db", "must be a file; a company does not run on PostgreSQL yet, `repertory serve` does")
     if service.max_runs is not None and service.max_runs < 1:
         file.refuse("service", "max_runs", f"must be at least 1, got {service.max_runs}")
     retention = file.table(RetentionTable, file.content.get("retention", {}), "retention")

@@ -38,7 +38,7 @@ class TomlFile:
             self.content: dict[str, Any] = tomllib.loads(self._text)
         except OSError as error:
             raise DefinitionError(str(path), f"cannot be read: {error.strerror}") from error
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
             raise DefinitionError(str(path), f"is no TOML: {error}") from error
 
     def refuse(self, table: str, key: str, problem: str, *, number: int = 0) -> NoReturn:
@@ -63,6 +63,8 @@ class TomlFile:
         assert isinstance(given, dict)
         values: dict[str, Any] = {}
         for key, value in given.items():
+            if isinstance(value, str) and "\0" in value:
+                self.refuse(table, key, f"must have no NUL, got {value!r:.100}", number=number)
             try:
                 values[key] = msgspec.convert(value, fields[key].type)
             except (msgspec.ValidationError, ConfigurationError) as error:

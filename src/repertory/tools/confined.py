@@ -84,9 +84,9 @@ class Folder:
         Raises:
             ConfigurationError: There is no such folder.
         """
+        if not os.path.isdir(root):  # unlike Path.is_dir it does not raise for a name that is too long
+            raise ConfigurationError(f"file tools need a folder, got {str(root)!r:.500}, which is none")
         self.root = Path(root).resolve()
-        if not self.root.is_dir():
-            raise ConfigurationError(f"file tools need a folder, got {str(root)!r}, which is none")
         rules = [os.fspath(rule) for rule in deny]
         self._places = tuple(rule for rule in rules if os.path.isabs(rule))
         self._patterns = tuple(_fold(rule) for rule in rules if not os.path.isabs(rule))

@@ -128,7 +128,7 @@ def read_text(path: Path) -> str:
             raise DefinitionError(str(path), f"has more than {MAX_FILE:,} bytes")
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
-        reason = "is a symbolic link, and links are not followed" if path.is_symlink() else error.strerror
+        reason = "is a symbolic link, and links are not followed" if os.path.islink(path) else error.strerror
         raise DefinitionError(str(path), f"cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise DefinitionError(str(path), f"is no text in UTF-8: {error}") from error
