@@ -172,7 +172,7 @@ def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verd
     if tool.own_name:
         # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was
         # heard above, where a rule may allow it under the name that the model uses; under its own name nothing is.
-        said += [(layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers]
+        said.extend((layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers)
     verdict = strictest(each for each, _ in said)
     return verdict, next((who for each, who in said if each == verdict), "")
 
