@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from delegating import Company, collect, company, delegate, last
-from killing import play
+from killing import kill, play
 from test_forking import answer, counter
 
 import repertory as rp
@@ -176,14 +176,14 @@ async def test_a_killed_removal_is_finished_by_the_next_process(seed: int, tmp_p
     await make_large(path)
     chance = random.Random(seed)
     for _ in range(2):
-        play(PROGRAM, path, chance.random() * 0.15)
+        kill(PROGRAM, path, after=0, chance=chance)
         async with open_journal(path, readonly=True) as journal:
             there = [row.started.run_id for row in await journal.read_runs()]
             assert await journal.check(deep=True) == []  # type: ignore[attr-defined]
             assert there == (["small"] if "large" not in there else ["large", "small"])
             if "large" in there:
                 assert len(await journal.read_entries("large")) == 5000
-    assert play(PROGRAM, path, None) == ["DONE"]
+    assert play(PROGRAM, path) == ["DONE"]
     async with open_journal(path) as journal:
         assert await journal.read_removals(finished=False) == []
         assert await journal.read_entries("large") == []
