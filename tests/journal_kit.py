@@ -30,6 +30,7 @@ from repertory.record.records import (
     SummaryStored,
     ToolFinished,
     ToolIntended,
+    WebhookTried,
 )
 from repertory.record.requests import request_digest
 
@@ -224,6 +225,17 @@ def one_of_each(run_id: str = "run-1") -> list[Record]:
         ),
         ScheduleSettled(
             schedule="s", due=60.0, outcome="skipped", at=0.7, run_id=run_id, rule="* * * * *", reason="r", count=2
+        ),
+        WebhookTried(
+            url="https://example.org/hook",
+            run_id=run_id,
+            change=2,
+            outcome="failed",
+            at=0.8,
+            attempt=1,
+            status=503,
+            error="busy",
+            next_at=5.8,
         ),
         EventLogged(run_id=run_id, type="started", body={"b": True}, at=0.6, iteration=1),
     ]

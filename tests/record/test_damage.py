@@ -37,6 +37,8 @@ READS: dict[str, Read] = {
     "items in view": lambda journal: journal.find_items([("s", 9)], bodies=True, ended=True),
     "content": lambda journal: journal.read_content("c-1"),
     "newest content": lambda journal: journal.read_content("c-run-2-4"),
+    "schedule": lambda journal: journal.read_schedule("s"),
+    "webhooks": lambda journal: journal.read_webhooks(),
     "events": lambda journal: journal.read_events(None),
 }
 for _run in RUNS:

@@ -84,6 +84,12 @@ def test_every_record_can_be_read_again(check: Check) -> None:
         assert await journal.read_merge("s") == records["ScopeMerged"]
         assert await journal.read_settled() == {"s": records["ScheduleSettled"]}
         assert await journal.read_schedule("s") == [records["ScheduleSettled"]]
+        tried = records["WebhookTried"]
+        ((number, attempt),) = await journal.read_webhooks()
+        assert attempt == tried
+        assert await journal.read_webhooks(before=number) == []
+        assert await journal.read_failed_webhooks(tried.url) == [tried]  # type: ignore[union-attr]
+        assert await journal.read_webhook_position(tried.url) == 2  # type: ignore[union-attr]
         ((sequence, event),) = await journal.read_events("run-1")
         assert event == records["EventLogged"]
         assert await journal.read_events("run-1", types=[event.type, "Other"]) == [(sequence, event)]
