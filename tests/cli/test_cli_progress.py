@@ -35,6 +35,7 @@ from repertory.llm.messages import Text
 from repertory.llm.model import Usage
 from repertory.record import Draft, Ledger, RunStarted, open_journal
 from repertory.record.records import RunStateChanged
+from repertory.service.sources import RecordSource
 
 
 def about(run_id: str = "run-1", agent: str = "lead", iteration: int = 1) -> dict[str, Any]:
@@ -150,8 +151,8 @@ def test_follow_shows_what_is_written_meanwhile(tmp_path: Path) -> None:
             entry = Draft(role="user", kind="task", content=(Text("first"),))
             await ledger.append(entry, also=[RunStarted(run_id="run-1", agent="a", task="t", at=0.0)])
             async with anyio.create_task_group() as group:
-                row = await journal.read_run("run-1")
-                group.start_soon(partial(print_ledger, journal, row, full=True, follow=True))
+                source = RecordSource(journal, path, owned=True)
+                group.start_soon(partial(print_ledger, source, "run-1", full=True, follow=True))
                 await anyio.wait_all_tasks_blocked()
                 late = Draft(role="user", kind="user-input", content=(Text("second"),))
                 await ledger.append(late, also=[RunStateChanged(run_id="run-1", state="done", at=1.0)])

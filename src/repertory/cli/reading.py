@@ -182,12 +182,12 @@ def ledger(
         if as_json:
             output.print_json({"database": source.database, **await source.read_record(found)})
         else:
-            await _print_ledger(source, found, full=full, follow=follow)
+            await print_ledger(source, found, full=full, follow=follow)
 
     ask_about_run(run_id, At(db, socket, port), read)
 
 
-async def _print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bool) -> None:
+async def print_ledger(source: RunSource, run_id: str, *, full: bool, follow: bool) -> None:
     """Print the entries of a run, and those that come until it ends, if it is to be followed."""
     import anyio
     from rich.text import Text
