@@ -14,6 +14,7 @@ from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
 from repertory.record import Journal, open_journal
 from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.postgres_writer import application_name
 from repertory.record.records import RunStarted, RunState, RunStateChanged
 
 LONG = 30.0
@@ -195,6 +196,27 @@ def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async:
                 with anyio.fail_after(30):
                     while machines.lease.renewed == renewed:
                         await anyio.sleep(0.01)
+
+    run_async(main)
+
+
+def test_a_connection_that_is_lost_while_a_machine_begins_is_opened_again(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """It takes part all the same, and what it writes is guarded."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with open_journal(uri) as journal:
+            assert isinstance(journal, PostgresJournal)
+            with postgres.connect(uri) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+                    (application_name(journal.postgres_writer.id),),
+                )
+            async with open_machines(journal, name=None, labels=(), lease=LONG) as machines:
+                await journal.write([started("run-1")])
+                assert await machines.owner_of("run-1") == machines.machine_id
 
     run_async(main)
 

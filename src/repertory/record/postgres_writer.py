@@ -158,7 +158,11 @@ class PostgresWriter(Writer):
         To be called before the first write.
         """
         self._idle, self._longest = seconds / 2, seconds
-        self._use(self._connection)
+        try:
+            self._use(self._connection)
+        except driver().Error as error:
+            if not is_away(error):  # else the first write opens another one, which is told the same
+                raise explain(error, self._address, "open") from None
 
     def _use(self, connection: Connection) -> None:
         version = connection.info.server_version
