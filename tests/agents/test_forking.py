@@ -223,6 +223,23 @@ def test_a_rewound_run_ends_and_another_goes_on_from_earlier(run_async: RunAsync
     run_async(main)
 
 
+async def test_a_rewind_that_is_refused_leaves_the_run_alone() -> None:
+    """Also where it is under way: to an iteration that there is not, under an id that is gone."""
+    held, agent = Held(), counter()
+    async with rp.open_supervisor(model=held.model, summaries=()) as supervisor:
+        gone = await supervisor.spawn(rp.Agent("short"), "Now say it.", run_id="gone")
+        await gone.wait_result()
+        await supervisor.remove("gone")
+        run = await supervisor.spawn(agent, "Count the shelves.")
+        await held.asked.wait()
+        with pytest.raises(RunError, match="no whole iteration 50"):
+            await supervisor.rewind(run.id, 50, agent=agent)
+        with pytest.raises(RunExists, match="has been removed"):
+            await supervisor.rewind(run.id, 1, new_id="gone", agent=agent)
+        assert run.state == "running"
+        assert (await supervisor.journal.read_run(run.id)).state == "running"
+
+
 async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path) -> None:
     """Its end and the beginning of what takes its place are one transaction."""
     held, agent = Held(), counter()

@@ -86,6 +86,8 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
         if there is None:
             live = runtime.find(origin.run_id)
             if wanted.rewound and live is not None:
+                # What is refused leaves the other as it is.
+                await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
                 live.stop_asked = True
                 runtime.stop_queued(live)
                 live.kill()
