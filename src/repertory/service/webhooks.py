@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from typing import Final, get_args
 from urllib.parse import SplitResult, urlsplit
@@ -21,6 +22,7 @@ from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.record.records import RunState
 
+_URL: Final = re.compile("[!-~]+")
 _PREFIX: Final = "whsec_"
 _LEAST_SECRET: Final = 24  # bytes, by the specification
 _MOST_SECRET: Final = 64
@@ -59,7 +61,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _ = parts.port  # looked at only now
         except ValueError as error:
             raise ConfigurationError(f"webhook {self.url[:200]!r} is no address: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname or not self.url.isascii():
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _URL.fullmatch(self.url):
             raise ConfigurationError(f"webhook {self.url[:200]!r} must be https://HOST/…")
         if parts.username is not None or parts.password is not None:
             raise ConfigurationError(f"the webhook at {parts.hostname} has a password in its url; it is shown in lists")
