@@ -152,6 +152,34 @@ def test_a_result_is_waited_for(short: Path, run_async: Any) -> None:
     run_async(main)
 
 
+def test_who_goes_away_is_not_waited_for(short: Path, run_async: Any) -> None:
+    """A client that gives up before the run has ended leaves no connection behind."""
+
+    async def main() -> None:
+        gate, left = Gate(), anyio.Event()
+        gate.hold = True
+
+        def count(more: int) -> None:
+            if more < 0 and waiting:
+                left.set()
+
+        waiting = False
+        async with open_client(short, gate.model, counted=count, header_timeout=600) as client:
+            run_id = await client.start()
+            await gate.held.wait()
+            connection = await client.connect()
+            asked = f"GET /runs/{run_id}/result?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+            await connection.send(asked.encode())
+            await client.get("/healthz")
+            waiting = True
+            await connection.aclose()
+            with anyio.fail_after(20):
+                await left.wait()
+            gate.go.set()
+
+    run_async(main)
+
+
 async def test_who_waits_for_a_run_of_an_earlier_process_sees_it_go_on(short: Path) -> None:
     """It is interrupted until somebody resumes it; the end of the service ends the wait."""
     database = str(short / "a.db")

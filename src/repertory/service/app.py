@@ -247,7 +247,8 @@ class _Service:
 
         202 says that it has not ended yet: ask again.
         """
-        ended = await self._control.wait_ended(request.path_params["run_id"], query.wait)
+        gone = partial(_wait_gone, request.receive)
+        ended = await self._control.wait_ended(request.path_params["run_id"], query.wait, gone=gone)
         return as_json(ended) if ended.state in FINAL_STATES else as_json(ended, 202, {"retry-after": "1"})
 
     async def events(
@@ -547,6 +548,12 @@ class _McpAnswer(Response):
             await answer_http(self._server, scope, receive_again, send)
         finally:
             self._count(-1)
+
+
+async def _wait_gone(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:

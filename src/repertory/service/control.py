@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -154,12 +154,18 @@ class Control:
         """The runs that wait to begin, in the order in which they do."""
         return await self.supervisor.queue()
 
-    async def wait_ended(self, run_id: str, seconds: float) -> RunEnded:
-        """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``."""
+    async def wait_ended(
+        self, run_id: str, seconds: float, *, gone: Callable[[], Awaitable[object]] | None = None
+    ) -> RunEnded:
+        """Wait until a run has ended, at most so many seconds; how it stands then. Raises ``RunNotFound``.
+
+        ``gone`` returns once whoever asked has gone, which ends the waiting, too; None where nobody can tell.
+        """
         run_id = await self.find_id(run_id)
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._wait_closing, tasks.cancel_scope)
+                for end in (self.feed.ending.wait, *(() if gone is None else (gone,))):
+                    tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
                 await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
         row = await self.journal.read_run(run_id)
@@ -176,10 +182,6 @@ class Control:
                 await taken_up.wait()
             elif await run.wait_ended() not in FINAL_STATES:
                 return  # the supervisor closes
-
-    async def _wait_closing(self, scope: anyio.CancelScope) -> None:
-        await self.feed.ending.wait()
-        scope.cancel()
 
     async def newest(self) -> RunRow:
         """The root that was started last. Raises ``RunNotFound``."""
@@ -450,6 +452,11 @@ class Control:
         if not folder.is_relative_to(self._root):
             raise ConfigurationError(f"root must be a folder in {self._root}, got {root[:500]!r}")
         return folder
+
+
+async def _cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
+    await end()
+    scope.cancel()
 
 
 def _digest(value: object) -> str:
