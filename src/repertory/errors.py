@@ -51,6 +51,7 @@
     ├── RunError                    a whole run
     │   ├── RunNotFound
     │   ├── RunExists               another run has this id
+    │   ├── MachineSilent           the machine that has a run does not answer
     │   ├── RunFailed
     │   ├── RunStopped
     │   ├── ResultInvalid           what the model gave as its result does not fit the type asked for
@@ -312,6 +313,10 @@ class RunNotFound(RunError):
 
 class RunExists(RunError):
     """A run with this id has another task or another agent; the message names the difference."""
+
+
+class MachineSilent(RunError):
+    """No machine has answered in time about a run that is not this process's; what was asked is written down."""
 
 
 class RunFailed(RunError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -49,6 +49,9 @@ from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 
+if TYPE_CHECKING:
+    from repertory.machines.commands import Commands
+
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
 
@@ -68,6 +71,7 @@ class Runtime:
         self.closing = False
         self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
         self.claims: Claims | None = None  # where others share the journal
+        self.commands: Commands | None = None  # the same
         self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
 
     def find(self, run_id: str) -> LiveRun | None:

@@ -33,6 +33,7 @@ from repertory.agents.permission import check_rules
 from repertory.agents.policies import check_policies
 from repertory.agents.queue import QueuedRun
 from repertory.agents.quotas import Quotas, check_client
+from repertory.agents.relay import RemoteRun, serve_commands
 from repertory.agents.retention import Retention
 from repertory.agents.runs import Run
 from repertory.agents.runtime import SUPERVISION, Runtime
@@ -181,6 +182,34 @@ class Supervisor:
         if live is None:
             raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
         return Run(live, self._runtime)
+
+    async def remote(self, run_id: str) -> RemoteRun | None:
+        """A run that another machine owns, or that waits for one, where several supervisors share the journal.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+
+        Returns:
+            The run; None for one of this process, or that has ended, or that nobody runs.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        check_text("a run_id", run_id)
+        runtime, commands = self._runtime, self._runtime.commands
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        if runtime.claims is None or commands is None or runtime.find(run_id) is not None:
+            return None
+        machines = runtime.claims.machines
+        owner = await machines.owner_of(root_of(run_id))
+        if owner is None or owner == machines.machine_id:
+            return None
+        return RemoteRun(run_id, self.journal, machines, commands)
+
+    async def elsewhere(self) -> dict[str, str]:
+        """The runs at the top that other machines own, by id, and the names of those; empty where there are none."""
+        claims = self._runtime.claims
+        return {} if claims is None else await claims.machines.owned_elsewhere()
 
     @overload
     async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
@@ -534,13 +563,20 @@ async def open_supervisor(
             stack.callback(serving.cancel)
             tasks.start_soon(runtime.queue.serve, serving)
             if machines is not None:
+                from repertory.machines.commands import Commands  # as nothing of it is needed with one process
+
                 runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
                 runtime.queue.claim_next = runtime.claims.take_next
                 sharing = anyio.CancelScope()
                 stack.callback(sharing.cancel)
                 tasks.start_soon(runtime.claims.serve, sharing)
+                runtime.commands = Commands(machines)
             supervisor = Supervisor(runtime)
             supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
+            if machines is not None and runtime.commands is not None:
+                commanding = anyio.CancelScope()
+                stack.callback(commanding.cancel)
+                tasks.start_soon(serve_commands, runtime, machines, runtime.commands, supervisor.drain, commanding)
             try:
                 yield supervisor
                 runtime.wind_down()

@@ -19,6 +19,7 @@ from repertory.cli.doctor import doctor
 from repertory.cli.following import attach, logs
 from repertory.cli.histories import fork, remove, retry, rewind
 from repertory.cli.keeping import backup, migrate, restore, vacuum
+from repertory.cli.machines import drain, machines
 from repertory.cli.mcp import mcp
 from repertory.cli.memories import memory
 from repertory.cli.options import option
@@ -39,7 +40,7 @@ from repertory.errors import RepertoryError
 # What is used most stands first: to begin, to look, to look closer, to keep running, to check.
 _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
-    *("up", "down", "reload", "serve", "service"),
+    *("up", "down", "reload", "serve", "service", "machines", "drain"),
     *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
     *(
         "memory",
@@ -190,6 +191,8 @@ for _command in (
     restore,
     vacuum,
     migrate,
+    machines,
+    drain,
     doctor,
     stress,
     torture,

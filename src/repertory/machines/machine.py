@@ -22,6 +22,7 @@ from repertory._version import __version__
 from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
+from repertory.machines.listener import Listener
 from repertory.machines.ownership import Guard
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
@@ -142,10 +143,18 @@ class Machines:
         self.channel = channel
         self.draining = False
         self.on_wake: Callable[[], None] = _nothing
+        self._hint = anyio.Event()
 
     def wake(self) -> None:
-        """Look at once whether there is something to take: somebody has heard so."""
+        """Look at once whether there is something to take, or to do: somebody has heard so."""
         self.on_wake()
+        hint, self._hint = self._hint, anyio.Event()
+        hint.set()
+
+    async def wait_hint(self, seconds: float) -> None:
+        """Wait until another machine has announced something, at most so long: a hint may be lost."""
+        with anyio.move_on_after(seconds):
+            await self._hint.wait()
 
     @property
     def address(self) -> PostgresAddress:
@@ -161,11 +170,23 @@ class Machines:
     async def known(self) -> list[Machine]:
         """All machines that take part, and those that were lost in the last day; the oldest first."""
 
-        def read(connection: Connection) -> list[Machine]:
-            rows = connection.execute(ownership.LIST).fetchall()
-            return [msgspec.convert(dict(zip(Machine.__struct_fields__, row, strict=True)), Machine) for row in rows]
+        return await self.use("list the machines of", read_machines)
 
-        return await self.use("list the machines of", read)
+    async def is_asked_to_drain(self) -> bool:
+        """Whether somebody else has asked this machine to take no more runs."""
+
+        def read(connection: Connection) -> bool:
+            return connection.execute(ownership.IS_DRAINING, [self.machine_id]).fetchone() == (True,)
+
+        return not self.draining and await self.use("read how this machine stands in", read)
+
+    async def owned_elsewhere(self) -> dict[str, str]:
+        """The trees of runs that other machines own, and the names of those."""
+
+        def read(connection: Connection) -> dict[str, str]:
+            return dict(connection.execute(ownership.ELSEWHERE, [self.machine_id]).fetchall())
+
+        return await self.use("read whose runs are in", read)
 
     async def owner_of(self, run_id: str) -> str | None:
         """The machine whose a run is, by the id of the run at the top of its tree.
@@ -245,7 +266,7 @@ class Machines:
 
         def write(connection: Connection) -> None:
             connection.execute(ownership.LET_GO_RUN, [self.machine_id, run_id, why])
-            self._notify(connection, "queue")
+            self.notify(connection, "queue")
 
         await self.use("let go of a run in", write)
 
@@ -288,7 +309,7 @@ class Machines:
                     return False
                 connection.execute(ownership.LOSE, [machine_id])
                 runs = connection.execute(ownership.LET_GO, [machine_id, "taken over"]).fetchall()
-                self._notify(connection, "queue")
+                self.notify(connection, "queue")
         except driver().errors.LockNotAvailable:
             # It stands still inside of a transaction, which would be in the way for as long.
             connection.execute(ownership.END_WRITER, [application_name(machine_id)])
@@ -311,12 +332,19 @@ class Machines:
             with connection.transaction():
                 connection.execute(ownership.LET_GO, [self.machine_id, "moved"])
                 connection.execute(ownership.LEAVE, [self.machine_id])
-                self._notify(connection, "queue")
+                self.notify(connection, "queue")
 
         await self.use("leave", write)
 
-    def _notify(self, connection: Connection, what: str) -> None:
+    def notify(self, connection: Connection, what: str) -> None:
+        """Announce on the channel that something is new, with the transaction that is under way."""
         connection.execute("SELECT pg_notify($1, $2)", [self.channel, what])
+
+
+def read_machines(connection: Connection) -> list[Machine]:
+    """All machines that take part, and those that were lost in the last day; the oldest first."""
+    rows = connection.execute(ownership.LIST).fetchall()
+    return [msgspec.convert(dict(zip(Machine.__struct_fields__, row, strict=True)), Machine) for row in rows]
 
 
 @asynccontextmanager
@@ -354,10 +382,12 @@ async def open_machines(
     kept = Lease(journal.address, writer.id, lease, sent)
     writer.guard = Guard(writer.id)
     machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
+    listener = Listener(journal.address, channel, machines.wake)
     try:
         yield machines
     finally:
         with anyio.CancelScope(shield=True):
+            listener.end()
             try:
                 await journal.write(())
                 await machines.leave()
@@ -365,3 +395,4 @@ async def open_machines(
                 log(logging.WARNING, "machine.not.left", machine=writer.id, exc_info=error)
             writer.guard = None
             await anyio.to_thread.run_sync(kept.close)
+            await anyio.to_thread.run_sync(listener.join)

@@ -33,6 +33,8 @@ LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.v
         m.draining, extract(epoch FROM m.lost_at)::float8,
         (SELECT count(*) FROM ownership o WHERE o.machine_id = m.machine_id)
     FROM machines m ORDER BY m.started_at, m.machine_id"""
+ELSEWHERE: Final = """SELECT o.run_id, m.name FROM ownership o JOIN machines m USING (machine_id)
+    WHERE m.machine_id <> $1"""
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1"
 
 # FOR UPDATE waits for a transaction of theirs that has passed its guard.
@@ -68,6 +70,7 @@ CLAIM_ENDED: Final = """INSERT INTO ownership
     FROM runs r WHERE r.run_id = $2
     ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
 MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1"
+IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"
 DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
 LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"
 END_WRITER: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,9 +19,11 @@ from repertory._ids import new_id as _new_id
 from repertory._version import __version__
 from repertory.agents import QueuedRun, Run, Supervisor, load_agent
 from repertory.agents.loading import check_limits
+from repertory.agents.log import log
+from repertory.agents.relay import carry_out
 from repertory.agents.streaming import StreamReader
 from repertory.agents.waiting_calls import WaitingCall
-from repertory.errors import ConfigurationError, RunError, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.service.deliveries import Deliveries
@@ -40,6 +43,7 @@ from repertory.service.views import (
     run_view,
 )
 
+_LOOK: Final = 1.0  # seconds between two looks at what other machines do
 _RESEARCH_REF: Final = "repertory.agents:research_team"
 _UNFINISHED: Final[tuple[RunState, ...]] = ("running", "waiting", "paused", "queued")
 
@@ -82,6 +86,7 @@ class Control:
         self._started_at = time.time()
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
+        self._elsewhere: dict[str, str] = {}  # runs of other machines, as of a moment ago
         self._taken_up = anyio.Event()  # a run, since somebody last looked
         self._resuming = anyio.Lock()  # two at once would be two loops on one record
 
@@ -89,10 +94,22 @@ class Control:
         """Do what has to be done all the time, until ``close``."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.monitor.run)
+            if self.journal.is_shared:
+                tasks.start_soon(self._look_elsewhere)
             tasks.start_soon(self.scheduler.run)
             tasks.start_soon(self.deliveries.run)
             await self.feed.run()
             tasks.cancel_scope.cancel()
+
+    async def _look_elsewhere(self) -> None:
+        """See what other machines do: which runs they own, and what they have written."""
+        while True:
+            try:
+                self._elsewhere = await self.supervisor.elsewhere()
+            except JournalError as error:  # the server is away; /healthz says so
+                log(logging.WARNING, "machines.not.seen", exc_info=error)
+            self.feed.ring()
+            await anyio.sleep(_LOOK)
 
     def close(self) -> None:
         """End those who follow once they have what there is, and ``run``."""
@@ -285,7 +302,7 @@ class Control:
             ConfigurationError: The record does not say where its agent is defined, or it is no longer there.
         """
         run_id = await self.find_id(run_id)
-        run = self._find(run_id) or await self._take_up(run_id)
+        run = self._find(run_id) or await self.supervisor.remote(run_id) or await self._take_up(run_id)
         await run.send(text, message_id=message_id)
         self.feed.ring()
 
@@ -296,15 +313,15 @@ class Control:
 
     async def stop(self, run_id: str) -> None:
         """End a run at its next boundary. Raises ``RunError``."""
-        (await self._live(run_id)).stop()
+        await self._tell(run_id, "stop")
 
     async def pause(self, run_id: str) -> None:
         """Hold a run at its next boundary. Raises ``RunError``."""
-        (await self._live(run_id)).pause()
+        await self._tell(run_id, "pause")
 
     async def kill(self, run_id: str) -> None:
         """End a run at once; what it was doing is left as it is. Raises ``RunError``."""
-        (await self._live(run_id)).kill()
+        await self._tell(run_id, "kill")
 
     async def resume(self, run_id: str) -> None:
         """Let a paused run go on, or one that an earlier process began, or that failed or was stopped.
@@ -318,6 +335,9 @@ class Control:
             run = self._find(run_id)
             if run is not None:
                 run.resume()
+                return
+            if (remote := await self.supervisor.remote(run_id)) is not None:
+                await remote.resume()
                 return
             row = await self.journal.read_run(run_id)
             if row.state == "done":
@@ -373,17 +393,24 @@ class Control:
 
     async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
         """Allow a call that waits. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve``."""
-        await (await self._live(run_id)).approve(call_id, arguments=arguments, by=by)
+        await self._tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
 
     async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
         """Deny a call that waits. Raises as ``Run.deny``."""
-        await (await self._live(run_id)).deny(call_id, reason, by=by)
+        await self._tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
 
     async def give_result(self, run_id: str, call_id: str, result: Any, *, is_error: bool) -> None:
         """Bring the result of a call that waits for it. Raises as ``Run.give_result``."""
-        await (await self._live(run_id)).give_result(call_id, result, is_error=is_error)
+        await self._tell(run_id, "give_result", call_id=call_id, result=result, is_error=is_error)
 
     # --- runs of this process -----------------------------------------------------------------------------
+
+    async def _tell(self, run_id: str, verb: str, **body: Any) -> None:
+        """Do with a run what one of its methods does, also where another machine owns it."""
+        run_id = await self.find_id(run_id)
+        run = self._find(run_id) or await self.supervisor.remote(run_id) or await self._live(run_id)
+        await carry_out(run, verb, body)
+        self.feed.ring()
 
     async def _live(self, run_id: str) -> Run[Any]:
         run_id = await self.find_id(run_id)
@@ -428,6 +455,9 @@ class Control:
         taken_up.set()
 
     def _find(self, run_id: str) -> Run[Any] | None:
+        """A run that is under way in this process."""
+        with suppress(RunNotFound):
+            return self.supervisor.run(run_id)
         return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)
 
     def _walk(self, runs: Iterable[Run[Any]]) -> Iterator[Run[Any]]:
@@ -437,9 +467,10 @@ class Control:
                 yield from self._walk(run.children)
 
     def is_live(self, root_id: str) -> bool:
-        """Whether this process runs the tree of a root, or is about to."""
+        """Whether this process or another machine runs the tree of a root, or is about to."""
         run = self._roots.get(root_id)
-        return root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
+        here = root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
+        return here or root_id in self._elsewhere or self._find(root_id) is not None
 
     def _forget_ended(self) -> None:
         self._roots = {run_id: run for run_id, run in self._roots.items() if run.state not in FINAL_STATES}

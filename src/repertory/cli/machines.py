@@ -1,0 +1,61 @@
+"""``repertory machines`` and ``repertory drain``: the supervisors that share a journal on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repertory._postgres_address import PostgresAddress
+from repertory.cli import output
+from repertory.cli.databases import VARIABLE, named_database
+from repertory.cli.options import AS_JSON, DATABASE, argument
+from repertory.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from repertory.machines import Machine
+
+
+def machines(*, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
+    """List the supervisors that share a journal, with their leases and how many runs each has."""
+    from repertory.machines.operating import list_machines
+
+    found = list_machines(_shared(db))
+    if as_json:
+        output.print_json(list(found))
+    elif not found:
+        output.say("no supervisor takes part; start one with repertory serve --db postgresql://…")
+    else:
+        headers = ("NAME", "STATE", "LABELS", "RUNS", "LEASE LEFT", "VERSION", "ID")
+        output.print_table(output.console(), headers, [_row(each) for each in found], right="RUNS")
+
+
+def drain(
+    machine: str = argument("MACHINE", "The name or id of a machine, as repertory machines shows it.", ...),
+    *,
+    db: str | None = DATABASE,
+) -> None:
+    """Have a machine take no more runs, and hand its own over to others at their next boundary.
+
+    Others go on with them at once. End the process when repertory machines shows that it has no runs any more.
+    """
+    from repertory.machines.operating import drain_machine
+
+    drain_machine(_shared(db), machine)
+    output.say(f"{machine} drains; repertory machines shows when it has no runs any more")
+
+
+def _shared(db: str | None) -> PostgresAddress:
+    named = named_database(db)
+    if not isinstance(named, PostgresAddress):
+        raise ConfigurationError(
+            "only a journal on PostgreSQL is shared by several machines; name it with --db postgresql://… or "
+            f"${VARIABLE}"
+        )
+    return named
+
+
+def _row(machine: Machine) -> list[str]:
+    lost, expired = machine.lost_at is not None, machine.left < 0
+    state = "lost" if lost else "silent" if expired else "draining" if machine.draining else "up"
+    left = "" if lost else f"{max(machine.left, 0):.0f} of {machine.lease:g} s"
+    labels = ", ".join(machine.labels)
+    return [machine.name, state, labels, str(machine.runs), left, machine.version, machine.machine_id]

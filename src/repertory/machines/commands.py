@@ -1,0 +1,140 @@
+"""What is asked of runs that another machine owns: written down first, carried out by the owner, answered in its row.
+
+A command whose owner dies is carried out by the next one. It may then be carried out twice, so each is one that can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import msgspec
+
+from repertory import errors
+from repertory.errors import MachineSilent, RepertoryError, RunError
+from repertory.llm.messages import Json
+from repertory.machines.machine import Machines
+from repertory.record.contents import root_of
+from repertory.record.postgres_sql import escape, restore
+from repertory.record.rows import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from repertory.record.postgres_sql import Connection
+
+PATIENCE: Final = 10.0  # seconds that somebody waits for an answer, as for one of the service
+_POLL: Final = 1.0  # seconds between two looks, where a notification was lost
+
+_WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body, at)
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
+_SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = $1"
+_ANSWER: Final = "SELECT error, message FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
+_OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body FROM commands c
+    JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
+# Of a run that has ended meanwhile, and so belongs to nobody, there is nothing more to be asked.
+_LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', message = $1
+    WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)"""
+_DONE: Final = "UPDATE commands SET answered_at = clock_timestamp(), error = $2, message = $3 WHERE command_id = $1"
+_FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - interval '1 day'"
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What is asked of a run.
+
+    Attributes:
+        command_id: The same when it is asked again.
+        verb: The method of ``Run`` that does it.
+        body: The arguments of that.
+    """
+
+    command_id: str
+    run_id: str
+    verb: str
+    body: Json
+
+
+class Commands:
+    """Commands between this machine and the others.
+
+    Args:
+        machines: This machine.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    async def ask(self, command: Command, *, within: float = PATIENCE) -> None:
+        """Have the owner of a run carry a command out. Returns once it has.
+
+        Args:
+            command: It is safe to ask for it again.
+            within: Seconds.
+
+        Raises:
+            MachineSilent: Nobody has answered in this time. It is written down, and carried out once a machine can.
+            RunError: Something else was asked for under its id.
+            RepertoryError: What the owner says is wrong, as the method of ``Run`` raises it.
+        """
+        values = [command.command_id, root_of(command.run_id), command.run_id, command.verb]
+        values.append(encode_json(command.body))
+
+        def write(connection: Connection) -> bool:
+            with connection.transaction():
+                connection.execute(_WRITE, values)
+                self._machines.notify(connection, "command")
+            return connection.execute(_SAME, values[:1] + values[3:]).fetchone() == (True,)
+
+        if not await self._machines.use("ask another machine through", write):
+            raise RunError(
+                f"run {command.run_id} was asked for something else under the id {command.command_id} before"
+            )
+        with anyio.move_on_after(within):
+            while (answer := await self._answer(command.command_id)) is None:
+                await self._machines.wait_hint(_POLL)
+            name, message = answer
+            if name:
+                raise _error(name, message)
+            return
+        raise MachineSilent(
+            f"no machine has answered within {within:g} s about run {command.run_id}; {command.verb} is written down "
+            "and carried out once one can: repertory machines shows who is there"
+        )
+
+    async def _answer(self, command_id: str) -> tuple[str, str] | None:
+        def read(connection: Connection) -> tuple[str, str] | None:
+            row = connection.execute(_ANSWER, [command_id]).fetchone()
+            if row is None:
+                return None
+            name, message = restore([row])[0]
+            return str(name or ""), str(message or "")
+
+        return await self._machines.use("read an answer in", read)
+
+    async def open(self) -> Sequence[Command]:
+        """What the runs of this machine are asked for and has not been answered, oldest first."""
+
+        def read(connection: Connection) -> list[Command]:
+            connection.execute(_LATE, ["the run has ended meanwhile"])
+            rows = connection.execute(_OPEN, [self._machines.machine_id]).fetchall()
+            return [Command(command_id, run_id, verb, decode_json(body)) for command_id, run_id, verb, body in rows]
+
+        return await self._machines.use("read what is asked in", read)
+
+    async def answer(self, command: Command, error: RepertoryError | None) -> None:
+        """Say that a command was carried out, or why not."""
+        values = [command.command_id, None, None]
+        if error is not None:
+            values[1:] = [type(error).__name__, escape(str(error))]
+
+        def write(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(_DONE, values)
+                connection.execute(_FORGET)
+                self._machines.notify(connection, "answer")
+
+        await self._machines.use("answer another machine through", write)
+
+
+def _error(name: str, message: str) -> RepertoryError:
+    kind = getattr(errors, name, RepertoryError)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, RepertoryError) else RepertoryError(message)

@@ -1,0 +1,247 @@
+"""Runs that another machine owns, steered from here: by command, once, and whoever has the run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from shared_team import LEDGER, TEAM, make_team
+from typer.testing import CliRunner
+
+import repertory as rp
+from backends import RunAsync
+from postgres_server import PostgresServer
+from repertory.agents import Supervisor
+from repertory.agents.relay import RemoteRun
+from repertory.cli.app import app
+from repertory.errors import ConfigurationError, MachineSilent, RunError, RunStopped
+from repertory.llm.messages import text_of
+from repertory.llm.model import ModelRequest
+from repertory.machines.commands import Command
+from repertory.testing import FunctionModel, call
+from repertory.tools import tool
+
+PATIENCE = 30.0
+DONE = "Done."
+
+
+@pytest.fixture(autouse=True)
+def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the team writes down what it did."""
+    path = tmp_path / "effects"
+    path.touch()
+    monkeypatch.setenv(LEDGER, str(path))
+    return path
+
+
+class Talk:
+    """A model that answers once it was told to."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+
+    async def answer(self, request: ModelRequest) -> object:
+        """Wait by a tool until somebody says "enough"."""
+        self.asked.set()
+        said = [text_of(block) for message in request.messages for block in message.content]
+        if any("enough" in text for text in said):
+            return DONE
+        await anyio.sleep(0.01)
+        return call("look", at=len(request.messages))
+
+
+@tool(effect="pure")
+def look(at: int) -> str:
+    """Look again."""
+    return f"nothing yet at {at}"
+
+
+@tool(effect="unsafe", approval="always")
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+PATIENT = rp.Agent("patient", tools=[look], context=None, limits=rp.Limits(iterations=10_000))
+PAYER = rp.Agent("payer", tools=[pay], context=None)
+
+
+@asynccontextmanager
+async def two(
+    uri: str, model: Callable[[ModelRequest], object], **options: Any
+) -> AsyncGenerator[tuple[Supervisor, Supervisor]]:
+    """The owner of what is started, and another one."""
+    async with (
+        rp.open_supervisor(uri, name="owner", model=FunctionModel(model), **options) as owner,
+        rp.open_supervisor(uri, name="other", model=FunctionModel(lambda _: DONE), **options) as other,
+    ):
+        yield owner, other
+
+
+async def remote(supervisor: Supervisor, run_id: str) -> RemoteRun:
+    """A run that is elsewhere."""
+    found = await supervisor.remote(run_id)
+    assert found is not None
+    return found
+
+
+def test_a_message_reaches_a_run_of_another_machine_once(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """However often it is sent; the result can be waited for there as well."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            assert await owner.remote(run.id) is None
+            assert await other.elsewhere() == {run.id: "owner"}
+            there = await remote(other, run.id)
+            with anyio.fail_after(PATIENCE):
+                for _ in range(2):
+                    await there.send("That is enough.", message_id="m-1")
+                assert await there.wait_result() == DONE
+                with pytest.raises(RunError, match="something else"):
+                    await there.send("Something else.", message_id="m-1")
+            assert await other.remote(run.id) is None
+            entries = await other.journal.read_entries(run.id)
+            assert sum("enough" in text_of(block) for entry in entries for block in entry.content) == 1
+            assert await there.state() == "done"
+
+    run_async(main)
+
+
+def test_a_call_is_approved_at_any_machine(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """What is wrong with a decision comes back as the error that the owner would raise."""
+    uri = postgres.emptied_journal()
+
+    def answer(request: ModelRequest) -> object:
+        return DONE if len(request.messages) > 1 else call("pay", amount=5)
+
+    async def main() -> None:
+        async with two(uri, answer) as (owner, other):
+            run = await owner.spawn(PAYER, "Pay.")
+            with anyio.fail_after(PATIENCE):
+                while not run.waiting():
+                    await anyio.sleep(0.01)
+                there = await remote(other, run.id)
+                with pytest.raises(RunError, match="no call"):
+                    await there.approve("no-such-call")
+                with pytest.raises(ConfigurationError, match="amount"):
+                    await there.approve(run.waiting()[0].call_id, arguments={"amount": "much"})
+                await there.approve(run.waiting()[0].call_id, arguments={"amount": 4}, by="ann")
+                assert await run.wait_result() == DONE
+            entries = await other.journal.read_entries(run.id)
+            assert any("paid 4" in text_of(block) for entry in entries for block in entry.content)
+
+    run_async(main)
+
+
+def test_a_run_elsewhere_is_paused_resumed_and_stopped(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Each takes effect before the caller goes on, or at the next boundary as it does for the owner."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            there = await remote(other, run.id)
+            with anyio.fail_after(PATIENCE):
+                await there.pause()
+                while await there.state() != "paused":
+                    await anyio.sleep(0.01)
+                await there.resume()
+                await there.stop()
+                with pytest.raises(RunStopped):
+                    await there.wait_result()
+
+    run_async(main)
+
+
+def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """A command outlives the machine it was for; who asked is told that nobody has answered yet."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with rp.open_supervisor(uri, labels=(), max_runs=1, name="busy", model=_waits()) as busy:
+            await busy.spawn(PATIENT, "Wait.")
+            queued = await busy.spawn(make_team(), "Work.", agent_ref=TEAM)
+            assert queued.state == "queued", (queued.state, await busy.elsewhere())
+            there = await remote(busy, queued.id)
+            commands = busy._runtime.commands  # pyright: ignore[reportPrivateUsage]
+            assert commands is not None
+            asked = Command(f"{queued.id}/m-2", queued.id, "send", {"text": "Be quick.", "message_id": "m-2"})
+            with pytest.raises(MachineSilent, match="repertory machines"):
+                await commands.ask(asked, within=0.0)
+            async with rp.open_supervisor(uri, labels=(), name="free", model=FunctionModel(lambda _: DONE)):
+                with anyio.fail_after(PATIENCE):
+                    await there.wait_result()
+            with anyio.fail_after(PATIENCE):
+                entries = await busy.journal.read_entries(queued.id)
+                heard = sum("Be quick." in text_of(block) for entry in entries for block in entry.content)
+                assert heard <= 1
+                if heard:
+                    await commands.ask(asked)
+                else:
+                    with pytest.raises(RunError, match="ended"):
+                        await commands.ask(asked)
+
+    run_async(main)
+
+
+def _waits() -> FunctionModel:
+    async def answer(_: ModelRequest) -> object:
+        await anyio.sleep_forever()
+
+    return FunctionModel(answer)
+
+
+def test_hints_come_again_after_the_listener_has_lost_its_connection(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """Whatever connections are cut, a command is carried out."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            with postgres.connect(uri) as connection:
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+            with anyio.fail_after(PATIENCE):
+                await (await remote(other, run.id)).send("enough")
+                assert await run.wait_result() == DONE
+
+    run_async(main)
+
+
+def test_a_machine_drains_when_somebody_asks_it_to(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """From the command line, by its name; what it had goes on elsewhere."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with rp.open_supervisor(uri, name="leaving", labels=(), model=FunctionModel(talk.answer)) as leaving:
+            run = await leaving.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            listed = await anyio.to_thread.run_sync(_cli, "machines", "--db", uri)
+            assert "leaving" in listed
+            assert "up" in listed
+            refused = await anyio.to_thread.run_sync(_cli, "drain", "x", "--db", uri)
+            assert "no machine that is alive is called 'x'" in refused
+            await anyio.to_thread.run_sync(_cli, "drain", "leaving", "--db", uri)
+            with anyio.fail_after(PATIENCE):
+                while not (await leaving.machines())[0].draining or await leaving.remote(run.id) is None:
+                    await anyio.sleep(0.01)
+
+    run_async(main)
+
+
+def _cli(*words: str) -> str:
+    return CliRunner().invoke(app, list(words)).output
