@@ -28,6 +28,7 @@ WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress",
 WRITING |= {"up", "down", "reload", "top", "start", "attach", "send", "pause", "stop", "kill", "approve", "deny"}
 WRITING |= {"backup", "restore", "vacuum", "migrate"}
 WRITING |= {"fork", "retry", "rewind", "rm"}
+WRITING |= {"machines", "drain"}  # of PostgreSQL
 NEVER_HAD = {
     "/payload": (404,),
     "/payload/history": (404,),

@@ -28,6 +28,13 @@ def serve(
     keep_finished: float | None = option(
         "--keep-finished DAYS", "Remove runs that ended so many days ago, for good. Default: keep all.", min=0
     ),
+    label: list[str] = option(
+        "--label LABEL", "On PostgreSQL: what this machine offers to runs that ask for it. May be repeated.", ()
+    ),
+    name: str | None = option("--name NAME", "On PostgreSQL: what this machine is called. Default: host and pid."),
+    lease: float | None = option(
+        "--lease SECONDS", "On PostgreSQL: after so long without a word others take its runs. Default: 30.", min=0.5
+    ),
     log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
     backend: Backend = BACKEND,
 ) -> None:
@@ -59,6 +66,9 @@ def serve(
             redact=redact,
             keep_finished=keep_finished,
             log=log,
+            name=name,
+            labels=label,
+            lease=lease,
         )
         await run_service(options, report=say)
 

@@ -82,7 +82,7 @@ class Commands:
             with connection.transaction():
                 connection.execute(_WRITE, values)
                 self._machines.notify(connection, "command")
-            return connection.execute(_SAME, values[:1] + values[3:]).fetchone() == (True,)
+            return bool(connection.execute(_SAME, values[:1] + values[3:]).fetchone() == (True,))
 
         if not await self._machines.use("ask another machine through", write):
             raise RunError(

@@ -66,4 +66,7 @@ class Listener:
                 self._hint()
 
     def _hint(self) -> None:
-        self._loop.post(lambda _: self._on_hint(), None)
+        self._loop.post(Listener._call, self)
+
+    def _call(self) -> None:
+        self._on_hint()

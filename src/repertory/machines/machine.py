@@ -176,7 +176,7 @@ class Machines:
         """Whether somebody else has asked this machine to take no more runs."""
 
         def read(connection: Connection) -> bool:
-            return connection.execute(ownership.IS_DRAINING, [self.machine_id]).fetchone() == (True,)
+            return bool(connection.execute(ownership.IS_DRAINING, [self.machine_id]).fetchone() == (True,))
 
         return not self.draining and await self.use("read how this machine stands in", read)
 

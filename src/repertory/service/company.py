@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._postgres_address import postgres_address
 from repertory.agents import Quota, Quotas
 from repertory.agents.loading import check_limits, load_context
 from repertory.agents.quotas import check_client
@@ -185,7 +186,15 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def database_of(path: Path, service: ServiceTable) -> Path:
-    """The database of a company, by its file and ``[service]``."""
+    """The database of a company, by its file and ``[service]``.
+
+    Raises:
+        ConfigurationError: It is on a server: what finds a company's service looks beside its file.
+    """
+    if postgres_address(service.db) is not None:
+        raise ConfigurationError(
+            f"{path}: [service] db must be a file, got an address of PostgreSQL; repertory serve --db takes one"
+        )
     return path.parent / service.db if service.db else path.with_suffix(".db")
 
 

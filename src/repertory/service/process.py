@@ -63,6 +63,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             them all.
         webhooks: Who is told of changes of state.
         log: A file for all that the process says; None leaves it on standard error.
+        name: Of this machine, where several share a journal on PostgreSQL; None for the host and the process id.
+        labels: What it offers there to runs that ask for it.
+        lease: Seconds after which others take its runs over when it is not heard of; None for the default.
         on_start: Called once before anybody can ask; None for nothing.
         on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
             Gives lines about what it could not change. What it raises is reported, and the service goes on as it was.
@@ -84,6 +87,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float = 5.0
     keep_finished: float | None = None
     log: Path | None = None
+    name: str | None = None
+    labels: Sequence[str] = ()
+    lease: float | None = None
     on_start: Callable[[Control], None] | None = None
     webhooks: Sequence[Webhook] = ()
     on_reload: Callable[[Control], Sequence[str]] | None = None
@@ -126,7 +132,10 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 summaries=options.summaries,
                 drain_timeout=options.drain_timeout,
                 redact=options.redact,
-                labels=() if isinstance(database, PostgresAddress) else None,  # it takes part in what others left
+                name=options.name,
+                # With any, also none, it takes part in what others have left.
+                labels=options.labels or (() if isinstance(database, PostgresAddress) else None),
+                lease=options.lease,
             ) as supervisor:
                 control = Control(
                     supervisor, agents=options.agents, root=options.root, context=options.context, limits=options.limits
