@@ -176,3 +176,12 @@ def test_what_cannot_start_says_why_and_what_to_do(company: Company) -> None:
     assert owner_of(company.database) is None
     assert CliRunner().invoke(app, ["reload", str(file)]).exit_code == 75
     assert CliRunner().invoke(app, ["down", str(file)]).exit_code == 0
+
+
+def test_what_reads_the_file_finds_that_of_the_company(company: Company) -> None:
+    """At the usual socket no command needs the name of the database."""
+    company.write(COMPANY.replace('socket = "s"\n', ""))
+    assert company.command("up", "--detach")[0] == 0
+    code, said = company.command("backup", "backups/")
+    assert (code, f"{company.database} is backed up" in said) == (0, True), said
+    assert company.command("down", "--now")[0] == 0

@@ -80,8 +80,16 @@ def runs_database(db: str | None) -> Database:
     return named_database(db) or made_data_dir() / "runs.db"
 
 
+def known_databases() -> list[Path]:
+    """The file of the service at the usual socket, wherever it is, then the databases in the data folder."""
+    from repertory.service.places import file_served
+
+    served, kept = file_served(), kept_databases()
+    return kept if served is None else [served, *(path for path in kept if not path.samefile(served))]
+
+
 def databases_to_read(db: str | None) -> Sequence[Database]:
-    """The databases that a command may look into: the one that was named, else all that are kept, newest first.
+    """The databases that a command may look into: the one that was named, else all that are known; the first counts.
 
     Raises:
         NothingThere: There is none.
@@ -91,10 +99,10 @@ def databases_to_read(db: str | None) -> Sequence[Database]:
         if isinstance(named, Path) and not os.path.exists(named):  # of a name that no file can have, too
             raise NothingThere(f"no database at {named}; repertory demo --db {named} makes one")
         return [named]
-    kept = kept_databases()
-    if not kept:
+    known = known_databases()
+    if not known:
         raise NothingThere(f"no database in {data_dir()} yet; repertory demo makes one, or name one with --db FILE")
-    return kept
+    return known
 
 
 def open_to_read(path: Database) -> AbstractAsyncContextManager[Journal]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, kept_databases, named_database, open_to_read
+from repertory.cli.databases import data_dir, known_databases, named_database, open_to_read
 from repertory.cli.options import AS_JSON, DATABASE, MODEL, option
 from repertory.errors import RepertoryError
 
@@ -137,7 +137,7 @@ async def _database(db: str | None, deep: bool) -> Finding:
     from repertory.record.opening import is_owned
 
     name = "database"
-    path = named_database(db) or next(iter(kept_databases()), None)
+    path = named_database(db) or next(iter(known_databases()), None)
     if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
         return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
     try:
@@ -165,7 +165,7 @@ def _keeping(db: str | None) -> Iterator[Finding]:
 
 def _file(db: str | None) -> Path | None:
     """The database, if it is a file that is there."""
-    path = named_database(db) or next(iter(kept_databases()), None)
+    path = named_database(db) or next(iter(known_databases()), None)
     return path if isinstance(path, Path) and os.path.exists(path) else None
 
 

@@ -6,6 +6,7 @@ one left behind is never believed, and neither is the number of a process that i
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import stat
@@ -18,6 +19,9 @@ from repertory.record.sqlite_file import announce, owner_of
 from repertory.service.sockets import default_socket
 
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
+
+
+_ANSWER_TIMEOUT: Final = 2.0  # seconds for what a service has at hand
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,3 +78,28 @@ def usual_service() -> Place | None:
     except OSError:  # one that takes no connection: asking it says so
         pass
     return Place(socket=str(path))
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to a unix socket."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_ANSWER_TIMEOUT)
+        self.sock.connect(self.host)
+
+
+def file_served() -> Path | None:
+    """The file that the service at the usual socket works on; None where none answers, or its database is no file."""
+    place = usual_service()
+    if place is None:
+        return None
+    connection = _Connection(str(place.socket))
+    try:
+        connection.request("GET", "/service", headers={"Host": "localhost"})
+        found = Path(msgspec.json.decode(connection.getresponse().read())["database"])
+        return found if found.is_absolute() and found.exists() else None
+    except (OSError, http.client.HTTPException, msgspec.DecodeError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()
