@@ -30,8 +30,7 @@ def database(tmp_path: Path) -> Path:
 def test_a_backup_is_made_and_restored(database: Path, tmp_path: Path) -> None:
     """Into a folder under a name of its own, or under one that was said; what is restored lists the same runs."""
     folder = tmp_path / "backups"
-    folder.mkdir()
-    made = invoke("backup", str(folder), "--db", str(database), "--json", home=tmp_path)
+    made = invoke("backup", f"{folder}/", "--db", str(database), "--json", home=tmp_path)
     assert made.code == 0, made.err
     assert Path(made.json["file"]).parent == folder
     assert made.json["records"] == made.json["seq"] > 5
@@ -48,6 +47,8 @@ def test_a_backup_is_made_and_restored(database: Path, tmp_path: Path) -> None:
     listed = [invoke("ps", "-a", "--json", "--db", str(path), home=tmp_path).json for path in (database, copy)]
     assert [run["id"] for run in listed[0]["runs"]] == [run["id"] for run in listed[1]["runs"]]
     assert invoke("restore", made.json["file"], "--db", str(copy), home=tmp_path).code == 2
+    nothing = invoke("restore", str(tmp_path / "none.db"), "--db", str(tmp_path / "new.db"), home=tmp_path)
+    assert (nothing.code, "there is no backup at" in nothing.err) == (4, True)
 
 
 def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ async def remove(runtime: Runtime, run_id: str) -> None:
     async with runtime.alone_with(run_id):
         row = await runtime.read_run(run_id)
         if row is None:
-            raise RunNotFound(f"no run has exactly the id {run_id!r}")
+            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
         check_removable(row)
         if runtime.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")

@@ -399,7 +399,7 @@ class Supervisor:
         """
         check_text("a run_id", run_id)
         if await self._runtime.read_run(run_id) is None:
-            raise RunNotFound(f"no run has exactly the id {run_id!r}")
+            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
         async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
             return len(await self._runtime.retention.clean_run(run_id))
 

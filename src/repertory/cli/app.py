@@ -42,20 +42,9 @@ _ORDER = (
     *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
     *("up", "down", "reload", "serve", "service", "machines", "drain"),
     *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
-    *(
-        "memory",
-        "payload",
-        "content",
-        "replay",
-        "mcp",
-        "backup",
-        "restore",
-        "vacuum",
-        "migrate",
-        "doctor",
-        "stress",
-        "torture",
-    ),
+    *("retry", "fork", "rewind", "rm", "webhooks"),
+    *("memory", "payload", "content", "replay", "mcp"),
+    *("backup", "restore", "vacuum", "migrate", "doctor", "stress", "torture"),
 )
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves

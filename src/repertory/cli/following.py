@@ -229,7 +229,7 @@ class _Attached:
         seq = (await self._client.list_runs(0)).seq
         self._detail = await self._client.read_run(self._run_id)
         await self._greet()
-        await self._show_recent_calls(seq)
+        await self._show_recent(seq)
         for call in await self._client.waiting():
             if self._scribe.is_ours(call):
                 await self._ask(call)
@@ -250,16 +250,20 @@ class _Attached:
         await screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
         await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
 
-    async def _show_recent_calls(self, seq: int) -> None:
-        """Show the newest calls of the turn that is under way."""
+    async def _show_recent(self, seq: int) -> None:
+        """Show what was asked last, behind the task, and the newest calls of the turn that is under way."""
         from repertory.service.views import event_of
 
+        said = ""
         recent: list[EventView] = []
         for view in await self._client.read_events(None, after=max(0, seq - _RECENT)):
             if view.type == "UserSaid" and view.run_id == self._run_id:
+                said = view.body["text"]
                 recent.clear()
             elif view.type == "ToolStarted" and view.seq <= seq and self._scribe.is_ours(view):
                 recent.append(view)
+        if said:
+            await self._screen.remark(f"> {output.clean(said[:_LONGEST])}")
         for view in recent[-_CALLS:] if self._detail.run.live else ():
             event = event_of(view, agent=await self._scribe.agent_of(view))
             assert event is not None

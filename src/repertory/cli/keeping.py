@@ -24,7 +24,7 @@ NOTE = ".backup"  # beside a database: what the last backup of it was
 
 
 def backup(
-    file: Path = argument("FILE", "Where to; in a folder the file is named after the database and the time.", ...),
+    file: str = argument("FILE", "Where to; in a folder the file is named after the database and the time.", ...),
     *,
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
@@ -37,15 +37,19 @@ def backup(
     from repertory.record.backup import back_up
 
     source = _file(databases_to_read(db)[0])
-    if file.is_dir():
-        file = file / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
+    target = Path(file)
+    if file.endswith(os.sep) or target.is_dir():
+        _make_folder(target)
+        target = target / f"{source.stem}-{time.strftime('%Y%m%d-%H%M%S')}.db"
     with _progress("copied", quiet=as_json) as progress:
-        copied = back_up(source, file, progress=progress)
-    _leave_note(source, file)
+        copied = back_up(source, target, progress=progress)
+    _leave_note(source, target)
     if as_json:
         output.print_json({"database": str(source), "file": copied.path, **_fields(copied)})
     else:
-        output.say(f"{source} is backed up in {file}: {copied.records:,} records, {_mib(copied.size)}, read back whole")
+        output.say(
+            f"{source} is backed up in {target}: {copied.records:,} records, {_mib(copied.size)}, read back whole"
+        )
 
 
 def restore(
@@ -61,6 +65,8 @@ def restore(
     """
     from repertory.record.backup import restore as restore_file
 
+    if not os.path.exists(file):
+        raise output.NothingThere(f"there is no backup at {file}")
     target = _file(runs_database(db))
     with _progress("restored", quiet=as_json) as progress:
         copied = restore_file(file, target, progress=progress)
@@ -147,6 +153,13 @@ def _fields(copied: object) -> dict[str, int]:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def _leave_note(source: Path, file: Path) -> None:

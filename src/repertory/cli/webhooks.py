@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repertory.record.records import WebhookTried
     from repertory.service.client import ServiceClient
 
-webhooks = typer.Typer(help="Look at what webhooks were told of, and tell them again.", no_args_is_help=True)
+webhooks = typer.Typer(help="Look at what webhooks were told of, and tell them again.")
 
 
 @webhooks.command("ls")

@@ -416,7 +416,9 @@ class Control:
         run_id = await self.find_id(run_id)
         run = self._find(run_id)
         if run is None:
-            raise RunError(f"run {run_id} is not under way in this process; resume it first")
+            state = (await self.journal.read_run(run_id)).state
+            advice = "it has ended" if state in FINAL_STATES else "resume it first"
+            raise RunError(f"run {run_id} is {state} and not under way in this process; {advice}")
         return run
 
     async def _take_up(self, run_id: str) -> Run[Any]:
