@@ -1,4 +1,4 @@
-"""How runs begin and end: one actor for each, below that of the run which delegated to it; its loop is a child task."""
+"""How runs begin and end in this process; each has an actor, below that of the run which delegated to it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
-from repertory.actors import Accepts, ActorContext, ActorRef, ActorSystem, StopReason, Supervision, handler
+from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
 from repertory.agents.agent import Agent
+from repertory.agents.agent_actor import AgentActor
 from repertory.agents.claims import Claims
 from repertory.agents.events import RunSpawned, StateChanged
 from repertory.agents.inbox import Said
 from repertory.agents.live import LiveRun, RunEnd, Shared
 from repertory.agents.log import log
-from repertory.agents.loop import Loop
 from repertory.agents.models import check_prices
 from repertory.agents.open_calls import close_calls
 from repertory.agents.payloads import check_payloads, instructions_of, new_payload
@@ -28,26 +28,22 @@ from repertory.agents.policies import check_policies, results_of
 from repertory.agents.queue import Queue
 from repertory.agents.recovery import read_back
 from repertory.agents.retention import Retention
+from repertory.agents.room import is_below, reserve_room
 from repertory.agents.sharing import first_drafts
-from repertory.agents.teams import Team
 from repertory.agents.telemetry import Trace
-from repertory.agents.tool_calls import Caller
 from repertory.errors import (
     ContextMissing,
     JournalError,
     JournalUnreadable,
-    LimitExceeded,
     RunError,
     RunExists,
     RunNotFound,
-    ToolSetUnavailable,
 )
 from repertory.llm.messages import Json
 from repertory.memory import Memory
 from repertory.memory.messages import ForgetOthers
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
-from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
@@ -317,7 +313,7 @@ class Runtime:
             depth=parent.started.depth + 1,
             options=options,
         )
-        started, reserved = self._journal.redact(started), _reserve_room(parent, run_id)
+        started, reserved = self._journal.redact(started), reserve_room(parent, run_id)
         try:
             return await self.ensure(started, agent, ended=("done", "failed"), parent=parent)
         except BaseException:
@@ -541,11 +537,6 @@ class Runtime:
                 await self._journal.write([stopped])
 
 
-def is_below(run_id: str, ancestor: str) -> bool:
-    """Whether a run is somewhere below another: a delegated run's id begins with its parent's."""
-    return run_id.startswith(f"{ancestor}.")
-
-
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:79]}…")
 
@@ -555,84 +546,3 @@ def _attach(live: LiveRun) -> None:
     if live.parent is not None:
         others = [child for child in live.parent.children if child.run_id != live.run_id]
         live.parent.children = [*others, live]
-
-
-def _reserve_room(parent: LiveRun, run_id: str) -> bool:
-    """Count a run before it begins, so that two that begin at once are two; whether it was not counted before.
-
-    Raises:
-        LimitExceeded: There is no room for it.
-    """
-    members = parent.root.members
-    if run_id in members:
-        return False
-    parent.spending.check()
-    for levels, run in enumerate(parent.lineage(), start=1):
-        limits = run.agent.limits
-        if levels > limits.depth:
-            raise LimitExceeded(f"{run.agent.name} allows {limits.depth} levels of sub-agents below it (limits.depth)")
-        if 1 + sum(is_below(member, run.run_id) for member in members) >= limits.runs:
-            raise LimitExceeded(f"{run.agent.name} allows {limits.runs} runs in its tree (limits.runs)")
-    members.add(run_id)
-    return True
-
-
-class AgentActor:
-    """Runs the loop of one run, and hears what the summarizer has for it meanwhile.
-
-    A crash of the loop is a crash of the actor: its supervisor starts a fresh one, whose loop goes on from the
-    last durable iteration.
-    """
-
-    receives: Accepts[ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed]
-
-    def __init__(self, runtime: Runtime, live: LiveRun) -> None:
-        self._runtime = runtime
-        self._live = live
-        self._finished = anyio.Event()
-        self._loop: Loop | None = None
-
-    def started(self, ctx: ActorContext) -> None:
-        """Begin, or go on from the record."""
-        self._live.ref, self._live.actor = ctx.ref, ctx
-        self._live.opened(None)
-        self._team = Team(self._live, self._runtime, ctx)
-        ctx.start_soon(self._run, ctx)
-
-    async def _run(self, ctx: ActorContext) -> None:
-        try:
-            end = await self._play(ctx)
-            if end is not None:
-                await self._team.end(answered=end.state == "done")
-                await self._runtime.end_run(self._live, end)
-        except JournalError as error:
-            try:
-                await self._runtime.end_run(self._live, RunEnd.failed(error))
-            except JournalError:  # not even that can be recorded: the supervisor ends
-                self._live.lost = error
-        self._finished.set()
-        ctx.stop()
-
-    async def _play(self, ctx: ActorContext) -> RunEnd | None:
-        """Run the loop with everything open that it needs; what cannot be opened ends the run."""
-        live = self._live
-        with live.shared.telemetry.run(live) as ended:
-            try:
-                async with live.shared.tool_sets.open(live.agent) as live.opened_tools:
-                    self._loop = Loop(live, Caller(live, self._team.tools()), self._team, ctx.ref)
-                    end = await self._loop.run()
-            except ToolSetUnavailable as error:
-                end = RunEnd.failed(error)
-            ended(end.error if end is not None else None)
-        return end
-
-    async def stopping(self, ctx: ActorContext) -> None:
-        """Let the loop come to its next boundary; the drain time bounds the wait."""
-        self._live.wish_for("close")
-        await self._finished.wait()
-
-    @handler
-    def heard(self, message: ResultSummarized | ResultNotSummarized | SummaryReady | SummaryFailed) -> None:
-        """Hand it to the view, which keeps it until it is wanted."""
-        if self._loop is not None:  # else an earlier incarnation asked; the record has it
-            self._loop.view.heard(message)
