@@ -174,6 +174,11 @@ async def test_a_fork_leaves_the_sub_agents_of_the_other_alone() -> None:
             while len(firm.leads) < 3:
                 await trio.sleep(0)
         fork = await supervisor.fork(run.id, iteration=1, text="Now say it.", agent=company())
+        (worker,) = run.children
+        for refused in (supervisor.fork(worker.id), supervisor.rewind(worker.id, 0)):
+            with pytest.raises(RunError, match=f"belongs to {run.id}; fork that one"):
+                await refused
+        assert worker.state == "running"
         firm.release("slow")
         await run.wait_ended()
         await fork.wait_ended()

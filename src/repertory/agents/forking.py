@@ -37,6 +37,7 @@ from repertory.record.records import (
     PayloadChanged,
     Record,
     RunRow,
+    RunStarted,
     RunStateChanged,
     ScopeOpened,
     SummaryStored,
@@ -76,6 +77,7 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
     journal = runtime.shared.journal
     row = await journal.read_run(run_id)
     origin = row.started
+    _check_root(origin)  # before its agent is looked for: where a sub-agent's is defined nobody may know
     agent = agent_of(origin, agent)
     runtime.check(agent, origin)
     if origin.has_context and context is None:
@@ -141,8 +143,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     if await journal.was_removed(new_id):
         raise RunExists(f"run {new_id} was there and has been removed; give the new run another id")
     origin = row.started
-    if origin.parent_id is not None:
-        raise RunError(f"run {origin.run_id} belongs to {origin.parent_id}; fork that one")
+    _check_root(origin)
     numbered = await journal.read_records(EntryAppended, origin.run_id)
     entries = [record.entry for _, record in numbered]
     last = _last_whole(entries)
@@ -197,6 +198,11 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
             RunStateChanged(run_id=origin.run_id, state="stopped", at=at, iteration=row.iteration, cancelled=True)
         )
     return records
+
+
+def _check_root(origin: RunStarted) -> None:
+    if origin.parent_id is not None:
+        raise RunError(f"run {origin.run_id} belongs to {origin.parent_id}; fork that one")
 
 
 def _is_of_its_past(record: Record, upto: int) -> bool:
