@@ -179,7 +179,7 @@ def test_a_call_goes_on_waiting_in_another_process(run_async: RunAsync, tmp_path
     async def second(run_id: str) -> None:
         async with open_with([], path=path) as supervisor:
             run = await supervisor.resume(run_id, agent=agent)
-            assert [each.call_id for each in run.waiting()] == ["c1"]
+            assert [(each.agent, each.call_id) for each in run.waiting()] == [("clerk", "c1")]
             await waiting(run)
 
     async def third(run_id: str) -> tuple[str, list[str]]:

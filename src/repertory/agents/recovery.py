@@ -63,7 +63,7 @@ async def read_back(
         elif record.type == TRACED:
             live.trace.earlier = record.body
         elif record.type in WAITING_EVENTS:
-            live.waits.read_back(record, answered=answered)
+            live.waits.read_back(record, agent=live.agent.name, answered=answered)
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
     return live

@@ -89,9 +89,9 @@ class WaitingCalls:
         self._tickets: dict[tuple[str, type[FromOutside]], Ticket] = {}
         self._closed: set[str] = set()
 
-    def read_back(self, record: EventLogged, *, answered: Container[str | None]) -> None:
+    def read_back(self, record: EventLogged, *, agent: str, answered: Container[str | None]) -> None:
         """Take up what an earlier process recorded; ``answered`` are the calls that have a result."""
-        event = from_record(record)
+        event = from_record(record, agent=agent)
         match event:
             case ApprovalRequested():
                 self.requested[event.call_id] = event

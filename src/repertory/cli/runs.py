@@ -45,6 +45,7 @@ _LISTED = 3  # runs that did not finish
 _BEGIN = (
     ("repertory demo", "watch a team of agents answer a question"),
     ('repertory run "TASK" --root DIR', "have a team read a folder of yours"),
+    ("repertory up company.toml", "keep agents running, as a file says"),
 )
 _LOOK = (
     ("repertory ps -a", "every run"),

@@ -417,8 +417,9 @@ class Control:
         run = self._find(run_id)
         if run is None:
             state = (await self.journal.read_run(run_id)).state
-            advice = "it has ended" if state in FINAL_STATES else "resume it first"
-            raise RunError(f"run {run_id} is {state} and not under way in this process; {advice}")
+            if state in FINAL_STATES:
+                raise RunError(f"run {run_id} has ended, it is {state}")
+            raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
         return run
 
     async def _take_up(self, run_id: str) -> Run[Any]:

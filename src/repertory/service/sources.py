@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
-import msgspec
 
 from repertory._postgres_address import PostgresAddress
 from repertory.agents.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
@@ -127,8 +126,8 @@ class RecordSource:
                 answered = {entry.tool_call_id for entry in await self.journal.read_entries(run_id)}
                 calls = WaitingCalls()
                 for record in records:
-                    calls.read_back(record, answered=answered)
-                found += [msgspec.structs.replace(call, agent=row.started.agent) for call in calls.list()]
+                    calls.read_back(record, agent=row.started.agent, answered=answered)
+                found += calls.list()
         return sorted(found, key=lambda call: call.since)
 
     async def read_events(self, run_id: str | None, *, after: int = 0) -> list[EventView]:
