@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repertory._choices import check_number
 from repertory._postgres_address import postgres_address
 from repertory.agents import Quota, Quotas
 from repertory.agents.loading import check_limits, load_context
@@ -227,8 +228,10 @@ def read_company(path: Path) -> Company:
         file.refuse("service", "port", f"must be from 0 to {_LAST_PORT}, got {service.port}")
     if "://" in service.db:
         file.refuse("service", "db", "must be a file; a company does not run on PostgreSQL yet, `repertory serve` does")
-    if service.max_runs is not None and service.max_runs < 1:
-        file.refuse("service", "max_runs", f"must be at least 1, got {service.max_runs}")
+    try:
+        check_number("max_runs", service.max_runs, int, least=1, none=True)
+    except ConfigurationError as error:
+        file.refuse("service", "max_runs", str(error))
     retention = file.table(RetentionTable, file.content.get("retention", {}), "retention")
     if retention.finished is not None and not retention.finished >= 0:
         file.refuse("retention", "finished", f"must be a number of days, got {retention.finished}")
