@@ -418,7 +418,7 @@ class Control:
         if run is None:
             state = (await self.journal.read_run(run_id)).state
             if state in FINAL_STATES:
-                raise RunError(f"run {run_id} has ended, it is {state}")
+                raise RunError(f"run {run_id} is {state}, and not under way any more")
             raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
         return run
 
