@@ -417,8 +417,8 @@ class Control:
         run = self._find(run_id)
         if run is None:
             state = (await self.journal.read_run(run_id)).state
-            if state in FINAL_STATES:
-                raise RunError(f"run {run_id} is {state}, and not under way any more")
+            if state == "done":
+                raise RunError(f"run {run_id} is done, and not under way any more")
             raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
         return run
 
