@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 import msgspec
 
+from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.memory.payload import Payload
@@ -72,6 +73,9 @@ class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     state: Json
     is_error: bool = False
     expired: bool = False
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "state")
 
 
 class ToolContext(msgspec.Struct, Generic[ContextT], frozen=True, kw_only=True, eq=False):
