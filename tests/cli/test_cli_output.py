@@ -54,7 +54,8 @@ def test_every_error_has_an_exit_code(kind: type[errors.RepertoryError]) -> None
         output.InUse: (errors.JournalLocked("x"), "repertory ps"),
         errors.DefinitionError: ("a.md", "x"),
     }
-    error = kind(*arguments.get(kind, ("x",)))
+    named = {"retry_after": 1.0} if kind is errors.QueueFull else {}
+    error = kind(*arguments.get(kind, ("x",)), **named)
     assert output.exit_code_of(error) in {1, 2, 4, 75, 78, 130}
 
 

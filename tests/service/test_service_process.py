@@ -167,8 +167,8 @@ def test_a_killed_service_on_postgresql_goes_on(short: Path, serve: Start, postg
     assert served.end()[0] == -signal.SIGKILL
 
     (short / "go").touch()
-    served = serve(*WALKER, *where, "--backend", "asyncio", "--resume")
-    assert run_id in served.hear("resumed")
+    served = serve(*WALKER, *where, "--backend", "asyncio")
+    served.hear("serving")
     assert result_of(served, run_id) == "6 steps"
     assert "hunter22" not in json.dumps(served.ask("GET", "/service"))
     assert [line.split()[0] for line in steps(short)] == ["0", "1", "2", "3", "3", "4", "5"]
