@@ -141,8 +141,10 @@ async def look_with_every_route(left: Left, folder: Path) -> None:
     async with open_client(folder, ScriptedModel([]), database=str(copy)) as client:
         for path in paths:
             for run_id in left.ids if "{run_id}" in path else [""]:
-                if "{content_id" not in path:
+                if "{content_id" not in path and "{call}" not in path:
                     await look_at(client, path.format(run_id=run_id))
+        for run_id in (run_id for run_id, calls in left.calls.items() if calls):
+            await look_at(client, f"/runs/{run_id}/requests/newest")
         for content in left.contents[:1]:
             await look_at(client, f"/runs/{left.ids[0]}/contents/{content}")
         listed = {run["id"]: run for run in (await client.get("/runs"))["runs"]}
