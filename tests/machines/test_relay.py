@@ -22,6 +22,7 @@ from repertory.errors import ConfigurationError, MachineSilent, RunError, RunSto
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
+from repertory.service.control import Control
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 
@@ -169,9 +170,8 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
 
     async def main() -> None:
         async with rp.open_supervisor(uri, labels=(), max_runs=1, name="busy", model=_waits()) as busy:
-            await busy.spawn(PATIENT, "Wait.")
+            await _begun(await busy.spawn(PATIENT, "Wait."))
             queued = await busy.spawn(make_team(), "Work.", agent_ref=TEAM)
-            assert queued.state == "queued", (queued.state, await busy.elsewhere())
             there = await remote(busy, queued.id)
             commands = busy._runtime.commands  # pyright: ignore[reportPrivateUsage]
             assert commands is not None
@@ -192,6 +192,13 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
                         await commands.ask(asked)
 
     run_async(main)
+
+
+async def _begun(run: rp.Run[Any]) -> None:
+    """Where a machine is just looking at the queue, a new run waits a moment for its turn."""
+    with anyio.fail_after(PATIENCE):
+        while run.state != "running":
+            await anyio.sleep(0.01)
 
 
 def _waits() -> FunctionModel:
@@ -217,6 +224,48 @@ def test_hints_come_again_after_the_listener_has_lost_its_connection(
             with anyio.fail_after(PATIENCE):
                 await (await remote(other, run.id)).send("enough")
                 assert await run.wait_result() == DONE
+
+    run_async(main)
+
+
+def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Its clients need not know that there are several."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other), anyio.create_task_group() as tasks:
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            control = Control(other)
+            tasks.start_soon(control.run)
+            with anyio.fail_after(PATIENCE):
+                assert await control.unfinished() == []
+                assert [(view.id, view.state) for view in (await control.list_runs(10)).runs] == [(run.id, "running")]
+                await control.pause(run.id)
+                while (await control.read_run(run.id)).run.state != "paused":
+                    await anyio.sleep(0.01)
+                await control.resume(run.id)
+                await control.send(run.id, "enough")
+                assert (await control.wait_ended(run.id, PATIENCE)).result == DONE
+            control.close()
+
+    run_async(main)
+
+
+def test_a_handle_says_where_its_run_is(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Rather than doing nothing."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        async with rp.open_supervisor(uri, labels=(), max_runs=1, model=_waits()) as busy:
+            await _begun(await busy.spawn(PATIENT, "Wait."))
+            run = await busy.spawn(make_team(), "Work.", agent_ref=TEAM)
+            for verb in (run.stop, run.kill, run.pause, run.resume):
+                with pytest.raises(RunError, match=r"supervisor\.remote"):
+                    verb()
+            with pytest.raises(RunError, match=r"supervisor\.remote"):
+                await run.send("Well?")
 
     run_async(main)
 

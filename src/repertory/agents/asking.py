@@ -24,8 +24,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
         ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.take_up``.
     """
     live = live.newest
-    if live.elsewhere and not live.ended.is_set():
-        raise RunError(f"run {live.run_id} waits for a machine, or is under way on another one; say it there")
+    live.check_here()
     if not live.is_ending:
         live.hear(message_id, said)
         return

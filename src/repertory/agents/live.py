@@ -460,6 +460,14 @@ class LiveRun:
         if self.place is not None:
             self.place.answered(None if refused else self.model.profile.cache.ttl)
 
+    def check_here(self) -> None:
+        """Raise ``RunError`` where the run waits for a machine, or goes on at another one."""
+        if self.elsewhere and not self.ended.is_set():
+            raise RunError(
+                f"run {self.run_id} waits for a machine, or is under way on another one; "
+                "await supervisor.remote(run_id) gives it"
+            )
+
     def kill(self, *, alone: bool = True) -> None:
         """End the run and those below it now, cancelling what is under way. What is in the record stays.
 

@@ -47,6 +47,12 @@ class Run(Generic[ResultT]):
         self._held = self._held.newest
         return self._held
 
+    @property
+    def _here(self) -> LiveRun:
+        """The run, where it is this process's to do something with it."""
+        self._live.check_here()
+        return self._live
+
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self.agent.name}: {self.state}>"
 
@@ -138,7 +144,7 @@ class Run(Generic[ResultT]):
 
     def _owner_of(self, call_id: str) -> LiveRun:
         """The run that knows of a call: this one, or the only one below it that does."""
-        if self._live.waits.knows(call_id):
+        if self._here.waits.knows(call_id):
             return self._live
         below = [live for live in self._live.tree() if live.waits.knows(call_id)]
         if len(below) > 1:
@@ -192,7 +198,7 @@ class Run(Generic[ResultT]):
             check_type(f"Run.change_payload: {name}", by_path, Mapping | None, "a mapping by path, or None")
         check_type("Run.change_payload: remove", remove, list | tuple, "a list of paths")
         await anyio.lowlevel.checkpoint()
-        live = self._live
+        live = self._here
         async with live.changing_payload():
             draft = Payload.draft(live.payload)
             for path, value in (values or {}).items():
@@ -391,7 +397,7 @@ class Run(Generic[ResultT]):
             RunError: The run has ended.
         """
         check_value("Run.expand", (position, items, reason), tuple[int, tuple[int, int] | None, str])
-        await (await self._live.view()).expand(position, items, reason)
+        await (await self._here.view()).expand(position, items, reason)
 
     async def pin(self, position: int) -> None:
         """Keep an entry in view as it stands in the record, from the next request on, whatever happens around it.
@@ -413,7 +419,7 @@ class Run(Generic[ResultT]):
 
     async def _pin(self, position: int, *, on: bool) -> None:
         check_value("Run.pin", position, int)
-        await (await self._live.view()).pin(position, on=on)
+        await (await self._here.view()).pin(position, on=on)
 
     def forget_results(self) -> None:
         """Make every tool call again that comes from now on: something outside has changed what earlier ones saw.
@@ -424,25 +430,29 @@ class Run(Generic[ResultT]):
 
     def stop(self) -> None:
         """End the run at its next boundary: after the model call or the tools that are under way."""
-        self._live.stop_asked = True
-        self._runtime.stop_queued(self._live)
-        self._live.wish_for("stop")
+        live = self._here
+        live.stop_asked = True
+        self._runtime.stop_queued(live)
+        live.wish_for("stop")
 
     def kill(self) -> None:
         """End the run now, cancelling what is under way. What is in the record stays."""
-        self._live.stop_asked = True
-        self._runtime.stop_queued(self._live)
-        self._live.kill()
+        live = self._here
+        live.stop_asked = True
+        self._runtime.stop_queued(live)
+        live.kill()
 
     def pause(self) -> None:
         """Hold the run at its next boundary until ``resume``; one that is queued leaves the queue."""
-        self._live.wish_for("pause")
-        self._runtime.pause_queued(self._live)
+        live = self._here
+        live.wish_for("pause")
+        self._runtime.pause_queued(live)
 
     def resume(self) -> None:
         """Let a paused run go on; one that was paused in the queue comes to its end."""
-        self._live.wish_for("go")
-        self._runtime.requeue(self._live)
+        live = self._here
+        live.wish_for("go")
+        self._runtime.requeue(live)
 
 
 def _checked_id(message_id: str | None) -> str:

@@ -207,7 +207,10 @@ class Supervisor:
         return RemoteRun(run_id, self.journal, machines, commands)
 
     async def elsewhere(self) -> dict[str, str]:
-        """The runs at the top that other machines own, by id, and the names of those; empty where there are none."""
+        """The roots that go on but not in this process, by id, and the names of the machines that own them.
+
+        "" stands for one that waits for any machine. Empty where the journal is this process's alone.
+        """
         claims = self._runtime.claims
         return {} if claims is None else await claims.machines.owned_elsewhere()
 

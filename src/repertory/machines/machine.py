@@ -181,7 +181,7 @@ class Machines:
         return not self.draining and await self.use("read how this machine stands in", read)
 
     async def owned_elsewhere(self) -> dict[str, str]:
-        """The trees of runs that other machines own, and the names of those."""
+        """The trees of runs that other machines own, and the names of those; "" for those that wait for any machine."""
 
         def read(connection: Connection) -> dict[str, str]:
             return dict(connection.execute(ownership.ELSEWHERE, [self.machine_id]).fetchall())

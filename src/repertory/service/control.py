@@ -6,8 +6,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -109,6 +109,7 @@ class Control:
             except JournalError as error:  # the server is away; /healthz says so
                 log(logging.WARNING, "machines.not.seen", exc_info=error)
             self.feed.ring()
+            self._look_again()
             await anyio.sleep(_LOOK)
 
     def close(self) -> None:
@@ -210,6 +211,7 @@ class Control:
     async def unfinished(self) -> list[RunRow]:
         """The runs, without those below them, that the record says go on but nobody runs."""
         rows = await self.journal.read_runs(states=_UNFINISHED)
+        self._elsewhere = await self.supervisor.elsewhere()
         rows.sort(key=lambda row: row.state == "queued")  # those had no place yet
         return [row for row in rows if row.started.parent_id is None and not self.is_live(row.started.run_id)]
 
@@ -454,20 +456,18 @@ class Control:
     def _hold(self, run: Run[Any]) -> None:
         """Know a run as one of this process, and have those look again who wait for one that was not."""
         self._roots[run.id] = run
+        self._look_again()
+
+    def _look_again(self) -> None:
         taken_up, self._taken_up = self._taken_up, anyio.Event()
         taken_up.set()
 
     def _find(self, run_id: str) -> Run[Any] | None:
         """A run that is under way in this process."""
-        with suppress(RunNotFound):
+        try:
             return self.supervisor.run(run_id)
-        return next((run for run in self._walk(self._roots.values()) if run.id == run_id), None)
-
-    def _walk(self, runs: Iterable[Run[Any]]) -> Iterator[Run[Any]]:
-        for run in runs:
-            if run.state not in FINAL_STATES:
-                yield run
-                yield from self._walk(run.children)
+        except RunNotFound:
+            return None
 
     def is_live(self, root_id: str) -> bool:
         """Whether this process or another machine runs the tree of a root, or is about to."""
