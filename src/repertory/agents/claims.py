@@ -16,6 +16,7 @@ from repertory.agents.events import RunClaimed, to_record
 from repertory.agents.live import LiveRun, RunEnd
 from repertory.agents.loading import load_agent
 from repertory.agents.log import log
+from repertory.agents.queue import KeepRoom
 from repertory.errors import JournalError, RepertoryError
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted
 
@@ -101,8 +102,10 @@ class Claims:
 
     # --- taking -------------------------------------------------------------------------------------------
 
-    async def take_next(self, without_agents: Collection[str], without_clients: Collection[str]) -> bool:
-        """Claim the first run that may begin here and take it up; whether there was one to look at."""
+    async def take_next(
+        self, without_agents: Collection[str], without_clients: Collection[str], keep_room: KeepRoom
+    ) -> bool:
+        """Claim the first run that may begin here and take it up; whether there may be another one."""
         if self.machines.draining:
             return False
         found = await self.machines.candidates(
@@ -115,10 +118,11 @@ class Claims:
         fitting = [each.run_id for each in found if await self._fits(each)]
         if not fitting:
             return bool(found)
-        claim = await self.machines.claim(fitting)
-        if claim is not None:
-            await self.take_up(claim)
-        return True
+        with keep_room() as has_room:
+            claim = await self.machines.claim(fitting) if has_room else None
+            if claim is not None:
+                await self.take_up(claim)
+        return has_room
 
     async def _fits(self, candidate: Candidate) -> bool:
         """Whether this process can go on with a run; else it is left alone from now on."""

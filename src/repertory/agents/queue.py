@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, TypeAlias
 
 import anyio
 import msgspec
@@ -44,6 +44,10 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
+ClaimNext: TypeAlias = Callable[[Collection[str], Collection[str], KeepRoom], Awaitable[bool]]
+
+
 class Queue:
     """Runs that are under way, and those that wait for their turn.
 
@@ -58,11 +62,12 @@ class Queue:
 
     Attributes:
         claim_next: Where several processes share the journal: claims the first run that may begin, leaving out those of
-            some agents and clients, and begins it here; whether there was one. None where one process has it alone.
+            some agents and clients, and begins it here if it can keep room for it; whether to look again. None where
+            one process has it alone.
     """
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
-        self.claim_next: Callable[[Collection[str], Collection[str]], Awaitable[bool]] | None = None
+        self.claim_next: ClaimNext | None = None
         self._claiming = 0  # runs that are on their way here
         self._journal = journal
         self._clock = clock
@@ -171,11 +176,7 @@ class Queue:
             agents = {name for name in self._quotas.agents if self._over_agent(name)}
             known = {live.started.client for live in self._going.values()} | set(self._quotas.clients)
             clients = {name for name in known if self._over_client(name)}
-            self._claiming += 1
-            try:
-                return await self.claim_next(agents, clients)
-            finally:
-                self._claiming -= 1
+            return await self.claim_next(agents, clients, self._keep_room)
         if not self._waiting:
             return False
         await self.look()
@@ -192,6 +193,16 @@ class Queue:
             elif not self._no_room(row.agent, row.client):  # else somebody began while the queue was read
                 self._begin(live)
         return bool(rows)
+
+    @contextmanager
+    def _keep_room(self) -> Generator[bool]:
+        """Keep a place free while a run is claimed; whether there is one."""
+        has_room = not self._is_full()
+        self._claiming += has_room
+        try:
+            yield has_room
+        finally:
+            self._claiming -= has_room
 
     async def list(self) -> list[QueuedRun]:
         """Who waits, in the order in which they begin, and what for."""
