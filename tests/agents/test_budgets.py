@@ -169,6 +169,6 @@ async def test_without_room_kept_for_them_more_runs_begin(autojump_clock: Any, m
             raise LimitExceeded("as many are on record as may be")
         return False
 
-    monkeypatch.setattr(runtime, "_reserve_room", look)
+    monkeypatch.setattr(runtime, "reserve_room", look)
     found = [words for seed in range(2) for words in (await overspent(seed))[0]]
     assert any("runs began" in words for words in found)
