@@ -15,6 +15,7 @@ from repertory.cli.output import NothingThere, say
 from repertory.errors import ConfigurationError, RunNotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
+    from repertory.cli.options import Backend
     from repertory.record import Journal, RunRow
     from repertory.service.client import ServiceClient
     from repertory.service.places import Place
@@ -296,13 +297,16 @@ async def _answering(at: At, stack: AsyncExitStack) -> ServiceClient | None:
         return None
 
 
-def ask_about_run(run_id: str | None, at: At, ask: Callable[[RunSource, str], Awaitable[T]]) -> T:
+def ask_about_run(
+    run_id: str | None, at: At, ask: Callable[[RunSource, str], Awaitable[T]], *, backend: Backend = "asyncio"
+) -> T:
     """Find a run by its id, or a part of it, where a command is about, and ask about it.
 
     Args:
         run_id: The id; None for the newest root.
         at: Where to look.
         ask: Is handed the source and the whole id.
+        backend: The event loop; asyncio starts sooner, and trio ends a stream without a word in its middle.
 
     Raises:
         NothingThere: There is no database, or no such run.
@@ -331,7 +335,7 @@ def ask_about_run(run_id: str | None, at: At, ask: Callable[[RunSource, str], Aw
                     return await ask(source, found)
         raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}")
 
-    return anyio.run(main)
+    return anyio.run(main, backend=backend)
 
 
 async def find_in_service(client: ServiceClient, run_id: str | None) -> str | None:

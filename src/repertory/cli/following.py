@@ -74,9 +74,9 @@ def logs(
     if everything:
         import anyio
 
-        anyio.run(show_all)
+        anyio.run(show_all, backend="trio")
     else:
-        ask_about_run(run_id, at, show)
+        ask_about_run(run_id, at, show, backend="trio")
 
 
 class _Scribe:
@@ -191,7 +191,7 @@ def attach(
             output.say(str(left))
 
     with terminal_kept():
-        ask_about_run(run_id, At(db, socket, port), follow)
+        ask_about_run(run_id, At(db, socket, port), follow, backend="trio")
 
 
 async def _watch(source: RunSource, detail: RunDetail) -> None:
