@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from backends import RunAsync
-from postgres_server import MISSING, PostgresServer, postgres_server
+from postgres_server import MISSING, VARIABLE, PostgresServer, find_programs, postgres_server
 
 T = TypeVar("T")
 
@@ -44,6 +44,11 @@ def run_async(request: pytest.FixtureRequest) -> RunAsync:
 
     run.backend = request.param  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
+
+
+def pytest_report_header() -> list[str]:
+    """Say in one line what is left out on this machine."""
+    return [] if os.environ.get(VARIABLE) or find_programs() is not None else [MISSING]
 
 
 @pytest.fixture(scope="session")
