@@ -42,6 +42,7 @@ from repertory.service.views import (
     read_detail,
     run_view,
 )
+from repertory.tools import arguments_digest
 
 _LOOK: Final = 1.0  # seconds between two looks at what other machines do
 _RESEARCH_REF: Final = "repertory.agents:research_team"
@@ -395,11 +396,29 @@ class Control:
 
     async def approve(self, run_id: str, call_id: str, *, arguments: Json | None, by: str) -> None:
         """Allow a call that waits. Raises ``RunError`` and ``ConfigurationError`` as ``Run.approve``."""
-        await self._tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
+        if not await self._was_decided(run_id, call_id, allowed=True, arguments=arguments):
+            await self._tell(run_id, "approve", call_id=call_id, arguments=arguments, by=by)
 
     async def deny(self, run_id: str, call_id: str, reason: str, *, by: str) -> None:
         """Deny a call that waits. Raises as ``Run.deny``."""
-        await self._tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
+        if not await self._was_decided(run_id, call_id, allowed=False):
+            await self._tell(run_id, "deny", call_id=call_id, reason=reason, by=by)
+
+    async def _was_decided(self, run_id: str, call_id: str, *, allowed: bool, arguments: Json | None = None) -> bool:
+        """Whether a call was decided so before, in a run that is not under way here any more.
+
+        Then somebody repeats himself who has not heard that it was, as the service died before its answer.
+        """
+        run_id = await self.find_id(run_id)
+        if self._find(run_id) is not None:
+            return False  # it knows by itself
+        events = await self.journal.read_events(run_id, types=["ApprovalDecided"])
+        decided = next((event.body for _, event in reversed(events) if event.body["call_id"] == call_id), None)
+        if decided is None or decided["allowed"] != allowed:
+            return False
+        if arguments is None:
+            return decided.get("arguments") is None
+        return bool(decided["digest"] == arguments_digest(decided["tool"], arguments))
 
     async def give_result(self, run_id: str, call_id: str, result: Any, *, is_error: bool) -> None:
         """Bring the result of a call that waits for it. Raises as ``Run.give_result``."""
