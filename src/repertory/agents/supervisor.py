@@ -409,7 +409,7 @@ class Supervisor:
     async def machines(self) -> list[Machine]:
         """The supervisors that share the journal, this one too, and those that were lost in the last day.
 
-        None where the journal is this process's alone: a file, or in memory.
+        Empty where the journal is this process's alone: a file, or in memory.
         """
         claims = self._runtime.claims
         return [] if claims is None else await claims.machines.known()

@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from repertory._choices import check_number
-from repertory._postgres_address import postgres_address
 from repertory.agents import Quota, Quotas
 from repertory.agents.loading import check_limits, load_context
 from repertory.agents.quotas import check_client
@@ -187,15 +186,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def database_of(path: Path, service: ServiceTable) -> Path:
-    """The database of a company, by its file and ``[service]``.
-
-    Raises:
-        ConfigurationError: It is on a server: what finds a company's service looks beside its file.
-    """
-    if postgres_address(service.db) is not None:
-        raise ConfigurationError(
-            f"{path}: [service] db must be a file, got an address of PostgreSQL; repertory serve --db takes one"
-        )
+    """The database of a company, by its file and ``[service]``."""
     return path.parent / service.db if service.db else path.with_suffix(".db")
 
 
@@ -205,8 +196,14 @@ def read_service(path: Path) -> ServiceTable:
     Raises:
         DefinitionError: It cannot be read, or is wrong there.
     """
-    file = TomlFile(path)
-    return file.table(ServiceTable, file.content.get("service", {}), "service")
+    return _service_of(TomlFile(path))
+
+
+def _service_of(file: TomlFile) -> ServiceTable:
+    service = file.table(ServiceTable, file.content.get("service", {}), "service")
+    if "://" in service.db:  # what finds a company's service looks beside its database
+        file.refuse("service", "db", "must be a file; a company does not run on PostgreSQL yet, `repertory serve` does")
+    return service
 
 
 def read_company(path: Path) -> Company:
@@ -221,13 +218,11 @@ def read_company(path: Path) -> Company:
     file = TomlFile(path)
     file.check_keys(file.content, dict.fromkeys(_TABLES), "")
     look_into(str(path.parent))
-    service = file.table(ServiceTable, file.content.get("service", {}), "service")
+    service = _service_of(file)
     if service.socket is not None and service.port is not None:
         file.refuse("service", "port", "either a socket or a port can be served at, not both")
     if service.port is not None and not 0 <= service.port <= _LAST_PORT:
         file.refuse("service", "port", f"must be from 0 to {_LAST_PORT}, got {service.port}")
-    if "://" in service.db:
-        file.refuse("service", "db", "must be a file; a company does not run on PostgreSQL yet, `repertory serve` does")
     try:
         check_number("max_runs", service.max_runs, int, least=1, none=True)
     except ConfigurationError as error:
