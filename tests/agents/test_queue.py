@@ -488,8 +488,9 @@ class Course:
             run.resume()
 
     async def send(self, number: int) -> None:
-        """Say something to one, also to one that is done."""
-        runs = [self.runs[run_id] for run_id in self.here if self.runs[run_id].state != "stopped"]
+        """Say something to one, also to one that is done; who speaks to one that stops waits for the model."""
+        here = [self.runs[run_id] for run_id in self.here]
+        runs = [run for run in here if run.state == "done" or not run._live.is_ending]
         if runs:
             await runs[number % len(runs)].send("More.")
 
