@@ -483,6 +483,39 @@ async def test_what_a_sub_agent_may_only_read_is_refused_to_it() -> None:
         assert run.payload.topic == "tides"
 
 
+async def test_what_the_lead_does_not_have_yet_comes_back_too() -> None:
+    """A list that only the members' type has, with what both of them have appended."""
+
+    class Notes(msgspec.Struct):
+        topic: str = ""
+        notes: list[str] = msgspec.field(default_factory=list[str])
+
+    scope = rp.PayloadScope(read=("topic",), write=("notes",))
+    lead = family(lambda task: call("note", text=f"by {task}"), scope=scope, kind=Notes)
+    lead = msgspec.structs.replace(lead, payload=dict[str, Any])
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(lead, "Go.", payload={"topic": "tides"})
+        await run.wait_result()
+        assert sorted(run.payload["notes"]) == ["by one", "by two"]
+
+
+async def test_what_has_no_place_in_the_leads_payload_is_a_conflict() -> None:
+    """The lead goes on, its payload stays, and what could not be put there is on record."""
+
+    class Counts(msgspec.Struct):
+        notes: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+
+    lead = family(
+        lambda task: call("put", path="notes.ann", value=1), scope=rp.PayloadScope(write=("notes.ann",)), kind=Counts
+    )
+    async with rp.open_supervisor() as supervisor:
+        run = await supervisor.spawn(msgspec.structs.replace(lead, payload=dict), "Go.", payload={"notes": "none"})
+        assert "cannot be changed where there is 'none'" in await run.wait_result()
+        assert run.payload == {"notes": "none"}
+        conflicts = [each for record in await supervisor.journal.read_payload(run.id) for each in record.conflicts]
+    assert [conflict.change.value for conflict in conflicts] == [1, 1]
+
+
 async def test_a_scope_that_does_not_fit_the_members_type_is_told_to_the_lead() -> None:
     """The delegation fails with the field's name, and the run goes on."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from repertory._choices import show
+from repertory._json_values import Misfit
 from repertory.errors import PayloadInvalid
 from repertory.record.records import PathParts, PayloadChange, PayloadChanged
 
@@ -17,6 +18,7 @@ Path: TypeAlias = str | Sequence[str | int]
 """Where something stands: ``"author.name"``, ``"findings.0"``, or its parts, where a name has a dot in it."""
 
 MISSING: Final = object()
+T = TypeVar("T")
 
 
 def parts_of(path: Path) -> PathParts:
@@ -78,21 +80,37 @@ def find(document: Any, parts: PathParts) -> Any:
 
 
 def changed(document: Any, change: PayloadChange) -> Any:
-    """The document with a change made to it."""
+    """The document with a change made to it; fields and lists on the way that are not there yet are made.
+
+    Raises:
+        Misfit: There is something at the place, or on the way to it, that cannot hold what is to be there.
+    """
     return _changed(document, change.path, change)
 
 
 def _changed(document: Any, path: PathParts, change: PayloadChange) -> Any:
+    if not path and change.op == "set":
+        return change.value
     if not path:
-        return [*document, *change.value] if change.op == "append" else change.value
+        return [*_need(list, [] if document is None else document, change), *change.value]
     part, rest = path[0], path[1:]
-    if isinstance(document, list):
-        items: list[Any] = [*document]
-        items[cast(int, part)] = _changed(items[cast(int, part)], rest, change)
+    if isinstance(part, int):
+        items: list[Any] = [*_need(list, document, change)]
+        if part >= len(items):
+            raise Misfit(f"there is no item {part} for {show_path(change.path)}, but a list of {len(items)}")
+        items[part] = _changed(items[part], rest, change)
         return items
+    fields: dict[str, Any] = _need(dict, {} if document is None else document, change)
     if not rest and change.op == "remove":
-        return {name: value for name, value in document.items() if name != part}
-    return {**document, part: _changed(document.get(part), rest, change)}
+        return {name: value for name, value in fields.items() if name != part}
+    return {**fields, part: _changed(fields.get(part), rest, change)}
+
+
+def _need(kind: type[T], document: Any, change: PayloadChange) -> T:
+    """What a change is made to, if it is of that kind."""
+    if not isinstance(document, kind):
+        raise Misfit(f"{show_path(change.path)} cannot be changed where there is {document!r:.60}")
+    return document
 
 
 def document_of(records: Iterable[PayloadChanged]) -> Any:
