@@ -1,7 +1,7 @@
 """A refund that a person allows, with less than the model asked for; it would wait over a crash, too."""
 
 import repertory as rp
-from repertory.agents.events import ApprovalRequested
+from repertory.runs.events import ApprovalRequested
 from repertory.testing import ScriptedModel, call
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import repertory as rp
-from repertory.agents.streaming import TextStreamed
 from repertory.llm import Text
+from repertory.runs.streaming import TextStreamed
 from repertory.testing import ScriptedModel, call
 
 

@@ -1,7 +1,7 @@
 """A talk: a run that is asked again, read along while it speaks, and goes on in the next process."""
 
 import repertory as rp
-from repertory.agents.streaming import TextStreamed
+from repertory.runs.streaming import TextStreamed
 from repertory.testing import ScriptedModel, call
 
 

@@ -1,7 +1,7 @@
 """Watch a run, hold it, and say something to it while it waits."""
 
 import repertory as rp
-from repertory.agents.events import ModelAnswered, StateChanged, ToolEnded
+from repertory.runs.events import ModelAnswered, StateChanged, ToolEnded
 from repertory.testing import ScriptedModel, call
 
 

@@ -155,7 +155,7 @@ def test_editing_what_the_model_sees_makes_the_prompts_smaller(outputs: dict[str
 
 def test_a_private_name_is_found() -> None:
     """Negative control: each way to reach behind the public surface is seen."""
-    assert private_names("from repertory.agents.loop import Loop\n") == ["repertory.agents.loop.Loop"]
+    assert private_names("from repertory.loop.loop import Loop\n") == ["repertory.loop.loop.Loop"]
     assert private_names("import repertory as rp\nrp.Planner\n") == ["repertory.Planner"]
     assert private_names("supervisor._live\n") == ["repertory._live"]
     assert private_names("import repertory as rp\nrp.Agent\nself.name\n") == []

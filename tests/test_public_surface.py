@@ -16,7 +16,7 @@ import repertory
 PACKAGE = Path(repertory.__file__).parent
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
-LISTS = [*SURFACES, "repertory.agents.events"]  # a module that is public as it is
+LISTS = [*SURFACES, "repertory.runs.events", "repertory.runs.streaming"]  # modules that are public as they are
 HEAVY = ["anthropic", "aiosqlite", "structlog", "typer", "rich", "starlette", "trio"]
 
 

@@ -10,10 +10,10 @@ import pydantic
 
 import repertory as rp
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
-from repertory.agents.events import AnyEvent, ToolEnded
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
 from repertory.memory import Item, ItemInfo
 from repertory.record import Entry, Journal, RunRow, Snapshot
+from repertory.runs.events import AnyEvent, ToolEnded
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -8,7 +8,11 @@
 #   context     plan, projection, planner: what is shown (pure functions)
 #   summarizer  the background actor that writes summaries
 #   tools       the @tool decorator, the execution contract, built-in tools
-#   agents      Agent, Run, the loop, the supervisor
+#   agents      Agent: what agents are, and how they are found
+#   runs        what is known of one run while it lives, and what can be seen of it
+#   views       what a model is shown of a run, and what it answers
+#   loop        the loop of a run, its tool calls, its team
+#   supervisor  Supervisor, Run: where runs begin, wait, go on and end
 #   torture     scenarios that try to make it lose something
 #   mcp         servers of the Model Context Protocol as tools, and agents as such a server
 #   otel        traces and metrics by the conventions of OpenTelemetry
@@ -26,27 +30,14 @@ from repertory._version import __version__
 
 TYPE_CHECKING = False  # that of typing takes longer to import than all that is imported here
 if TYPE_CHECKING:
-    from repertory.agents import (
-        Agent,
-        AlertThresholds,
-        Delegation,
-        Limits,
-        Quota,
-        Quotas,
-        Run,
-        Supervisor,
-        load_agent,
-        load_agents,
-        open_supervisor,
-        research_team,
-        run,
-        run_sync,
-    )
+    from repertory.agents import Agent, Delegation, Limits, load_agent, load_agents, research_team
     from repertory.context import ContextPolicy, ResultPolicy
     from repertory.errors import RepertoryError, ToolAbort, ToolFailed, ToolRetry
     from repertory.llm import AnthropicModel, Model, ModelProfile, OfflineModel, open_model, profile_for
     from repertory.memory import Memory, Payload, PayloadScope, SourceRecord
     from repertory.record import RunStatistics, open_journal
+    from repertory.runs import AlertThresholds
+    from repertory.supervisor import Quota, Quotas, Run, Supervisor, open_supervisor, run, run_sync
     from repertory.tools import (
         Approvals,
         CallRule,
@@ -65,27 +56,14 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "agents": (
-        "Agent",
-        "AlertThresholds",
-        "Delegation",
-        "Limits",
-        "Quota",
-        "Quotas",
-        "Run",
-        "Supervisor",
-        "load_agent",
-        "load_agents",
-        "open_supervisor",
-        "research_team",
-        "run",
-        "run_sync",
-    ),
+    "agents": ("Agent", "Delegation", "Limits", "load_agent", "load_agents", "research_team"),
     "context": ("ContextPolicy", "ResultPolicy"),
     "errors": ("RepertoryError", "ToolAbort", "ToolFailed", "ToolRetry"),
     "llm": ("AnthropicModel", "Model", "ModelProfile", "OfflineModel", "open_model", "profile_for"),
     "memory": ("Memory", "Payload", "PayloadScope", "SourceRecord"),
     "record": ("RunStatistics", "open_journal"),
+    "runs": ("AlertThresholds",),
+    "supervisor": ("Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"),
     "tools": (
         "Approvals",
         "CallRule",

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.agents.accounting import plain_usage, with_plain
 from repertory.llm import profile_for
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import ModelProfile, cost_of
 from repertory.record import RunStatistics
 from repertory.record.records import ModelReplied
+from repertory.runs.accounting import plain_usage, with_plain
 from repertory.testing import FunctionModel
 
 CACHED = profile_for("claude-sonnet-4-5")

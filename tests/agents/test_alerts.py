@@ -15,10 +15,10 @@ from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.alerts import AlertThresholds, Watch, crossings
-from repertory.agents.events import Alert, ContextEdited
 from repertory.errors import ConfigurationError
 from repertory.record import RunStatistics
+from repertory.runs.alerts import AlertThresholds, Watch, crossings
+from repertory.runs.events import Alert, ContextEdited
 from repertory.testing import ScriptedModel, call, open_messages_server
 from repertory.testing.faults import Raw
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.answers import MOST_DEPTH, Answer, read_answer
 from repertory.errors import LimitExceeded, ModelRefused, ModelUnavailable, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import (
@@ -41,6 +40,7 @@ from repertory.summarizer.messages import ResultSummarized
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.testing.answers import TOOLS, kept_and_sent, mutated_answer, play_answers, unread_answers
 from repertory.testing.journal_faults import SlowJournal
+from repertory.views.answers import MOST_DEPTH, Answer, read_answer
 
 BINDING = "claude-opus-5-5"
 

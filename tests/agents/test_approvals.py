@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import ApprovalDecided, ApprovalRequested, StateChanged
-from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
+from repertory.runs.events import ApprovalDecided, ApprovalRequested, StateChanged
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.testing import ScriptedModel, call
 from repertory.tools.approvals import Verdict, strictest
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import StateChanged
 from repertory.errors import ContextMissing, LimitExceeded, ModelUnavailable, RunError, RunFailed, RunStopped
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import open_journal
+from repertory.runs.events import StateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -14,7 +14,6 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import ContextEdited, SummaryRefused, SummaryTaken
 from repertory.errors import ModelUnavailable, RunFailed
 from repertory.llm import (
     AnthropicModel,
@@ -31,6 +30,7 @@ from repertory.llm import (
 from repertory.llm.features import is_compaction
 from repertory.llm.messages import RawBlock, Thinking
 from repertory.llm.model import encode_request
+from repertory.runs.events import ContextEdited, SummaryRefused, SummaryTaken
 from repertory.testing import FunctionModel, call
 from repertory.testing.binding import Binder
 from repertory.testing.faults import Refuse

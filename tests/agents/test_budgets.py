@@ -13,14 +13,15 @@ import trio
 from msgspec import structs
 
 import repertory as rp
-from repertory.agents import live, runtime
-from repertory.agents.accounting import Spending, Tally
 from repertory.errors import LimitExceeded, RunFailed
 from repertory.llm import with_prices
 from repertory.llm.budgets import Reservation
 from repertory.llm.messages import Text, ToolResult
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, Amount
+from repertory.runs import live
+from repertory.runs.accounting import Spending, Tally
+from repertory.supervisor import runtime
 from repertory.testing import FunctionModel, call
 
 RUNS, LONGEST = 50, 1_000  # tokens of an answer; each thousand costs a dollar

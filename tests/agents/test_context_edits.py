@@ -11,12 +11,12 @@ import trio
 from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
-from repertory.agents.events import ContextEdited
 from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.record import open_journal
+from repertory.runs.events import ContextEdited
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from repertory.tools import context_tools
 

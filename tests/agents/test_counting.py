@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 import repertory as rp
-from repertory.agents.prompt_limits import PromptLimits
 from repertory.context.tokens import Calibration
 from repertory.errors import ModelRequestRejected
 from repertory.llm import AnthropicModel, profile_for
@@ -14,6 +13,7 @@ from repertory.llm.estimate import estimate_tokens
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call, open_messages_server
+from repertory.views.prompt_limits import PromptLimits
 
 WINDOW = 12_000
 SMALL = msgspec.structs.replace(profile_for("claude-sonnet-4-5"), context_window=WINDOW, max_output=2_000)

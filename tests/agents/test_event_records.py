@@ -7,11 +7,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from repertory.agents.events import AnyEvent, Event, ToolEnded, from_record, to_record
 from repertory.errors import JournalUnreadable
 from repertory.llm.model import Usage
 from repertory.record import open_journal
 from repertory.record.records import EventLogged, RunState
+from repertory.runs.events import AnyEvent, Event, ToolEnded, from_record, to_record
 
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 OF_A_TYPE: dict[Any, Any] = {

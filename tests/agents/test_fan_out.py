@@ -12,9 +12,9 @@ from delegating import Company, collect, company, delegate, last, results_in, sa
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import StateChanged
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
+from repertory.runs.events import StateChanged
 from repertory.testing import call
 
 DOWN = ModelUnavailable("down")

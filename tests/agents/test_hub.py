@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from repertory.agents.events import Event, EventHub, EventsMissed, RunResumed
+from repertory.runs.events import Event, EventHub, EventsMissed, RunResumed
 
 
 def event(number: int) -> RunResumed:

@@ -15,13 +15,13 @@ from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.accounting import Spending, Tally
-from repertory.agents.events import SummaryRefused
 from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, Amount, amount_at_most, profile_for
+from repertory.runs.accounting import Spending, Tally
+from repertory.runs.events import SummaryRefused
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 from repertory.testing.storms import _Tree, limit_storm

@@ -16,11 +16,11 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import PayloadConflicted
 from repertory.errors import ConfigurationError, PayloadInvalid, RunError
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.memory.documents import document_of, is_same
+from repertory.runs.events import PayloadConflicted
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents import Quota, Quotas
-from repertory.agents.events import StateChanged
 from repertory.errors import ConfigurationError, QueueFull, RunStopped
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record import MemoryJournal, RunRow
 from repertory.record.queue import AGEING
+from repertory.runs.events import StateChanged
+from repertory.supervisor import Quota, Quotas
 from repertory.testing import FunctionModel
 
 DAY = 86_400.0

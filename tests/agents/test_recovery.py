@@ -7,8 +7,8 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.agents.open_calls import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.llm.messages import Block, Text, ToolResult, ToolUse
+from repertory.loop.open_calls import INTERRUPTED, calls_of, error_result, open_calls
 from repertory.record.entries import Entry
 from repertory.record.records import Effect, ToolIntended
 

@@ -10,11 +10,11 @@ import trio
 from context_scenes import STRICT, Reader, clerk, log_of
 
 import repertory as rp
-from repertory.agents.events import SummaryTaken
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import OFFLINE, Prices
+from repertory.runs.events import SummaryTaken
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 FREE = msgspec.structs.replace(

@@ -12,12 +12,12 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import ResultAwaited
 from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import Image, Text, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.record.records import Effect
+from repertory.runs.events import ResultAwaited
 from repertory.testing import ScriptedModel, call
 
 

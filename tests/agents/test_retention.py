@@ -16,12 +16,12 @@ import trio.testing
 from context_scenes import log_of
 
 import repertory as rp
-from repertory.agents.retention import CLEANING
 from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed, RunNotFound
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest
 from repertory.record import ContentStored, Journal, MemoryJournal
 from repertory.record.contents import StoredBody
+from repertory.supervisor.retention import CLEANING
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools
 

@@ -9,11 +9,11 @@ import trio
 import trio.testing
 
 import repertory as rp
-from repertory.agents.events import AnyEvent, EventsMissed, RunResumed, StateChanged
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record.records import Record, RunStateChanged
 from repertory.record.waiting import Ticket
+from repertory.runs.events import AnyEvent, EventsMissed, RunResumed, StateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.testing.journal_faults import SlowJournal
 

@@ -9,10 +9,10 @@ import trio
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
 from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunFailed
 from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import ModelResponse
+from repertory.runs.events import IterationStarted, ModelAnswered, RunSpawned, StateChanged, ToolEnded, ToolStarted
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

@@ -6,11 +6,11 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import AnyEvent, SummaryRefused
-from repertory.agents.models import open_models
 from repertory.errors import MailboxFull, ModelError
 from repertory.llm import ModelRequest
 from repertory.llm.messages import Message, Text
+from repertory.runs.events import AnyEvent, SummaryRefused
+from repertory.runs.models import open_models
 from repertory.summarizer import GetSummary
 from repertory.testing import ScriptedModel, call
 from repertory.testing.server import open_messages_server

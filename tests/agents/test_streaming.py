@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.streaming import (
+from repertory.llm.messages import Text
+from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, TextDelta, ThinkingDelta
+from repertory.llm.profiles import OFFLINE
+from repertory.record import open_journal
+from repertory.runs.streaming import (
     Piece,
     PiecesMissed,
     Stream,
@@ -21,10 +25,6 @@ from repertory.agents.streaming import (
     TextStreamed,
     ToolCallStreamed,
 )
-from repertory.llm.messages import Text
-from repertory.llm.model import ModelRequest, ModelResponse, Retrying, StreamEvent, TextDelta, ThinkingDelta
-from repertory.llm.profiles import OFFLINE
-from repertory.record import open_journal
 from repertory.testing import ScriptedModel, call
 
 

@@ -12,11 +12,11 @@ from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
-from repertory.agents.events import Alert, SummaryRefused, SummaryTaken
 from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelResponse
 from repertory.llm.profiles import OFFLINE, with_prices
+from repertory.runs.events import Alert, SummaryRefused, SummaryTaken
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 MANY = rp.Limits(iterations=99)

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 import repertory as rp
-from repertory.agents.events import Alert, StateChanged
 from repertory.errors import LimitExceeded, RunFailed
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
+from repertory.runs.events import Alert, StateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
 
 

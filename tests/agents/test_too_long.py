@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.agents.prompt_limits import PromptLimits
 from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens
@@ -21,6 +20,7 @@ from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.record import open_journal
 from repertory.testing import FunctionModel, MessagesServer, call, open_messages_server
 from repertory.testing.faults import prompt_too_long
+from repertory.views.prompt_limits import PromptLimits
 
 NAME = "claude-haiku-4-5"
 SILENT = FunctionModel(lambda request: "")

@@ -14,7 +14,14 @@ import pytest
 from cli_support import EVIL, EVIL_SHOWN
 from rich.console import Console
 
-from repertory.agents.events import (
+from repertory.cli.live import Progress, draw
+from repertory.cli.reading import print_ledger
+from repertory.cli.runs import in_tree
+from repertory.llm.messages import Text
+from repertory.llm.model import Usage
+from repertory.record import Draft, Ledger, RunStarted, open_journal
+from repertory.record.records import RunStateChanged
+from repertory.runs.events import (
     ContextEdited,
     EventsMissed,
     IterationStarted,
@@ -28,13 +35,6 @@ from repertory.agents.events import (
     ToolEnded,
     ToolStarted,
 )
-from repertory.cli.live import Progress, draw
-from repertory.cli.reading import print_ledger
-from repertory.cli.runs import in_tree
-from repertory.llm.messages import Text
-from repertory.llm.model import Usage
-from repertory.record import Draft, Ledger, RunStarted, open_journal
-from repertory.record.records import RunStateChanged
 from repertory.service.sources import RecordSource
 
 

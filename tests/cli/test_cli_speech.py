@@ -17,14 +17,14 @@ import pytest
 from cli_support import EVIL, EVIL_SHOWN, in_a_process, settings
 from rich.console import Console
 
-from repertory.agents.streaming import (
+from repertory.cli.speech import Speech, SpokenLines
+from repertory.runs.streaming import (
     Piece,
     StreamRestarted,
     TextStreamed,
     ThinkingStreamed,
     ToolCallStreamed,
 )
-from repertory.cli.speech import Speech, SpokenLines
 from repertory.testing.screen import Screen
 
 AGENT = '''\

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
-from repertory.agents import Supervisor
-from repertory.agents.relay import RemoteRun
 from repertory.cli.app import app
 from repertory.errors import ConfigurationError, MachineSilent, RunError, RunStopped
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
 from repertory.service.control import Control
+from repertory.supervisor import Supervisor
+from repertory.supervisor.relay import RemoteRun
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 

@@ -14,10 +14,10 @@ from shared_team import LEDGER, STEPS, TEAM, make_team
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
-from repertory.agents import Supervisor
 from repertory.errors import ConfigurationError, LeaseLost, RunError
 from repertory.llm.model import ModelRequest
 from repertory.machines import Machines
+from repertory.supervisor import Supervisor
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 from repertory.torture.team import expected_answer

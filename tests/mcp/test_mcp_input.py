@@ -18,13 +18,13 @@ from pydantic import BaseModel
 import repertory as rp
 from backends import RunAsync
 from mcp import Client
-from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError
 from repertory.llm import text_of
 from repertory.llm.messages import Json, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.mcp import McpServer
 from repertory.mcp.asking import OnInput, at_once
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.testing import ScriptedModel, call
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")

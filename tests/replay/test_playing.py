@@ -73,7 +73,8 @@ def test_the_loop_is_shown_what_was_recorded(run_async: RunAsync, tmp_path: Any)
 
 async def listening(run: RecordedRun, requests: list[ModelRequest]) -> ReplayModel:
     """Play a run with a model that keeps what it is asked."""
-    from repertory.agents import Agent, open_supervisor
+    from repertory.agents import Agent
+    from repertory.supervisor import open_supervisor
 
     handle: list[Any] = []
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from service_parts import Gate, open_client
 
-from repertory.agents import Quota
 from repertory.errors import ConfigurationError, DefinitionError
 from repertory.service.company import EXAMPLE, database_of, read_company, read_service
+from repertory.supervisor import Quota
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "company"
 FIRST = '[[schedules]]\nname = "first"\nagent = "clerk"\ntask = "Sort."\ncron = "* * * * *"\n'

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import repertory as rp
-from repertory.agents import Quota, Quotas
 from repertory.errors import ConfigurationError
 from repertory.record import MemoryJournal
 from repertory.record.journal import Journal
 from repertory.service.schedules import Schedule, Scheduler
+from repertory.supervisor import Quota, Quotas
 from repertory.testing import FunctionModel
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from service_parts import JSON, Gate, open_client
 
-from repertory.agents import Quota, Quotas
+from repertory.supervisor import Quota, Quotas
 
 
 async def test_runs_wait_in_order_and_a_client_with_too_many_is_told_when_to_ask_again(short: Path) -> None:

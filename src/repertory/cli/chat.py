@@ -26,9 +26,10 @@ from repertory.cli.running import (
 from repertory.errors import RepertoryError, RunError
 
 if TYPE_CHECKING:
-    from repertory.agents import Agent, Run, Supervisor
+    from repertory.agents import Agent
     from repertory.llm.messages import Json
     from repertory.record import Journal, RunRow
+    from repertory.supervisor import Run, Supervisor
 
 _PROMPT = "> "
 _MOST_SIGNALS = 4  # which end the process, whatever it is doing
@@ -118,9 +119,9 @@ class _Talk:
         """Talk until there is no more question, or a signal ends it."""
         import anyio
 
-        from repertory.agents import open_supervisor
         from repertory.cli.signals import told_to
         from repertory.cli.stopping import beat
+        from repertory.supervisor import open_supervisor
 
         signals = self._signals = make_signals(self._typed_at)
         async with anyio.create_task_group() as beating:

@@ -153,8 +153,8 @@ def _collect(
     """What goes, or would go, and from which database."""
     import anyio
 
-    from repertory.agents.retention import Retention
     from repertory.record import open_journal
+    from repertory.supervisor.retention import Retention
 
     async def where(path: Database, journal: Journal, row: RunRow) -> tuple[Database, str]:
         return path, row.started.run_id

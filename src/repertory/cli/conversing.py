@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from repertory.cli import output
 
 if TYPE_CHECKING:
-    from repertory.agents.events import Event
-    from repertory.agents.streaming import Piece
+    from repertory.runs.events import Event
+    from repertory.runs.streaming import Piece
 
 
 class Screen:
@@ -28,7 +28,7 @@ class Screen:
 
     async def show_text(self, pieces: AsyncIterator[Piece]) -> str:
         """Show what a model says until its turn ends; returns the text of its last answer."""
-        from repertory.agents import streaming
+        from repertory.runs import streaming
 
         iteration, text = 0, ""
         async for piece in pieces:
@@ -45,8 +45,8 @@ class Screen:
 
     async def show_call(self, event: Event, root: str) -> None:
         """Show a line for a tool call that begins; of a run below the root with its agent's name."""
-        from repertory.agents import events
         from repertory.cli.reading import call_line
+        from repertory.runs import events
 
         if isinstance(event, events.ToolStarted):
             name = "" if event.run_id == root else f"{event.agent}: "

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from repertory.agents.events import ApprovalRequested
 from repertory.cli import output
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
 from repertory.errors import ConfigurationError, RunError
 from repertory.record.waiting import Waiter
+from repertory.runs.events import ApprovalRequested
 
 if TYPE_CHECKING:
-    from repertory.agents import Run
+    from repertory.supervisor import Run
 
 _KEYS = "y: allow, n: deny, e: change the arguments"
 

@@ -23,9 +23,10 @@ from repertory.cli.stats import overview
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from repertory.agents import Agent, Run, Supervisor
+    from repertory.agents import Agent
     from repertory.llm import Model
     from repertory.llm.messages import Json
+    from repertory.supervisor import Run, Supervisor
 
 QUESTION = (
     "What is deprecated in importlib, in unittest, in threading, in zipimport and in logging, since when, "

@@ -22,8 +22,8 @@ from repertory.errors import RepertoryError, RunError, ServiceUnavailable
 if TYPE_CHECKING:
     import anyio
 
-    from repertory.agents.waiting_calls import WaitingCall
     from repertory.llm.messages import Json
+    from repertory.runs.waiting_calls import WaitingCall
     from repertory.service.client import ServiceClient
     from repertory.service.sources import RunSource
     from repertory.service.views import EventView, RunDetail
@@ -120,7 +120,7 @@ class _Scribe:
 
     async def take(self, view: EventView, write: Callable[[EventView, str, str], None]) -> None:
         """Write an event, with the name of its agent and what is worth saying of it."""
-        from repertory.agents.events import ModelAnswered
+        from repertory.runs.events import ModelAnswered
         from repertory.service.views import event_of
 
         agent = await self.agent_of(view)
@@ -291,7 +291,7 @@ class _Attached:
                 await self._going.wait()
 
     async def _show_events(self, seq: int) -> None:
-        from repertory.agents import events
+        from repertory.runs import events
         from repertory.service.views import event_of
 
         async with aclosing(self._client.follow(None, after=seq)) as views:

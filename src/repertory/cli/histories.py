@@ -88,8 +88,8 @@ def remove(
             if client is not None:
                 await client.remove(run_id)
                 return
-        from repertory.agents.forking import check_removable
         from repertory.record import open_journal
+        from repertory.supervisor.forking import check_removable
 
         path = databases_to_read(at.db)[0]
         async with open_journal(path) as journal:
@@ -126,8 +126,8 @@ async def _fork_here(run_id: str, db: str | None, iteration: int | None, text: s
     import time
 
     from repertory._ids import new_id
-    from repertory.agents.forking import Fork, fork_records
     from repertory.record import open_journal
+    from repertory.supervisor.forking import Fork, fork_records
 
     wanted, new = Fork(iteration=iteration, text=text, rewound=rewind), new_id("run")
     wanted.check()

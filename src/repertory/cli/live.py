@@ -16,8 +16,6 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from repertory.agents import events
-from repertory.agents.streaming import Piece
 from repertory.cli import output
 from repertory.cli.output import one_line, tokens
 from repertory.cli.reading import call_line
@@ -25,11 +23,13 @@ from repertory.cli.runs import coloured_state, in_tree
 from repertory.cli.signals import drawn_on
 from repertory.cli.speech import Speech, SpokenLines
 from repertory.record import FINAL_STATES
+from repertory.runs import events
+from repertory.runs.streaming import Piece
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from repertory.agents import Run
+    from repertory.supervisor import Run
 
 _MOST_SPOKEN: Final = 12  # lines of what is said, below the tree
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do

@@ -26,13 +26,13 @@ def mcp(
     """
     import anyio
 
-    from repertory.agents import open_supervisor
     from repertory.cli.databases import runs_database
     from repertory.cli.running import summaries_by
     from repertory.errors import ConfigurationError
     from repertory.mcp.server import serve_over_stdio
     from repertory.service.control import Control
     from repertory.service.run_tools import ABOUT, run_tools
+    from repertory.supervisor import open_supervisor
 
     if not agent and root is None:
         raise ConfigurationError(

@@ -26,10 +26,11 @@ from repertory.cli.steering import resume_in_service
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
 
 if TYPE_CHECKING:
-    from repertory.agents import Agent, Run, Supervisor
+    from repertory.agents import Agent
     from repertory.llm import Model
     from repertory.llm.messages import Json
     from repertory.record import Journal, RunRow
+    from repertory.supervisor import Run, Supervisor
 
 _RULE = re.compile(":?-+:?")  # below the headers of a table
 RESEARCH = "repertory.agents:research_team"
@@ -226,11 +227,11 @@ def execute(
     """
     import anyio
 
-    from repertory.agents import open_supervisor
     from repertory.cli.deciding import decide_at_terminal
     from repertory.cli.live import show_progress
     from repertory.cli.speech import read_along
     from repertory.cli.stopping import stopped_by_signals
+    from repertory.supervisor import open_supervisor
     from repertory.tools.citations import check_citations
 
     begun = time.monotonic()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from repertory.agents.streaming import (
+from repertory.cli import output
+from repertory.runs.streaming import (
     Piece,
     StreamRestarted,
     TextStreamed,
     ThinkingStreamed,
     ToolCallStreamed,
 )
-from repertory.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from repertory.agents import Run
+    from repertory.supervisor import Run
 
 _KEPT: Final = 20_000  # characters of an answer; a terminal shows fewer
 _LONGEST: Final = 400  # characters of a plain line that has no end yet

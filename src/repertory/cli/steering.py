@@ -23,8 +23,8 @@ from repertory.cli.output import one_line
 from repertory.errors import ConfigurationError, JournalLocked, RunError
 
 if TYPE_CHECKING:
-    from repertory.agents.waiting_calls import WaitingCall
     from repertory.llm.messages import Json
+    from repertory.runs.waiting_calls import WaitingCall
     from repertory.service.client import ServiceClient
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from repertory._version import __version__
-from repertory.agents.telemetry import TRACED, TracedRun
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import ToolUse, encode_block
 from repertory.llm.model import ModelRequest, ModelResponse, server_of
 from repertory.llm.profiles import cost_of
 from repertory.record.records import EventLogged
+from repertory.runs.telemetry import TRACED, TracedRun
 from repertory.tools import Tool, ToolOutput
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from repertory.agents import run as run_async
 from repertory.context import ContextPolicy
 from repertory.errors import ModelError
 from repertory.llm.estimate import estimate_tokens
@@ -27,6 +26,7 @@ from repertory.replay.billing import plain_requests
 from repertory.replay.playing import play
 from repertory.replay.recording import RecordedRun
 from repertory.replay.words import is_summary, words_of
+from repertory.supervisor import run as run_async
 
 _ANSWER = 2_048  # tokens: enough for a step, and what may be asked for does not become dear
 _AT_ONCE = 4  # samples; a provider's smallest limits take as many

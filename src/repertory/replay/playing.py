@@ -16,9 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from repertory.agents import Agent, Limits, Run, open_supervisor
-from repertory.agents import run as run_async
-from repertory.agents.events import IterationStarted, from_record
+from repertory.agents import Agent, Limits
 from repertory.context import ContextPolicy, decode_decision
 from repertory.errors import InvalidRequest, RecordingError, RunFailed
 from repertory.llm.model import ModelRequest, Usage
@@ -30,6 +28,9 @@ from repertory.replay.meaning import Meaning, Meter
 from repertory.replay.model import PLAIN_REASONING, ReplayModel, output_tokens, replay_tools, times_of
 from repertory.replay.needs import Needs, needs_of
 from repertory.replay.recording import RecordedRun
+from repertory.runs.events import IterationStarted, from_record
+from repertory.supervisor import Run, open_supervisor
+from repertory.supervisor import run as run_async
 
 _RUN_ID = "run-replay"  # always the same: names of citations follow from it, and figures must not depend on chance
 _WORTH = 200  # requests, about three seconds of work: five times what it takes to start a process

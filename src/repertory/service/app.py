@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from repertory.agents import QueuedRun
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
@@ -99,6 +98,7 @@ from repertory.service.views import (
     attempt_view,
     event_view,
 )
+from repertory.supervisor import QueuedRun
 from repertory.tools import media_block
 from repertory.tools.threads import compute
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import anyio
 
-from repertory.agents import Supervisor
 from repertory.errors import JournalError, RunError
 from repertory.record.records import FINAL_STATES
+from repertory.supervisor import Supervisor
 
 EVERY: Final = 3600.0  # seconds between two looks: retention is in days
 _DAY: Final = 86_400.0

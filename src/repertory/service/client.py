@@ -14,10 +14,10 @@ import httpx2
 import msgspec
 
 from repertory._postgres_address import PostgresAddress
-from repertory.agents.streaming import Piece
-from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
 from repertory.llm.messages import Json
+from repertory.runs.streaming import Piece
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.places import Place
 from repertory.service.tokens import default_token_file, read_token
 from repertory.service.views import (

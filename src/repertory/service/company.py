@@ -9,9 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from repertory._choices import check_number
-from repertory.agents import Quota, Quotas
 from repertory.agents.loading import check_limits, load_context
-from repertory.agents.quotas import check_client
 from repertory.errors import ConfigurationError
 from repertory.service.company_file import TomlFile
 from repertory.service.control import Control
@@ -19,6 +17,8 @@ from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
 from repertory.service.process import Options
 from repertory.service.schedules import Schedule
 from repertory.service.webhooks import Webhook
+from repertory.supervisor import Quota, Quotas
+from repertory.supervisor.quotas import check_client
 
 EXAMPLE: Final = """\
 [agents.clerk]

@@ -17,15 +17,14 @@ import msgspec
 
 from repertory._ids import new_id as _new_id
 from repertory._version import __version__
-from repertory.agents import QueuedRun, Run, Supervisor, load_agent
+from repertory.agents import load_agent
 from repertory.agents.loading import check_limits
-from repertory.agents.log import log
-from repertory.agents.relay import carry_out
-from repertory.agents.streaming import StreamReader
-from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import ConfigurationError, JournalError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.runs.log import log
+from repertory.runs.streaming import StreamReader
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.deliveries import Deliveries
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
@@ -42,6 +41,8 @@ from repertory.service.views import (
     read_detail,
     run_view,
 )
+from repertory.supervisor import QueuedRun, Run, Supervisor
+from repertory.supervisor.relay import carry_out
 from repertory.tools import arguments_digest
 
 _LOOK: Final = 1.0  # seconds between two looks at what other machines do

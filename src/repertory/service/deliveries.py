@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
-from repertory.agents import Supervisor
-from repertory.agents.events import StateChanged
-from repertory.agents.log import log
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import RunState, RunStateChanged, WebhookTried
+from repertory.runs.events import StateChanged
+from repertory.runs.log import log
 from repertory.service.webhooks import Webhook, signature
+from repertory.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import httpx2

@@ -16,10 +16,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from repertory.agents import Supervisor
-from repertory.agents.streaming import Piece, StreamReader
 from repertory.record.records import EventLogged
+from repertory.runs.streaming import Piece, StreamReader
 from repertory.service.views import event_view
+from repertory.supervisor import Supervisor
 
 PAGE: Final = 50  # events in one piece of an answer
 PING: Final = 15.0  # seconds of silence after which a comment shows that the connection lives

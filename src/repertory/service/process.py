@@ -19,7 +19,6 @@ import anyio.abc
 import msgspec
 
 from repertory._postgres_address import PostgresAddress, postgres_address
-from repertory.agents import open_supervisor
 from repertory.errors import ConfigurationError, RepertoryError
 from repertory.llm.model import Model
 from repertory.record.records import RunRow
@@ -34,6 +33,7 @@ from repertory.service.sockets import default_socket, tcp_listener, unix_listene
 from repertory.service.systemd import Notifier, passed_sockets
 from repertory.service.tokens import default_token_file, read_or_make_token
 from repertory.service.webhooks import Webhook
+from repertory.supervisor import open_supervisor
 
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 _CARE: Final = 10.0  # seconds between two looks at the log file, and between two lines of status for systemd

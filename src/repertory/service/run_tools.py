@@ -9,14 +9,14 @@ from typing import Annotated, Any, Final
 import anyio
 import msgspec
 
-from repertory.agents import Run
-from repertory.agents.events import ModelAnswered, ToolStarted
 from repertory.errors import RepertoryError, ToolFailed
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES
+from repertory.runs.events import ModelAnswered, ToolStarted
 from repertory.service.control import Control
 from repertory.service.memories import read_item, read_memory
 from repertory.service.views import RunView
+from repertory.supervisor import Run
 from repertory.tools import Tool, ToolContext, tool
 
 ABOUT: Final = """\

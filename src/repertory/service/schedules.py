@@ -18,10 +18,10 @@ import anyio.lowlevel
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_text
-from repertory.agents.log import log
 from repertory.errors import ConfigurationError, JournalError, QueueFull, RepertoryError, RunExists, RunNotFound
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
+from repertory.runs.log import log
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "allow"]

@@ -11,12 +11,12 @@ from typing import Final, Protocol
 import anyio
 
 from repertory._postgres_address import PostgresAddress
-from repertory.agents.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.llm.messages import Json
 from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.opening import is_owned
 from repertory.record.records import RunState
+from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
 from repertory.service.views import EventView, RunDetail, RunList, event_view, list_runs, read_detail

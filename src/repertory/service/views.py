@@ -8,15 +8,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory.agents.events import AnyEvent, from_record
-from repertory.agents.queue import QueuedRun
-from repertory.agents.waiting_calls import WaitingCall
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, EventLogged, RunRow, ScopeMode, WebhookTried
 from repertory.record.statistics import RunStatistics
+from repertory.runs.events import AnyEvent, from_record
+from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.health import Check
+from repertory.supervisor.queue import QueuedRun
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seq: Its number in the journal.
-        type: As ``repertory.agents.events`` names it; ``UserSaid`` for a message.
+        type: As ``repertory.runs.events`` names it; ``UserSaid`` for a message.
     """
 
     seq: int

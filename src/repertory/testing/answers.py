@@ -18,8 +18,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from repertory.agents import Agent, Limits, Supervisor, open_supervisor
-from repertory.agents.answers import MOST_DEPTH, Answer
+from repertory.agents import Agent, Limits
 from repertory.context import ContextPolicy, project, validate
 from repertory.errors import LimitExceeded, ModelRefused, RepertoryError, ResultInvalid, RunFailed, RunNotFound
 from repertory.llm.messages import (
@@ -41,9 +40,11 @@ from repertory.llm.model import ModelRequest, ModelResponse, StreamEvent, ToolSc
 from repertory.llm.profiles import OFFLINE, ModelProfile, profile_for
 from repertory.record import Entry
 from repertory.record.rows import decode_json, encode_json
+from repertory.supervisor import Supervisor, open_supervisor
 from repertory.testing.refusal import Refusal
 from repertory.testing.rules import check_body
 from repertory.tools import ToolContext, tool
+from repertory.views.answers import MOST_DEPTH, Answer
 
 TOOLS: Final = ("look", "put", "fire")  # pure, idempotent, unsafe
 _REASONS: Final = (

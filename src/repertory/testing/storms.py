@@ -20,7 +20,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from msgspec import structs
 
-from repertory.agents import Agent, Limits, Run, Supervisor, open_supervisor
+from repertory.agents import Agent, Limits
 from repertory.errors import RunFailed, RunNotFound
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
@@ -28,6 +28,7 @@ from repertory.llm.profiles import OFFLINE, with_prices
 from repertory.record import open_journal
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
+from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.testing.models import FunctionModel, call
 
 _TOKENS = 1_010  # of a call; the prompt has fewer than it is estimated at, so that no call takes more than reserved

@@ -18,11 +18,12 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from repertory.agents import Agent, Limits, Run
-from repertory.agents.waiting_calls import WaitingCall
+from repertory.agents import Agent, Limits
 from repertory.errors import RunError
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
+from repertory.runs.waiting_calls import WaitingCall
+from repertory.supervisor import Run
 from repertory.testing import FunctionModel, call
 from repertory.testing.models import Answer
 from repertory.tools import ResultLater, Tool, ToolContext, tool

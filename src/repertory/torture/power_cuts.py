@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from repertory.agents import open_supervisor
 from repertory.errors import RepertoryError
 from repertory.llm.messages import Text
 from repertory.record import Draft, Durability, Journal, Ledger, open_journal
+from repertory.supervisor import open_supervisor
 from repertory.torture import shim
 from repertory.torture.children import server
 from repertory.torture.disk import MODES, Disk, Image

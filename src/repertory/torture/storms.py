@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 
-from repertory.agents import open_supervisor
 from repertory.record import EventLogged, RunStarted
+from repertory.supervisor import open_supervisor
 from repertory.testing.answers import play_answers, unread_answers
 from repertory.testing.interrupts import interrupt_storm, judge, shoot
 from repertory.testing.storms import cancel_storm, disagreements, limit_storm

@@ -15,11 +15,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from repertory.agents import Run, Supervisor, open_supervisor, research_team
+from repertory.agents import research_team
 from repertory.errors import JournalError, RepertoryError, RunNotFound
 from repertory.llm.messages import Text
 from repertory.record import Draft, Durability, Ledger, open_journal
 from repertory.record.records import Effect
+from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.torture import shim
 from repertory.torture.approvals import Lie, asking_agent, decide_for_ever
 from repertory.torture.team import RUN_ID, TASK, effects_team

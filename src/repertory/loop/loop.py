@@ -1,0 +1,308 @@
+"""The loop of one run: show, ask, append, act; again, until there is an answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import anyio
+
+from repertory.actors import ActorRef
+from repertory.context.compactors import on_compactor_failure
+from repertory.errors import (
+    ContextError,
+    JournalError,
+    LimitExceeded,
+    ModelError,
+    ModelRefused,
+    ModelRequestRejected,
+    ModelResponseInvalid,
+    PromptTooLong,
+    RecordRefused,
+    RunError,
+    ToolAbort,
+)
+from repertory.llm.budgets import Reservation
+from repertory.llm.features import is_server_tool
+from repertory.llm.messages import Json, Text, text_of, tool_uses
+from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Retrying, StreamEvent
+from repertory.llm.profiles import Amount, ModelProfile
+from repertory.loop.open_calls import OpenCall, open_calls, read_intents
+from repertory.loop.teams import Team
+from repertory.loop.tool_calls import Caller
+from repertory.record import Draft, Entry
+from repertory.record.entries import EntryKind
+from repertory.runs.events import ModelRetrying, RunResumed
+from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.log import compactor_log
+from repertory.views.answers import PAUSED, Answer, check_response, is_part, read_answer
+from repertory.views.results import CUT_OFF_RESULT
+from repertory.views.turns import find_answer, last_asked
+from repertory.views.view import ContextView
+
+_CONTINUE = "Your last message was cut off at the output limit. Go on exactly where it stopped."
+_GO_ON = "Your last message was paused. Go on exactly where it stopped."
+_EMPTY = "Your last message was empty. Either call a tool or give your answer."
+_COMPACTED = "Context was compacted and truncated to fit token limits."
+_OTHER_FORM = "Your result was taken before the form that is asked for changed. Give it again in the form of now."
+_MAX_NUDGES = 3  # answers in a row that were cut off or empty, before the run fails instead of looping
+
+
+class Loop:
+    """Runs one run from wherever its record stands. One per incarnation of its actor."""
+
+    def __init__(self, live: LiveRun, caller: Caller, team: Team, ref: ActorRef[Any]) -> None:
+        self._live = live
+        self._journal = live.shared.journal
+        self._agent = live.agent
+        self._model = live.model
+        self._ledger = live.ledger
+        self._caller = caller
+        self._form = caller.form
+        self.view = ContextView(live, tools=caller.tools.values(), form=caller.form, ref=ref)
+        self._team = team
+        self._nudges = 0
+        self._room = Reservation(Amount())  # of the model call under way
+
+    async def run(self) -> RunEnd | None:
+        """Run to the end.
+
+        What the run itself got wrong, or its model, or a limit, ends the run as failed. Anything else is a
+        crash of the actor, for its supervisor to judge.
+
+        Returns:
+            How it ended; None where the supervisor is closing: the record says how to go on.
+        """
+        on_compactor_failure(compactor_log(self._live.run_id))
+        try:
+            result = await self._iterate_until_answered()
+        except JournalError:
+            raise  # nothing can be recorded any more, so there is no honest way to end the run
+        except (ModelError, ContextError, ToolAbort, RunError) as error:
+            return RunEnd.failed(error)
+        if result is not None:
+            return RunEnd("done", result)
+        return RunEnd("stopped") if self._live.wish == "stop" else None
+
+    async def _iterate_until_answered(self) -> str | None:
+        await self._open()
+        while await self._may_go_on():
+            answer = await self._finished_answer()
+            if answer is not None and not await self._remind_of_team() and self._live.try_to_end():
+                return answer
+            try:
+                await self._iterate()
+            except LimitExceeded:
+                if answer is None or not self._live.try_to_end():
+                    raise
+                return answer  # which was held back only to tell of sub-agents
+        # An answer that is there is kept: to stop is not to throw away what is done and paid.
+        answer = self._answer()
+        return answer if answer is not None and self._live.try_to_end() else None
+
+    # --- beginning and between iterations -----------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Read what the record says, and bring the last iteration to its end."""
+        if self._live.begun is not None:
+            await self._live.begun.wait()
+        await self.view.open()
+        self._live.opened(self.view)
+        await self._live.wait_for_turn(self.view.head)
+        # Only now: reading waits for what an earlier incarnation of the actor left on its way to the disk.
+        snapshot = self._ledger.snapshot()
+        self._caller.open(snapshot)
+        iteration = max((entry.iteration for entry in snapshot), default=0)
+        if iteration == 0 and not self._live.resumed:
+            return
+        await self._team.open(snapshot)
+        self._live.iteration, self._live.asked = iteration, last_asked(snapshot)
+        calls = open_calls(snapshot, await read_intents(self._journal, self._ledger))
+        interrupted, changed = sum(call.fate == "interrupted" for call in calls), self._live.agent_changed
+        self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
+        await self._caller.run(calls, iteration)
+        if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):
+            await self._say("system", _OTHER_FORM)
+
+    async def _may_go_on(self) -> bool:
+        """Serve the mailbox between iterations: wait while paused, take in what the user said."""
+        live = self._live
+        if live.wish == "pause":
+            live.answered(refused=True)  # nobody waits for a first call that is not made now
+            await live.change_state("paused")
+            while live.wish == "pause":
+                await live.wait_for_wish()
+            if live.wish == "go":
+                await live.change_state("running")
+        if live.wish in ("stop", "close"):
+            return False
+        said = live.take_inbox() if not self._paused_by_server() else []  # its tools' results come first
+        if said:
+            live.repeats.clear()
+            if self._form is not None:
+                self._form.forget()
+            await self._ledger.append(*said)
+            live.asked = last_asked(self._ledger.snapshot())
+            live.wake()  # whoever waits for the answer to what was said before
+        return True
+
+    async def _finished_answer(self) -> str | None:
+        """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused, empty or unfit.
+
+        Raises:
+            ResultInvalid: It does not fit the type asked for, and it was the last that may not.
+            LimitExceeded: Too many turns in a row brought nothing.
+        """
+        answer, last = self._answer(), self._last()
+        if answer is not None or last.role != "assistant" or tool_uses(last.content):
+            return answer
+        if self._paused_by_server():
+            return None  # it goes on where it stopped when it gets the turn back as it is
+        paused, text = last.stop_reason == PAUSED, text_of(last.content).strip()
+        if self._form is not None and text and not is_part(last):
+            await self._say("retry-context", self._form.ask_again(last))
+            return None
+        if not paused or not text:
+            self._count_nudge()
+        cut_off = _CONTINUE if self._form is None else CUT_OFF_RESULT
+        nudge = (_GO_ON if paused else cut_off) if text else _EMPTY
+        await self._say("retry-context", nudge)
+        return None
+
+    def _answer(self) -> str | None:
+        """The run's answer, if its last turn is one."""
+        return find_answer(self._ledger.snapshot(), self._form)
+
+    def _last(self) -> Entry:
+        return self._ledger.snapshot()[-1]
+
+    def _paused_by_server(self) -> bool:
+        """Whether the last turn waits for tools that the server runs itself."""
+        return self._last().stop_reason == PAUSED and any(map(is_server_tool, self._last().content))
+
+    async def _say(self, kind: EntryKind, text: str) -> None:
+        """Say something to the model that nobody else said."""
+        iteration = self._live.iteration
+        await self._ledger.append(Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration))
+
+    async def _remind_of_team(self) -> bool:
+        """Tell a lead that has an answer of the sub-agents that it started and has not collected, once."""
+        reminder = self._team.reminder()
+        if reminder:
+            await self._say("system", reminder)
+        return bool(reminder)
+
+    def _count_nudge(self) -> None:
+        """Count an answer that brings nothing.
+
+        Raises:
+            LimitExceeded: Too many came in a row.
+        """
+        self._nudges += 1
+        if self._nudges > _MAX_NUDGES:
+            raise LimitExceeded(
+                f"the model gave {self._nudges} cut-off or empty answers in a row, or calls that could not be made; "
+                f"raise max_tokens of agent {self._agent.name} ({self._agent.max_tokens}) or shorten the task"
+            )
+
+    # --- one iteration ------------------------------------------------------------------------------------
+
+    async def _iterate(self) -> None:
+        self._live.check_limits()
+        self._live.iteration += 1
+        iteration = self._live.iteration
+        calls = await self._ask_model(iteration)
+        if calls:
+            refused = await self._caller.run(calls, iteration)
+            self._nudges = self._nudges + 1 if refused is not None else 0
+            if refused is not None and self._nudges > _MAX_NUDGES:
+                raise refused
+        self.view.request_summaries(iteration)
+        self._live.check_alerts()
+
+    async def _ask_model(self, iteration: int) -> list[OpenCall]:
+        """Show the model the record; its answer is durable before anything acts on it.
+
+        Returns:
+            The calls to make.
+
+        Raises:
+            ModelRefused: The model declined, and nothing was said to it since. What it said is not a turn of the run:
+                shown to a model again, it would be declined again.
+        """
+        while True:
+            async with self.view.show(iteration) as shown:
+                self._room, begun = shown.room, anyio.current_time()
+                try:
+                    response = await self._complete(shown.request)
+                except ModelError as error:
+                    self._live.answered(refused=True)
+                    took = anyio.current_time() - begun
+                    # Another request is made then: a refused one is never sent again unchanged.
+                    if not await self.view.failed(shown, error, duration=took):
+                        raise
+                    if isinstance(error, PromptTooLong) and self.view.retrieval and self._last().kind != "system":
+                        await self._say("system", _COMPACTED)
+                    continue
+                self._live.answered()
+                took = anyio.current_time() - begun
+                answer = read_answer(
+                    response,
+                    known=self._caller.known_ids,
+                    tools=self._caller.tools,
+                    most=_most_characters(shown.request.max_tokens, self._model.profile),
+                )
+                replied = self.view.replied(shown, answer, response.usage, duration=took)
+                if answer.refused:
+                    await self._journal.write(replied)
+                    if self._live.try_to_end():
+                        raise ModelRefused(_refusal(answer, response.extra))
+                    return []
+                calls = await self._caller.keep(answer, iteration, replied)
+                if answer.unmade and not calls:
+                    self._count_nudge()
+                return calls
+
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
+        """Call the model.
+
+        Raises:
+            ModelError: One of its kinds, also where a model of the application gives something that is no answer.
+        """
+        try:
+            self._live.stream.begin(self._live.iteration)
+            with self._live.shared.telemetry.model_call(self._live, request) as answered:
+                response = check_response(await self._model.complete(request, on_event=self._on_stream))
+                answered(response)
+            self._live.stream.finish()
+            return self._journal.redact(response)
+        except ModelRequestRejected as error:
+            advice = "" if self._form is None else self._form.explain(error)
+            if not advice:
+                raise
+            raise ModelRequestRejected(f"{error}{advice}") from error
+        except (RecursionError, RecordRefused) as error:  # making a block goes down into it, as redacting it does
+            raise ModelResponseInvalid("the answer contains itself, or is nested too deep to be read") from error
+
+    def _on_stream(self, event: StreamEvent) -> None:
+        if isinstance(event, BrokenOff):
+            self._room.broke_off()
+            return
+        self._live.stream.take(event)
+        self._live.answered(refused=isinstance(event, Retrying))
+        if isinstance(event, Retrying):
+            self._live.publish(ModelRetrying, attempt=event.attempt, delay=event.delay, reason=event.reason)
+
+
+def _most_characters(max_tokens: int, profile: ModelProfile) -> int:
+    """How long an answer may be: no text has 16 characters a token, and what fills the window cannot be sent again."""
+    return min(16 * max_tokens, 3 * profile.context_window)
+
+
+def _refusal(answer: Answer, extra: Json) -> str:
+    """Why a model declined, as far as it says so."""
+    details: object = extra.get("stop_details")
+    said = cast("Json", details) if isinstance(details, dict) else {}
+    category, why = said.get("category"), said.get("explanation") or text_of(answer.content).strip()
+    kind = f" ({category})" if category else ""
+    said_why = str(why)[:500] or "it gave no reason"
+    return f"the model refused to go on{kind}: {said_why}; resume the run with another model or with a message"

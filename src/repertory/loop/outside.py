@@ -1,0 +1,278 @@
+"""What comes from outside for a tool call that waits: whether it may be made, or its result.
+
+What comes is durable before anything is done with it, and it comes once: the same again changes nothing, and anything
+else is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from repertory.errors import ConfigurationError, RunError
+from repertory.llm.messages import Image, Json, RawBlock, Text, canonical_json, encode_block
+from repertory.loop.teams import Unfinished
+from repertory.record.records import ContentStored, Record, RunState
+from repertory.runs.events import (
+    AnyEvent,
+    ApprovalDecided,
+    ApprovalRequested,
+    ResultAwaited,
+    ResultGiven,
+    StateChanged,
+    to_record,
+)
+from repertory.runs.live import LiveRun
+from repertory.runs.waiting_calls import waiting_id
+from repertory.tools import arguments_digest
+from repertory.tools.media import too_large
+from repertory.tools.output import blocks_of, to_output
+from repertory.tools.schema import check_by_schema
+
+T = TypeVar("T")
+
+
+class EndedWaiting(Exception):
+    """The run was stopped alone while one of its calls waited; nobody brings that call to its end any more."""
+
+
+# --- the loop waits ---------------------------------------------------------------------------------------
+
+
+async def wait_for_decision(live: LiveRun, request: ApprovalRequested) -> ApprovalDecided:
+    """Wait until a call is allowed or denied, which it is when its time is over; the decision is durable then.
+
+    Raises:
+        Unfinished: The supervisor closes, or the whole tree was stopped; it is asked again when the run goes on.
+        EndedWaiting: The run was stopped alone.
+    """
+    call_id, waits = request.call_id, live.waits
+    known = call_id in waits.requested
+    waits.requested[call_id] = request
+    live.show(request)
+    async with _waiting(live, [] if known else [request]):
+        decided = await _wait(live, lambda: waits.decided.get(call_id), request.expires_at)
+        if decided is None:
+            reason = f"nobody decided within {_seconds(request)} seconds"
+            decided = _decide(live, request, allowed=False, arguments=None, reason=reason, by="")
+        await waits.durable(decided)
+    return decided
+
+
+async def wait_for_result(live: LiveRun, awaited: ResultAwaited) -> ResultGiven:
+    """Wait until the result of a call is given, which says that none came when its time is over; it is durable then.
+
+    Raises:
+        Unfinished: As ``wait_for_decision``.
+        EndedWaiting: The same.
+    """
+    key, waits = waiting_id(awaited), live.waits
+    async with _waiting(live, []):
+        given = await _wait(live, lambda: waits.given.get(key), awaited.expires_at)
+        if given is None:
+            said = f"no result came within {_seconds(awaited)} seconds"
+            given = _give(live, awaited.call_id, awaited, said, is_error=True, expired=True)
+        await waits.durable(given)
+    return given
+
+
+async def _wait(live: LiveRun, find: Callable[[], T | None], expires_at: float | None) -> T | None:
+    """What is found, once it is there; None where the time is over first."""
+    while (found := find()) is None:
+        if live.wish == "close" or (live.wish == "stop" and live.root.stop_asked):
+            raise Unfinished
+        if live.wish == "stop":
+            raise EndedWaiting
+        left = math.inf if expires_at is None else expires_at - live.shared.clock()
+        if left <= 0:
+            return None
+        with anyio.move_on_after(left):
+            await live.wait_for_wish()
+    return found
+
+
+@asynccontextmanager
+async def _waiting(live: LiveRun, news: list[AnyEvent]) -> AsyncGenerator[None]:
+    """Show and record that the run waits, together with what says why.
+
+    Whoever is cancelled or closes leaves it so: the record says how the run stands.
+    """
+    live.waits.held += 1
+    try:
+        if live.waits.held == 1:
+            _set_state(live, "waiting", news)
+        else:
+            live.shared.journal.submit([to_record(event) for event in news])
+        yield
+    finally:
+        live.waits.held -= 1
+    if live.waits.held == 0:
+        _set_state(live, "running", [])
+
+
+def _set_state(live: LiveRun, state: RunState, news: list[AnyEvent]) -> None:
+    changed = live.event(StateChanged, state=state)
+    live.shared.journal.submit([*map(to_record, news), live.state_record(state), to_record(changed)])
+    live.state = state
+    live.show(changed)
+
+
+def _seconds(event: ApprovalRequested | ResultAwaited) -> str:
+    assert event.expires_at is not None
+    return f"{round(event.expires_at - event.at, 2):,.10g}"
+
+
+# --- somebody outside answers -----------------------------------------------------------------------------
+
+
+async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json | None, reason: str, by: str) -> None:
+    """Allow or deny a call that waits. Returns once that is durable; a cancelled call has decided, or has not.
+
+    Raises:
+        RunError: No such call waits, or it was decided otherwise, or a rule forbids what it was changed to.
+        ConfigurationError: The changed arguments do not fit the tool.
+    """
+    await anyio.lowlevel.checkpoint()
+    request, known = live.waits.requested.get(call_id), live.waits.decided.get(call_id)
+    if request is None:
+        raise RunError(f"no call {call_id!r} of run {live.run_id} waits for an approval; run.waiting() lists those")
+    arguments, reason, by = live.shared.journal.redact((arguments, reason, by))
+    digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
+    if known is not None:
+        if (known.allowed, known.digest) != (allowed, digest):
+            how = "allowed" if known.allowed else f"denied: {known.reason}"
+            raise RunError(f"call {call_id} of run {live.run_id} was decided already{_by(known.by)}: {how}")
+        await live.waits.durable(known)
+        return
+    _check_goes_on(live, call_id)
+    if arguments is not None and digest != request.digest:
+        permit = live.waits.permit_edit.get(call_id)
+        if permit is None:
+            raise RunError(f"call {call_id} of run {live.run_id} is about to be taken up again; try once more")
+        permit(arguments)
+    decided = _decide(live, request, allowed=allowed, arguments=arguments, reason=reason, by=by)
+    await live.waits.durable(decided)
+
+
+async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: bool) -> None:
+    """Bring the result of a call that waits for it. Returns once that is durable.
+
+    Raises:
+        RunError: No such call waits, or another result was given already.
+        ConfigurationError: It is neither text, JSON nor blocks that can be shown, too long to be kept, or does not fit
+            what was asked for.
+    """
+    await anyio.lowlevel.checkpoint()
+    waits = live.waits
+    awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
+    if awaited is None and known is None and call_id not in waits.making:
+        raise RunError(f"no call {call_id!r} of run {live.run_id} waits for a result; run.waiting() lists those")
+    blocks = blocks_of(result)
+    stored = None if blocks is None else _stored(live, call_id, blocks, is_error=is_error)
+    try:
+        result = None if stored is not None else live.shared.journal.redact(msgspec.to_builtins(result))
+        to_output(result, name="the result", cap=None)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"a result must be text, JSON or blocks: {error}") from error
+    content_id = "" if stored is None else stored.content_id
+    if known is not None:
+        if (known.result, known.content_id, known.is_error) != (result, content_id, is_error):
+            raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
+    else:
+        _check_goes_on(live, call_id if awaited is None else awaited.call_id)
+        if awaited is not None and awaited.schema is not None and not is_error:
+            if stored is not None:
+                raise ConfigurationError(f"the result of call {call_id} must be JSON, as it is asked for by a schema")
+            check_by_schema(result, awaited.schema, where=f"the result of call {call_id}")
+        known = _give(live, call_id, awaited, result, is_error=is_error, stored=stored)
+    await waits.durable(known)
+
+
+def _stored(live: LiveRun, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool) -> ContentStored:
+    """What the content store takes in of images and documents, so that no event has to carry them.
+
+    Raises:
+        ConfigurationError: The Messages API would refuse them.
+    """
+    refusals = [refusal for block in blocks if not isinstance(block, Text) and (refusal := too_large(block))]
+    if refusals:
+        raise ConfigurationError(f"the result of call {call_id} cannot be shown to a model: {refusals[0]}")
+    if is_error and not all(isinstance(block, Text) for block in blocks):
+        raise ConfigurationError(f"the result of call {call_id} says why it failed, which takes text alone")
+    body = canonical_json(live.shared.journal.redact([encode_block(block) for block in blocks])).decode()
+    digest = hashlib.blake2b(f"{live.run_id}\0{call_id}\0{body}".encode(), digest_size=8).hexdigest()
+    return ContentStored(
+        content_id=f"given-{digest}",
+        run_id=live.run_id,
+        source_type="given",
+        source=call_id,
+        body=body,
+        format="json",
+        at=live.shared.clock(),
+    )
+
+
+def _check_goes_on(live: LiveRun, call_id: str) -> None:
+    if live.is_ending:
+        raise RunError(f"run {live.run_id} has ended ({live.state}); if it can be resumed, its calls wait again then")
+    if not live.waits.is_open(call_id):
+        raise RunError(f"call {call_id} of run {live.run_id} does not wait any more; it has its result")
+
+
+def _decide(
+    live: LiveRun, request: ApprovalRequested, *, allowed: bool, arguments: Json | None, reason: str, by: str
+) -> ApprovalDecided:
+    digest = request.digest if arguments is None else arguments_digest(request.tool, arguments)
+    event = live.event(
+        ApprovalDecided,
+        call_id=request.call_id,
+        tool=request.tool,
+        allowed=allowed,
+        by=by,
+        reason=reason,
+        digest=digest,
+        arguments=None if digest == request.digest else arguments,
+    )
+    assert isinstance(event, ApprovalDecided)
+    _take(live, event)
+    return event
+
+
+def _give(
+    live: LiveRun,
+    call_id: str,
+    awaited: ResultAwaited | None,
+    result: object,
+    *,
+    is_error: bool,
+    expired: bool = False,
+    stored: ContentStored | None = None,
+) -> ResultGiven:
+    more: dict[str, Any] = {"call_id": call_id, "tool": ""}  # it came before the tool had returned
+    if awaited is not None:
+        more = {"call_id": awaited.call_id, "tool": awaited.tool, "round": awaited.round}
+    if stored is not None:
+        more["content_id"] = stored.content_id
+    event = live.event(ResultGiven, result=result, is_error=is_error, expired=expired, **more)
+    assert isinstance(event, ResultGiven)
+    _take(live, event, also=[] if stored is None else [stored])
+    return event
+
+
+def _take(live: LiveRun, event: ApprovalDecided | ResultGiven, also: Sequence[Record] = ()) -> None:
+    """Write what came and put it before the loop in one step: a caller who is cancelled leaves both, or neither."""
+    ticket = live.shared.journal.submit([*also, to_record(event)])
+    live.waits.take(event, ticket)
+    live.show(event)
+    live.wake()
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else ""

@@ -1,0 +1,208 @@
+"""Whether a tool call may be made: what the rules say, and what a person says where they want one asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from repertory._frozen import freeze_fields
+from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
+from repertory.errors import ConfigurationError, RunError, ToolRetry
+from repertory.llm.messages import Json, ToolUse, canonical_json
+from repertory.loop.outside import wait_for_decision
+from repertory.runs.events import ApprovalDecided, ApprovalRequested
+from repertory.runs.live import LiveRun
+from repertory.runs.log import log
+from repertory.tools import Approvals, ProposedCall, Tool, arguments_digest
+from repertory.tools.approvals import STRICTEST_FIRST, Verdict, strictest
+from repertory.tools.arguments import proposed_arguments
+
+
+class Refused(Exception):
+    """A call that is not made; its text is what the model is told."""
+
+
+class Permitted(msgspec.Struct, frozen=True):
+    """A call that may be made.
+
+    Attributes:
+        arguments: What it is made with.
+        note: What the model is told behind the result; "" for nothing.
+    """
+
+    arguments: Json
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments")
+
+
+def needs_permission(live: LiveRun, tool: Tool) -> bool:
+    """Whether anybody has something to say about a tool's calls."""
+    return tool.approval != "never" or any(_layers(live))
+
+
+async def ask_permission(live: LiveRun, tool: Tool, use: ToolUse) -> Permitted:
+    """Bring a call to where it may be made, or not; waits for as long as a person has to decide.
+
+    Once asked, a call stays asked, and what was decided stands, also where rules have changed; only ``deny`` still
+    counts then.
+
+    Raises:
+        Refused: It may not be made.
+        Unfinished: The run goes on later, see ``wait_for_decision``.
+        EndedWaiting: The same.
+    """
+    call_id, waits = use.id, live.waits
+    decided, request = waits.decided.get(call_id), waits.requested.get(call_id)
+    arguments = use.input if decided is None or decided.arguments is None else decided.arguments
+    try:
+        proposed = proposed_arguments(tool, arguments)
+    except ToolRetry:
+        return Permitted(arguments)  # the call tells the model what is wrong, and the tool's body is never reached
+    verdict, who = _judge(live, tool, proposed)
+    if verdict == "deny":
+        raise Refused(f"{tool.name} was not run: {who} forbids calls like this one.")
+    if request is None and decided is None and verdict != "ask" and not _tool_asks(live, tool, use, proposed):
+        return Permitted(arguments)
+    digest = arguments_digest(tool.name, use.input)
+    if request is None:
+        timeouts = [layer.approval_timeout for _, layer in _layers(live) if layer.approval_timeout is not None]
+        event = live.event(
+            ApprovalRequested,
+            call_id=call_id,
+            tool=tool.name,
+            arguments=use.input,
+            digest=digest,
+            reason=f"{who if verdict == 'ask' else f'tool {tool.name}'} wants this call to be allowed by a person",
+            expires_at=live.shared.clock() + min(timeouts) if timeouts else None,
+        )
+        assert isinstance(event, ApprovalRequested)
+        request = event
+    if decided is None:
+        waits.permit_edit[call_id] = partial(_check_edit, live, tool)
+        decided = await wait_for_decision(live, request)
+    if not decided.allowed:
+        by = f" by {decided.by}" if decided.by else ""
+        raise Refused(f"{tool.name} was not run; it was denied{by}: {decided.reason}")
+    if decided.arguments is None:
+        arguments = use.input
+        if decided.digest != digest:
+            raise Refused(f"{tool.name} was not run: it was allowed with other arguments than these")
+        return Permitted(arguments)
+    return Permitted(decided.arguments, edit_note(decided))
+
+
+def edit_note(decided: ApprovalDecided) -> str:
+    """What the model is told of a call that was made with other arguments than its own; "" for one that was not."""
+    if decided.arguments is None:
+        return ""
+    by, changed = decided.by or "a person", canonical_json(decided.arguments).decode()
+    return f"[{by} changed the arguments of this call; it was made with {changed}]"
+
+
+def check_rules(agent: Agent[Any], supervisor: Approvals | None) -> None:
+    """See that the approvals of an agent and its team can be about something, before a run of it starts.
+
+    Raises:
+        ConfigurationError: A rule names a tool or an argument that there is none of.
+    """
+    everywhere = [tool for member in agent.walk() for tool in member.own_tools]
+    for member in agent.walk():
+        if member.approvals is not None:
+            below = [tool for each in member.walk() for tool in each.own_tools]
+            all_known = not any(each.tool_sets for each in member.walk())
+            _check(member.approvals, f"agent {member.name}", below, more=TEAM_TOOLS, all_known=all_known)
+    if supervisor is not None:  # other agents may have what this one has not
+        _check(supervisor, "supervisor", everywhere, more=TEAM_TOOLS, all_known=False)
+
+
+def _check(
+    approvals: Approvals, where: str, tools: Iterable[Tool], *, more: Iterable[str] = (), all_known: bool
+) -> None:
+    """See that rules can be about something.
+
+    Args:
+        where: Whose they are.
+        tools: The tools that are known.
+        more: Names of further ones.
+        all_known: Whether there are no others, so that a rule about another one is a mistake.
+
+    Raises:
+        ConfigurationError: One is about a tool, or an argument, that there is none of.
+    """
+    tools, more = tuple(tools), tuple(more)
+    names = sorted({*more, *(tool.name for tool in tools)})
+    for verdict in STRICTEST_FIRST:
+        for rule in approvals.rules(verdict):
+            if all_known and not any(fnmatchcase(name, rule.tool) for name in names):
+                raise ConfigurationError(
+                    f"{where}: approvals.{verdict} names {rule.tool!r}, and no tool is called so; there are "
+                    f"{', '.join(names) or 'none'}"
+                )
+            meant = [tool for tool in tools if fnmatchcase(tool.name, rule.tool)]
+            known = {name for tool in meant for name in tool.input_schema.get("properties", {})}
+            # What a foreign schema leaves open may be called anything.
+            is_open = any(tool.definition.arguments is None for tool in meant) or rule.tool in more
+            wrong = sorted(rule.arguments.keys() - known)
+            if wrong and meant and not is_open:
+                raise ConfigurationError(
+                    f"{where}: approvals.{verdict} names the argument {wrong[0]!r} of {rule.tool!r}, which has "
+                    f"{', '.join(sorted(known)) or 'none'}"
+                )
+
+
+def _layers(live: LiveRun) -> list[tuple[str, Approvals]]:
+    """Who has rules for a run, and which."""
+    above = [(f"agent {run.agent.name}", run.agent.approvals) for run in live.lineage()]
+    rules = [("the supervisor", live.shared.approvals), *reversed(above)]
+    return [(who, layer) for who, layer in rules if layer is not None]
+
+
+def _judge(live: LiveRun, tool: Tool, proposed: Mapping[str, Any]) -> tuple[Verdict, str]:
+    """What the rules say of a call, and whose word it is."""
+    layers = _layers(live)
+    said: list[tuple[Verdict, str]] = [(layer.judge(tool.name, tool.effect, proposed), who) for who, layer in layers]
+    if tool.own_name:
+        # What forbids a tool holds, too, where another one of its name has come. As if it were harmless: ``unsafe`` was
+        # heard above, where a rule may allow it under the name that the model uses; under its own name nothing is.
+        said.extend((layer.judge(tool.own_name, "pure", proposed), who) for who, layer in layers)
+    verdict = strictest(each for each, _ in said)
+    return verdict, next((who for each, who in said if each == verdict), "")
+
+
+def _tool_asks(live: LiveRun, tool: Tool, use: ToolUse, proposed: Mapping[str, Any]) -> bool:
+    """Whether the tool itself wants a call to be allowed; one that cannot say so does."""
+    if not callable(tool.approval):
+        return tool.approval == "always"
+    call = ProposedCall(
+        run_id=live.run_id,
+        agent=live.agent.name,
+        call_id=use.id,
+        tool=tool.name,
+        effect=tool.effect,
+        arguments=proposed,
+        context=live.context,
+    )
+    try:
+        return bool(tool.approval(call))
+    except Exception as error:  # noqa: BLE001 - foreign code; a call that nobody could judge is not made unseen
+        log(logging.WARNING, "approval.failed", run=live.run_id, tool=tool.name, exc_info=error)
+        return True
+
+
+def _check_edit(live: LiveRun, tool: Tool, arguments: Json) -> None:
+    """See that a call may be made with what a person changed its arguments to."""
+    try:
+        proposed = proposed_arguments(tool, arguments)
+    except ToolRetry as error:
+        raise ConfigurationError(f"{tool.name}: {error}") from error
+    verdict, who = _judge(live, tool, proposed)
+    if verdict == "deny":
+        raise RunError(f"{tool.name} cannot be called with these arguments: {who} forbids it")

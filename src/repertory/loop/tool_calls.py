@@ -1,0 +1,450 @@
+"""The life of a tool call: asked for in a turn, answered from an earlier one or run between its durable intent and its
+durable outcome, or waiting for somebody outside before the one or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from threading import get_ident
+from typing import Any
+
+import anyio
+import msgspec
+from anyio import RunFinishedError, from_thread
+from anyio.lowlevel import current_token
+
+from repertory._frozen import thaw
+from repertory.agents.delegation import REPORTING
+from repertory.context.shaping import whole_of
+from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
+from repertory.llm.json_outputs import FINAL_RESULT
+from repertory.llm.messages import Text, ToolResult, ToolUse, decode_block, text_of, tool_uses
+from repertory.loop.kept_results import Results
+from repertory.loop.open_calls import CLOSED, INTERRUPTED, NOT_MADE, OpenCall, calls_of, error_result, tool_result
+from repertory.loop.outside import EndedWaiting, wait_for_result
+from repertory.loop.permission import Permitted, Refused, ask_permission, edit_note, needs_permission
+from repertory.loop.reading import Reading
+from repertory.loop.teams import Unfinished
+from repertory.memory.payload import Payload
+from repertory.record import Draft, Entry, Snapshot
+from repertory.record.records import (
+    Record,
+    ToolIntended,
+)
+from repertory.runs.events import (
+    AnyEvent,
+    ResultAwaited,
+    ResultGiven,
+    StateChanged,
+    ToolProgress,
+    ToolStarted,
+    to_record,
+)
+from repertory.runs.live import LiveRun
+from repertory.runs.payloads import changes_of
+from repertory.runs.waiting_calls import waiting_id
+from repertory.tools import (
+    EarlierCall,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    arguments_digest,
+    execute,
+    unknown_tool,
+)
+from repertory.tools.context import GivenAnswer
+from repertory.tools.decorator import DEFAULT_OUTPUT_CAP
+from repertory.tools.output import to_output
+from repertory.views.answers import Answer
+from repertory.views.policies import enabled, layered_policy, tools_of
+from repertory.views.turns import result_form
+
+_LEAST_POINTED = 300  # characters; less is repeated rather than pointed at
+_RECENT = 2  # iterations for which a result is taken to stay as it is
+
+
+class Caller:
+    """Makes the tool calls of one run.
+
+    Attributes:
+        tools: By name.
+        form: How the model gives the run's result; None for text.
+    """
+
+    def __init__(self, live: LiveRun, team_tools: Iterable[Tool]) -> None:
+        """Prepare for a run; ``team_tools`` are those by which it delegates."""
+        self._live = live
+        self._journal = live.shared.journal
+        self.tools: dict[str, Tool] = {
+            tool.name: tool for tool in (*tools_of(live.agent, live.opened_tools), *enabled(live.agent, team_tools))
+        }
+        self._policy = layered_policy(live)
+        self.form = result_form(live)
+        self._results = Results(live, self._policy)
+        self._reading = Reading(live)
+        self.known_ids: set[str] = set()  # of all calls of the run, those without a result too
+
+    def open(self, snapshot: Snapshot) -> None:
+        """Take up the calls where the record left them; answer none from what was seen before."""
+        turns = (entry for entry in snapshot if entry.role == "assistant")
+        self.known_ids = {use.id for turn in turns for use in tool_uses(turn.content)}
+        self._live.repeats.clear()
+        if self._live.state == "waiting":  # an earlier incarnation of the actor was, and its calls are taken up again
+            self._live.state = "running"
+            self._live.publish(StateChanged, state="running")
+            self._journal.submit([self._live.state_record("running")])
+
+    async def keep(self, answer: Answer, iteration: int, records: Sequence[Record]) -> list[OpenCall]:
+        """Make an answer durable in one transaction with its records, and a result for each call not to be made.
+
+        Returns:
+            Its other calls, which may be run from now on.
+        """
+        content, reason = answer.content, answer.stop_reason
+        turn = Draft(role="assistant", kind="assistant", content=content, iteration=iteration, stop_reason=reason)
+        uses = tool_uses(content)
+        results = [error_result(use, answer.unmade[use.id], iteration) for use in uses if use.id in answer.unmade]
+        ends = [self._results.end_of(result, "error") for result in results]
+        also = [*records, *(record for finished, ended in ends for record in (finished, to_record(ended)))]
+        entry, *_ = await self._live.ledger.append(turn, *results, also=also)
+        self.known_ids.update(use.id for use in uses)
+        for _, ended in ends:
+            self._live.show(ended)
+        return [call for call in calls_of(entry) if call.use.id not in answer.unmade]
+
+    async def run(self, calls: Sequence[OpenCall], iteration: int) -> LimitExceeded | None:
+        """Make calls side by side, as many at once as the limits allow; each result is durable on its own.
+
+        Equal ones that may be answered from one another come one after the other. Calls that give the run's result are
+        answered once all others of their turn are.
+
+        Returns:
+            The limit that has forbidden all of them; None where any was made.
+
+        Raises:
+            ToolAbort: A tool ended the run. The other calls are finished first, so that every call has a result.
+            JournalError: A call could not be recorded.
+        """
+        if not calls:
+            return None
+        refused: list[LimitExceeded] = []
+        limiter = anyio.CapacityLimiter(self._live.agent.limits.parallel_tools)
+        aborts: list[ToolAbort | JournalError] = []
+
+        async def each(equal: Sequence[OpenCall]) -> None:
+            for call in equal:
+                try:
+                    await self._call(call, iteration, limiter)
+                    self._live.waits.close(call.use.id)
+                except LimitExceeded as error:
+                    refused.append(error)
+                    told = f"{call.use.name} was not run: {error}. Answer with what you have."
+                    await self._results.keep(error_result(call.use, told, iteration), "error")
+                except (ToolAbort, JournalError) as error:
+                    aborts.append(error)
+                except Unfinished:
+                    pass  # the supervisor closes; the call stays open for the process that resumes the run
+
+        async with anyio.create_task_group() as group:
+            for equal in self._equal([call for call in calls if not self._is_final(call.use)]):
+                group.start_soon(each, equal)
+        await self._take_result(calls, iteration)
+        if aborts:
+            raise aborts[0]
+        return refused[0] if len(refused) == len(calls) else None
+
+    def _is_final(self, use: ToolUse) -> bool:
+        return self.form is not None and bool(self.form.schemas) and use.name == FINAL_RESULT
+
+    async def _take_result(self, calls: Sequence[OpenCall], iteration: int) -> None:
+        """Answer the calls that give the run's result, all at once.
+
+        Raises:
+            ResultInvalid: It does not fit, and it was the last that may not.
+        """
+        if self.form is None or not any(self._is_final(call.use) for call in calls):
+            return
+        snapshot, place = self._live.ledger.snapshot(), calls[0].position
+        results = {entry.tool_call_id: entry for entry in snapshot[place + 1 :]}
+        replies = self.form.reply(snapshot[place], results)
+        if replies:
+            told = [tool_result(reply.use, reply.text, iteration, wrong=reply.error is not None) for reply in replies]
+            await self._live.ledger.append(*told)
+        for reply in replies:
+            if reply.error is not None:
+                self.form.count(reply.error)
+
+    def _equal(self, calls: Sequence[OpenCall]) -> Iterable[Sequence[OpenCall]]:
+        """Calls in groups of which the first may answer the others."""
+        groups: dict[str, list[OpenCall]] = {}
+        for call in calls:
+            tool = self.tools.get(call.use.name)
+            same = tool is not None and tool.repeatable and self._live.repeats.remembers
+            key = arguments_digest(call.use.name, call.use.input) if same else call.use.id
+            groups.setdefault(key, []).append(call)
+        return groups.values()
+
+    async def _call(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
+        """Bring one call to its result, in whichever way it gets one.
+
+        While it waits for somebody outside, it takes no place among the tools at work.
+
+        Raises:
+            LimitExceeded: It may not be made.
+            Unfinished: It stays open until the run is resumed.
+        """
+        use, waits = call.use, self._live.waits
+        tool = self.tools.get(use.name)
+        try:
+            if waits.newest(use.id) is not None or use.id in waits.given:  # it was made, in an earlier process
+                await self._bring_in(call, iteration, limiter)
+            elif call.fate == "interrupted":
+                await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
+            elif tool is None:
+                await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
+            else:
+                permitted = Permitted(use.input)
+                if needs_permission(self._live, tool):
+                    permitted = await ask_permission(self._live, tool, use)
+                # Who waits for a sub-agent is no tool at work; how many of those work at once, their lead says.
+                async with nullcontext() if use.name in REPORTING else limiter:
+                    await self._repeat_or_make(call, tool, permitted, iteration)
+                if waits.newest(use.id) is not None:
+                    await self._bring_in(call, iteration, limiter)
+        except Refused as refused:
+            await self._results.keep(error_result(use, str(refused), iteration), "error")
+        except EndedWaiting:
+            if waits.newest(use.id) is not None:
+                await self._results.keep(error_result(use, CLOSED, iteration), "interrupted")
+            else:
+                await self._results.keep(error_result(use, NOT_MADE, iteration), "error")
+
+    async def _repeat_or_make(self, call: OpenCall, tool: Tool, permitted: Permitted, iteration: int) -> None:
+        """Answer a call from an earlier one where that can be, else make it."""
+        digest = arguments_digest(tool.name, permitted.arguments)
+        earlier = self._live.repeats.find(tool, digest) if not permitted.note else None
+        if earlier is None or not await self._repeat(call.use, earlier, iteration):
+            if not call.begun:
+                self._live.spending.begin_tool()
+            await self._make(call, tool, permitted, digest, iteration)
+
+    async def _bring_in(self, call: OpenCall, iteration: int, limiter: anyio.CapacityLimiter) -> None:
+        """Wait for what comes from elsewhere: go on with it, or keep it like any result."""
+        use, waits, tool = call.use, self._live.waits, self.tools.get(call.use.name)
+        while True:
+            awaited = waits.newest(use.id)
+            given = waits.given.get(use.id if awaited is None else waiting_id(awaited))
+            if given is None:
+                assert awaited is not None
+                given = await wait_for_result(self._live, awaited)
+            await waits.durable(given)
+            if awaited is None or awaited.state is None:
+                break
+            if call.fate == "interrupted" and call.answers >= awaited.round:  # an earlier process went on with it
+                await self._results.keep(error_result(use, INTERRUPTED, iteration), "interrupted")
+                return
+            if tool is None:
+                await self._results.append(use, unknown_tool(use.name, self.tools), iteration)
+                return
+            answer = GivenAnswer(
+                value=await self._value_of(given),
+                state=thaw(awaited.state),
+                is_error=given.is_error,
+                expired=given.expired,
+            )
+            async with limiter:
+                await self._go_on(call, tool, answer, awaited.round, iteration)
+            if waits.newest(use.id) is awaited:
+                return
+        cap = DEFAULT_OUTPUT_CAP if tool is None else tool.output_cap
+        output = to_output(await self._value_of(given), name=use.name, cap=cap)
+        if given.is_error:
+            output = msgspec.structs.replace(output, status="error")
+        decided = waits.decided.get(use.id)
+        await self._results.append(use, output, iteration, note="" if decided is None else edit_note(decided))
+        if tool is None or tool.effect != "pure":
+            self._live.repeats.clear()
+
+    async def _value_of(self, given: ResultGiven) -> Any:
+        """What was given: as JSON, or the blocks that are stored."""
+        if not given.content_id:
+            return given.result
+        stored = await self._journal.read_content(given.content_id, root=self._live.run_id)
+        if stored is None or not stored.body:
+            return f"[what was given for this call, {given.content_id}, is no longer stored]"
+        return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
+
+    async def _go_on(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
+        """Call a tool again that goes on with what it was given; what was permitted once is."""
+        decided = self._live.waits.decided.get(call.use.id)
+        permitted = Permitted(call.use.input)
+        if decided is not None and decided.arguments is not None:
+            permitted = Permitted(decided.arguments, edit_note(decided))
+        digest = arguments_digest(tool.name, permitted.arguments)
+        await self._make(call, tool, permitted, digest, iteration, answer=answer, answers=answers)
+
+    async def _repeat(self, use: ToolUse, earlier: EarlierCall, iteration: int) -> bool:
+        """Answer a call from an earlier one: point at its result, or show what that showed, under its citation."""
+        entries = reversed(self._live.ledger.snapshot())
+        entry = next((entry for entry in entries if entry.tool_call_id == earlier.call_id), None)
+        if entry is None:
+            return False
+        told: Any = self._pointer(earlier, entry)
+        same: dict[str, Any] = {"role": "user", "kind": entry.kind, "tool": use.name}
+        if not told:
+            same = {name: getattr(entry, name) for name in Draft.__struct_fields__}
+            shown = next(block.content for block in entry.content if isinstance(block, ToolResult))
+            told = f"{earlier.note}\n{shown}" if isinstance(shown, str) else (Text(earlier.note), *shown)
+            shift = len(earlier.note) + 1
+            spans = entry.spans or ((0, len(text_of(entry.content))),)
+            same["spans"] = tuple((start + shift, end + shift) for start, end in spans)
+        same |= {"content": (ToolResult(use.id, told),), "iteration": iteration, "tool_call_id": use.id}
+        same["deduplicated_from"] = earlier.call_id
+        await self._results.keep(Draft(**same), "ok")
+        return True
+
+    async def _make(
+        self,
+        call: OpenCall,
+        tool: Tool,
+        permitted: Permitted,
+        digest: str,
+        iteration: int,
+        *,
+        answer: GivenAnswer | None = None,
+        answers: int = 0,
+    ) -> None:
+        """Run the tool's body between its intent and its outcome, or what says that the outcome comes later.
+
+        ``answer`` is what came from elsewhere, the last of ``answers``; None where the call begins.
+        """
+        live, use, arguments = self._live, call.use, permitted.arguments
+        key = call.idempotency_key(live.run_id, digest)
+        intended = ToolIntended(
+            run_id=live.run_id,
+            call_id=use.id,
+            tool=tool.name,
+            effect=tool.effect,
+            arguments=arguments,
+            arguments_digest=digest,
+            idempotency_key=key,
+            iteration=iteration,
+            at=live.shared.clock(),
+            answers=answers,
+        )
+        if tool.effect != "pure":
+            await live.shared.may_begin_effect()
+        started = live.event(ToolStarted, call_id=use.id, tool=tool.name, arguments=arguments)
+        ticket = self._journal.submit([intended, to_record(started)])
+        if tool.effect != "pure":
+            # A pure call may be repeated unseen, so it need not wait for the disk before it starts.
+            await ticket.wait()
+            await live.shared.may_begin_effect()  # the process may have stood still meanwhile
+        live.show(started)
+        mark = live.repeats.begin(tool)
+        context = ToolContext(
+            run_id=live.run_id,
+            agent=live.agent.name,
+            iteration=iteration,
+            call_id=use.id,
+            idempotency_key=key,
+            arguments_digest=digest,
+            answer=answer,
+            record=self._reading,
+            progress=self._progress_of(use),
+            contents=self._reading,
+            memory=live.memory,
+            payload=Payload.draft(live.payload, changed_by=tool.effect),
+            context=live.context,
+        )
+        live.waits.making.add(use.id)
+        try:
+            # A copy: what a tool does to its arguments is its own affair.
+            with live.shared.telemetry.tool_call(live, tool, use) as ended:
+                output = await execute(tool, thaw(arguments), context)
+                ended(output)
+        except ToolAbort as error:
+            await self._results.append(
+                use, ToolOutput(f"{tool.name} ended the run: {error}", status="error"), iteration
+            )
+            raise
+        finally:
+            live.waits.making.discard(use.id)
+        is_open = output.later is not None and not output.is_error
+        try:
+            if is_open:
+                await self._leave_open(use, output, context.payload)
+            else:
+                await self._results.append(use, output, iteration, context.payload, note=permitted.note)
+        except RecordRefused as error:
+            # The tool has done its work, so that is said once: a crash here would run it again.
+            text = f"{tool.name} ran, but its result cannot be kept: {error}"
+            output = ToolOutput(text, status="error", duration=output.duration)
+            await self._results.append(use, output, iteration, note=permitted.note)
+        ok = not (output.is_error or is_open)
+        live.repeats.finish(tool, digest, mark, call_id=use.id, iteration=iteration, ok=ok)
+
+    async def _leave_open(self, use: ToolUse, output: ToolOutput, payload: Payload) -> None:
+        """Record that the result of a call comes from elsewhere, with what the call changed already."""
+        live, later = self._live, output.later
+        assert later is not None
+        expires_at = None if later.timeout is None else live.shared.clock() + later.timeout
+        earlier = live.waits.newest(use.id)
+        awaited = live.event(
+            ResultAwaited,
+            call_id=use.id,
+            tool=use.name,
+            note=later.note,
+            expires_at=expires_at,
+            round=1 if earlier is None else earlier.round + 1,
+            schema=later.schema,
+            state=later.state,
+        )
+        assert isinstance(awaited, ResultAwaited)
+        async with nullcontext() if live.payload is None else live.changing_payload():
+            changes, conflicts = changes_of(live, payload.staged("tool", use.name), call_id=use.id)
+            records = [to_record(awaited), *output.records, *changes, *map(to_record, conflicts)]
+            ticket = self._journal.submit(self._journal.redact(records))
+            live.adopt_payload(changes)
+        live.waits.awaited[waiting_id(awaited)] = awaited
+        await ticket.wait()
+        told: list[AnyEvent] = [awaited, *conflicts]
+        for event in told:
+            live.show(event)
+
+    def _progress_of(self, use: ToolUse) -> Callable[[str], None]:
+        """What a tool calls to say how far it is; from any thread, as plain functions run in one."""
+        live, token, home = self._live, current_token(), get_ident()
+
+        def show(text: str) -> None:
+            live.show(live.event(ToolProgress, call_id=use.id, tool=use.name, text=text))
+
+        def tell(text: str) -> None:
+            if get_ident() == home:
+                show(text)
+            else:
+                with suppress(RunFinishedError):  # a thread that was left behind has nobody to tell
+                    from_thread.run_sync(show, text, token=token)
+
+        return tell
+
+    def _pointer(self, earlier: EarlierCall, entry: Entry) -> str:
+        """What stands for a repeated result whose first telling is in view and stays there; "" where it is not.
+
+        Only the newest results count: older ones may be shortened with the very next request, and then the pointer
+        would lead to nothing.
+        """
+        length = len(text_of(entry.content))
+        if self._policy is None or length <= _LEAST_POINTED:
+            return ""
+        plan, recent = self._live.plan, self._live.iteration - _RECENT
+        whole = plan.representation(entry) in ("verbatim", "shaped", "expanded")
+        if not whole or (entry.iteration < recent and entry.position not in plan.pins):
+            return ""
+        size = f"{length:,} of {entry.original_length:,}" if entry.original_length else f"{length:,}"
+        cited = whole_of(entry, self._policy.rules(entry.tool)) if entry.content_id else ""
+        return (
+            f"[already called in iteration {earlier.iteration} with the same arguments; that result ({size} "
+            f"characters, call {earlier.call_id}) stands above, unchanged{cited}]"
+        )

@@ -1,0 +1,521 @@
+"""What this process knows of a run while it lives, and what all its runs share."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import anyio
+import msgspec
+
+from repertory._error_texts import name_error
+from repertory.actors import ActorContext, ActorRef
+from repertory.agents.agent import Agent
+from repertory.context import EMPTY, MessageEvent, Plan
+from repertory.context.lifecycle import added
+from repertory.errors import JournalError, LimitExceeded, RunError
+from repertory.llm.model import Model
+from repertory.memory import Memory
+from repertory.memory.payload import PayloadState
+from repertory.record import Draft, Ledger, RunStatistics
+from repertory.record.journal import Journal
+from repertory.record.records import (
+    EventLogged,
+    PayloadChanged,
+    RunStarted,
+    RunState,
+    RunStateChanged,
+)
+from repertory.record.waiting import Ticket
+from repertory.runs.accounting import Spending, Tallies, Tally
+from repertory.runs.alerts import AlertThresholds, Watch
+from repertory.runs.events import (
+    Alert,
+    AnyEvent,
+    EventHub,
+    StateChanged,
+    to_record,
+)
+from repertory.runs.fan_out import Head, Line, Place, worth_warming
+from repertory.runs.inbox import Inbox, Said
+from repertory.runs.log import log, log_event
+from repertory.runs.models import OpenModels
+from repertory.runs.streaming import Stream
+from repertory.runs.telemetry import Telemetry, Trace
+from repertory.runs.tool_sets import ToolSets
+from repertory.runs.waiting_calls import WaitingCalls
+from repertory.tools import Approvals, Tool, ToolCallCache
+
+if TYPE_CHECKING:
+    from repertory.machines.machine import Machines
+
+Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a supervisor share.
+
+    Attributes:
+        alerts: From where on a run's figures are worth an alert; None for no alerts.
+        approvals: Rules for the tool calls of all runs; None for none.
+        clock: Gives seconds since 1970.
+        machines: This one, where several share the journal.
+    """
+
+    journal: Journal
+    models: OpenModels
+    memory: ActorRef[Any]
+    summarizer: ActorRef[Any]
+    tallies: Tallies
+    hub: EventHub
+    tool_sets: ToolSets
+    telemetry: Telemetry
+    clock: Callable[[], float]
+    alerts: AlertThresholds | None = None
+    approvals: Approvals | None = None
+    machines: Machines | None = None
+
+    async def may_begin_effect(self) -> None:
+        """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.
+
+        Raises:
+            LeaseLost: Another machine has taken them over.
+        """
+        if self.machines is not None:
+            await self.machines.lease.wait_fresh()
+
+
+class RunEnd(msgspec.Struct, frozen=True):
+    """How a run ended; ``cause`` is the error itself, where it happened in this process."""
+
+    state: RunState
+    result: str | None = None
+    error: str | None = None
+    cause: BaseException | None = None
+
+    @classmethod
+    def failed(cls, cause: BaseException | None) -> RunEnd:
+        """The end of a run that failed with an error."""
+        return cls("failed", error=None if cause is None else name_error(cause), cause=cause)
+
+
+class _EditsView(Protocol):
+    """What a run's holder may ask of its view; see ``Run.expand`` and ``Run.pin``."""
+
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None: ...
+
+    async def pin(self, position: int, *, on: bool) -> None: ...
+
+
+@dataclass(eq=False, kw_only=True)
+class LiveRun:
+    """What this process knows of one run. It outlives the actor's restarts; the journal outlives it.
+
+    Attributes:
+        parent: The run that delegated to it; None for a root.
+        payload: Its payload; None where it has none.
+        context: What the application handed in for its tools; it is neither recorded nor shown.
+        resumed: Whether its record was read back, from an earlier process or from earlier in this one.
+        actor: Of its latest incarnation, below which the runs begin that it delegates to.
+        begun: What is on its way to the disk when the run's actor starts; the loop waits for it.
+        waiting: Delegations that have not reported yet.
+        place: Among the sub-agents of the run above it; None for a root, and for one that has ended already.
+        in_line: Whether it waits for its turn among them.
+        agent_changed: Whether it goes on with another definition than the one it was begun with.
+        stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
+        ending: Whether it takes no more messages.
+        asked: The iteration after which the user last said something; 0 for the task.
+        successor: The same run as it goes on, where it went on after its end in this process.
+        since: What the clock of the tree showed when its first iteration began; None before.
+        overdue: The limit that it was killed for; None for none.
+        end: How it ended, once that is on its way to the disk.
+        lost: The failure of the journal that kept its end from being recorded.
+        opened_tools: What its agent's tool sets opened.
+        result_summaries: A model's summaries of single results, by position.
+        told: How many entries its listeners were told of.
+        last_event: The number of the event after its last one; None while it goes on.
+        elsewhere: Whether it waits for any machine or goes on at another one, while somebody here holds it.
+    """
+
+    shared: Shared
+    started: RunStarted
+    agent: Agent[Any]
+    ledger: Ledger
+    memory: Memory
+    tally: Tally
+    parent: LiveRun | None = None
+    payload: PayloadState | None = None
+    context: Any = field(default=None, repr=False)
+    children: list[LiveRun] = field(default_factory=list["LiveRun"])
+    ref: ActorRef[Any] | None = None
+    actor: ActorContext | None = None
+    resumed: bool = False
+    begun: Ticket | None = None
+    state: RunState = "running"
+    iteration: int = 0
+    waiting: int = 0
+    place: Place | None = None
+    in_line: bool = False
+    agent_changed: bool = False
+    wish: Wish = "go"
+    stop_asked: bool = False
+    killed: bool = False
+    ending: bool = False
+    asked: int = 0
+    successor: LiveRun | None = None
+    since: float | None = None
+    overdue: LimitExceeded | None = None
+    end: RunEnd | None = None
+    lost: JournalError | None = None
+    plan: Plan = EMPTY
+    result_summaries: dict[int, str] = field(default_factory=dict[int, str])
+    listeners: list[Callable[[MessageEvent], object]] = field(default_factory=list[Callable[[MessageEvent], object]])
+    listener_errors: int = 0
+    opened_tools: tuple[Tool, ...] = ()
+    trace: Trace = field(default_factory=Trace)
+    told: int = 0
+    last_event: int | None = None
+    elsewhere: bool = False
+
+    def __post_init__(self) -> None:
+        """Make what follows from these.
+
+        ``members`` are, for a root, the ids of all runs of its tree, those that are about to begin included;
+        ``line`` are its sub-agents that have not ended, ``repeats`` are the tool calls that need not be made again,
+        ``first_event`` is the number of its first event in this process.
+        """
+        agent, shared, policy = self.agent, self.shared, self.agent.context
+        self.run_id = self.started.run_id
+        self.members = {self.run_id}
+        self.first_event = shared.hub.count
+        self.spending: Spending = Spending(
+            self.run_id, agent, self.tally, above=None if self.parent is None else self.parent.spending
+        )
+        self.line = Line(agent.delegation.parallel, shared.clock)
+        self.watch = Watch(shared.alerts) if shared.alerts is not None else None
+        self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
+        if agent.on_lifecycle is not None:
+            self.listeners.append(agent.on_lifecycle)
+        self.ended = anyio.Event()
+        self.stream = Stream(shared.journal.redact, shared.journal.redaction_reach)
+        self._payload_lock = anyio.Lock(fast_acquire=True)
+        self.inbox = Inbox(self.run_id)
+        self.waits = WaitingCalls()
+        self._view: _EditsView | None = None
+        self._changed = anyio.Event()  # of what is asked of it, of its view, or that it has ended
+
+    @property
+    def newest(self) -> LiveRun:
+        """The same run as it stands now: this one, or what went on after its end."""
+        live = self
+        while live.successor is not None:
+            live = live.successor
+        return live
+
+    # --- its place in the tree ---
+
+    @property
+    def root(self) -> LiveRun:
+        """The run at the top of the tree."""
+        return self if self.parent is None else self.parent.root
+
+    def lineage(self) -> Iterator[LiveRun]:
+        """This run and those above it."""
+        run: LiveRun | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def tree(self) -> Iterator[LiveRun]:
+        """This run and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.tree()
+
+    @property
+    def model(self) -> Model:
+        """The model that it calls: its agent's, else its parent's, else the supervisor's."""
+        named = (run.agent.model for run in self.lineage() if run.agent.model is not None)
+        return self.shared.models.get(next(named, None))
+
+    # --- who watches it ---
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """The figures of this run, as far as they are durable."""
+        return self.tally.of(self.run_id)
+
+    def event(self, kind: type[AnyEvent], /, **fields: Any) -> AnyEvent:
+        """Make an event of this run, without what is to be redacted. Whoever made it publishes and records it."""
+        fields = self.shared.journal.redact(fields)
+        now, elapsed = self.shared.clock(), self.tally.clock.elapsed
+        return kind(
+            run_id=self.run_id, agent=self.agent.name, iteration=self.iteration, at=now, elapsed=elapsed, **fields
+        )
+
+    def show(self, event: AnyEvent) -> None:
+        """Let everybody know who watches."""
+        self.shared.hub.publish(event)
+        log_event(event)
+
+    def publish(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        """Make an event, show it and keep it in the journal."""
+        event = self.event(kind, **fields)
+        self.show(event)
+        self.shared.journal.submit([to_record(event)])
+
+    def check_alerts(self) -> None:
+        """Say which figures of it and of those above it have gone beyond their threshold; see ``AlertThresholds``."""
+        for run in self.lineage():
+            for crossing in run.watch.check(run.statistics, run.used()) if run.watch is not None else ():
+                run.publish(Alert, **msgspec.structs.asdict(crossing))
+
+    def used(self) -> dict[str, tuple[float, float]]:
+        """How much of each of its limits on the whole tree is used, and the limit."""
+        used = self.spending.used()
+        most = self.agent.limits.seconds
+        if most is not None and self.since is not None:
+            used["seconds"] = self.tally.clock.elapsed - self.since, most
+        return used
+
+    def tell(self, events: Iterable[MessageEvent]) -> None:
+        """Tell the listeners what became of messages; what they raise is logged and counted, and nothing more."""
+        if not self.listeners:
+            return
+        named = [msgspec.structs.replace(event, run_id=self.run_id) for event in events]
+        for listener in self.listeners:
+            for event in named:
+                try:
+                    listener(event)
+                except Exception as error:  # noqa: BLE001 - an application's callback can never break the run
+                    self.listener_errors += 1
+                    log(logging.WARNING, "listener.failed", run=self.run_id, kind=event.kind, exc_info=error)
+
+    def tell_added(self) -> None:
+        """Tell the listeners of the entries that have come since."""
+        if self.listeners:
+            snapshot = self.ledger.snapshot()
+            told, self.told = self.told, len(snapshot)
+            self.tell(added(snapshot[told:]))
+
+    # --- its payload ---
+
+    @asynccontextmanager
+    async def changing_payload(self) -> AsyncGenerator[None]:
+        """Keep others from changing the payload.
+
+        The wait cannot be cancelled, so that what a tool has done is recorded in any case; nobody holds it for longer
+        than it takes to write records.
+        """
+        with anyio.CancelScope(shield=True):
+            await self._payload_lock.acquire()
+        try:
+            yield
+        finally:
+            self._payload_lock.release()
+
+    def adopt_payload(self, records: Iterable[PayloadChanged]) -> None:
+        """Make what was written part of the payload."""
+        for record in records:
+            assert self.payload is not None
+            self.payload.adopt(record)
+
+    # --- how it stands ---
+
+    def state_record(self, state: RunState, **fields: Any) -> RunStateChanged:
+        """The record of another state."""
+        return RunStateChanged(
+            run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
+        )
+
+    async def change_state(self, state: RunState) -> None:
+        """Go into a state that is not the last."""
+        await self.shared.journal.write([self.state_record(state)])
+        self.state = state
+        self.publish(StateChanged, state=state)
+
+    def check_limits(self) -> None:
+        """Raise ``LimitExceeded`` if it may not make another iteration."""
+        if self.since is None:
+            self.since = self.tally.clock.elapsed
+            self.wake()
+        self.check_time()
+        self.spending.check()
+        most = self.agent.limits.iterations
+        if self.iteration - self.asked >= most:
+            raise LimitExceeded(
+                f"no answer after {most} iterations, the limit of agent {self.agent.name} (limits.iterations)"
+            )
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its time is over; no bound where there is none, and while nothing of it passes."""
+        most, clock = self.agent.limits.seconds, self.tally.clock
+        if most is None or self.since is None or not clock.going:
+            return math.inf
+        return self.since + most - clock.elapsed
+
+    def check_time(self) -> None:
+        """Raise ``LimitExceeded`` if its time is over."""
+        if self.seconds_left <= 0:
+            raise LimitExceeded(
+                f"run {self.run_id} has been going for {self.agent.limits.seconds:g} s, the limit of agent "
+                f"{self.agent.name} (limits.seconds)"
+            )
+
+    async def wait_overdue(self) -> None:
+        """Wait until its time is over or it has ended, and then kill it."""
+        while self.end is None and not self.ended.is_set():
+            try:
+                self.check_time()
+            except LimitExceeded as error:
+                self.overdue = error
+                self.kill()
+                return
+            with anyio.move_on_after(self.seconds_left):
+                await self._changed.wait()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more that is said to it will be read before it has ended."""
+        return self.ending or self.ended.is_set() or self.wish == "stop"
+
+    def end_of_killed(self) -> RunEnd:
+        """How it ends where it was killed."""
+        return RunEnd("stopped") if self.overdue is None else RunEnd.failed(self.overdue)
+
+    def try_to_end(self) -> bool:
+        """Take no more messages, unless one has come that the loop has not seen."""
+        self.ending = not self.inbox.has_unread
+        return self.ending
+
+    def close(self, *, recorded: bool = False) -> None:
+        """Tell those who watch or wait that it has ended; ``recorded`` says that the journal has the event already."""
+        assert self.end is not None
+        self.tell_added()
+        self.state = self.end.state
+        event = self.event(StateChanged, state=self.state, result=self.end.result, error=self.end.error)
+        self.show(event)
+        if not recorded:
+            self.shared.journal.submit([to_record(event)])
+        self.last_event = self.shared.hub.count
+        self.set_ended()
+
+    def set_ended(self) -> None:
+        """Make room for others, and wake everybody who waits for its end."""
+        if self.parent is None:
+            self.tally.clock.run(on=False)
+        if self.place is not None:
+            self.place.leave()
+        self.stream.close()
+        self.ended.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have it look again what is asked of it, and whether it has its turn."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    # --- what is asked of it ---
+
+    def wish_for(self, wish: Wish) -> None:
+        """Ask its loop, and those below it, to go on, pause, stop, or close with the supervisor.
+
+        The loops look at their boundaries. The last two are not taken back.
+        """
+        if self.parent is None and self.ref is not None and not self.ended.is_set():
+            self.tally.clock.run(on=wish != "pause")
+        for run in self.tree():
+            if run.wish not in ("stop", "close"):
+                run.wish = wish
+            run.wake()
+
+    async def wait_for_wish(self) -> None:
+        """Wait until something may have been asked of the loop, said to it, or become of what it delegated."""
+        await self._changed.wait()
+
+    async def wait_for_turn(self, head: Head) -> None:
+        """Wait until it may work beside the other sub-agents of its lead, or is to stop.
+
+        Args:
+            head: What its first request begins with.
+        """
+        place, above = self.place, self.parent
+        if place is None or above is None:
+            return
+        profile = self.model.profile
+        if self.iteration == 0 and worth_warming(head, profile, above.agent.delegation.warm_cache):
+            place.head = head
+        while not (place.has_turn or self.wish in ("stop", "close")):
+            self.in_line = True
+            await self._changed.wait()
+        self.in_line = False
+
+    def answered(self, *, refused: bool = False) -> None:
+        """Note that a model call has an answer under way, or that the server did not take it."""
+        if self.place is not None:
+            self.place.answered(None if refused else self.model.profile.cache.ttl)
+
+    def check_here(self) -> None:
+        """Raise ``RunError`` where the run waits for a machine, or goes on at another one."""
+        if self.elsewhere and not self.ended.is_set():
+            raise RunError(
+                f"run {self.run_id} waits for a machine, or is under way on another one; "
+                "await supervisor.remote(run_id) gives it"
+            )
+
+    def kill(self, *, alone: bool = True) -> None:
+        """End the run and those below it now, cancelling what is under way. What is in the record stays.
+
+        Args:
+            alone: Whether it ends by itself, rather than with the run above it. Then it does not go on with that one.
+        """
+        self.stop_asked = self.stop_asked or alone
+        for run in self.tree():
+            run.killed = run.ending = True
+        if self.ref is not None:
+            self.ref.kill()
+
+    def hear(self, message_id: str, said: Said) -> None:
+        """Take a message that is on its way to the disk from now on; one that is known is heard once.
+
+        Raises:
+            RunError: Something else was said under this id.
+        """
+        if not self.inbox.is_new(message_id, said):
+            return
+        # Written and put before the loop in one step, so that a caller who is cancelled leaves both or neither.
+        # Whatever the loop makes of it is submitted later, and becomes durable later.
+        self.shared.journal.submit([self.said_record(message_id, said)])
+        self.inbox.put(message_id, said)
+        self.wake()
+
+    def said_record(self, message_id: str, said: Said) -> EventLogged:
+        """The record of a message."""
+        return self.inbox.record(message_id, said, at=self.shared.clock(), iteration=self.iteration)
+
+    def take_inbox(self) -> list[Draft]:
+        """What was said since the last boundary, as it goes into the ledger."""
+        lead = self.parent.agent.name if self.parent is not None else "the lead"
+        return self.inbox.take(iteration=self.iteration, lead=lead)
+
+    def opened(self, view: _EditsView | None) -> None:
+        """Take the view of its loop, which may be edited from now on; None while a loop has still to open its own."""
+        self._view = view
+        self.wake()
+
+    async def view(self) -> _EditsView:
+        """Its view, once it is open.
+
+        Raises:
+            RunError: The run has ended.
+        """
+        while not (self.ending or self.ended.is_set()):
+            if self._view is not None:
+                return self._view
+            await self._changed.wait()
+        raise RunError(f"run {self.run_id} has ended ({self.state}); nothing more is shown to its model")

@@ -1,0 +1,103 @@
+"""The models of a supervisor: those that agents bring along, and those that it opens by their names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from repertory.agents.agent import Agent
+from repertory.errors import ConfigurationError
+from repertory.llm import open_model
+from repertory.llm.model import Model, SharedServer
+from repertory.llm.profiles import FAMILIES, newest_of
+from repertory.runs.log import log
+
+_CLOSING = 5.0  # seconds for one model; what it holds then ends with the process
+
+
+class OpenModels:
+    """The models of a supervisor; each that is named is opened once."""
+
+    def __init__(self, default: Model | str | None, summaries: Sequence[Model | str] | None) -> None:
+        self._default = default
+        self.opened: dict[str | None, Model] = {}
+        self._summaries = None if summaries is None else tuple(self.get(each) for each in summaries)
+
+    def get(self, wanted: Model | str | None) -> Model:
+        """A model by its name, itself, or the default.
+
+        The name of a family of Claude models, such as ``haiku``, is the newest of them where the default is a Claude
+        model too, and the default elsewhere: who runs offline, or on a server of his own, has no other.
+
+        Raises:
+            ConfigurationError: The name makes no sense.
+        """
+        if isinstance(wanted, str) and wanted in FAMILIES:
+            default = self.get(None)
+            newest = newest_of(wanted, default.profile)
+            if not newest:
+                return default
+            if isinstance(default, SharedServer):
+                return default.sibling(newest)
+            wanted = newest
+        wanted = self._default if wanted is None else wanted
+        if wanted is not None and not isinstance(wanted, str):
+            return wanted
+        if wanted not in self.opened:
+            self.opened[wanted] = open_model(wanted)
+        return self.opened[wanted]
+
+    def for_summaries(self, model: Model) -> tuple[Model, ...]:
+        """Those that write the summaries of runs on a model, to be tried in this order.
+
+        Unless others were named that is the small model of the same provider, where there is one to be reached.
+        """
+        if self._summaries is not None:
+            return self._summaries
+        small = model.profile.summary_model
+        return (model.sibling(small),) if small and isinstance(model, SharedServer) else ()
+
+
+@asynccontextmanager
+async def open_models(
+    default: Model | str | None, summaries: Sequence[Model | str] | None = None
+) -> AsyncGenerator[OpenModels]:
+    """Hold the models of a supervisor, and close on leaving what was opened here. See ``open_supervisor``."""
+    models = OpenModels(default, summaries)
+    try:
+        yield models
+    finally:
+        for model in models.opened.values():
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING):
+                try:
+                    await model.aclose()
+                except Exception as failure:  # noqa: BLE001 - the next one is to be closed all the same
+                    log(logging.WARNING, "model.close.failed", model=model.name, exc_info=failure)
+
+
+def check_prices(agent: Agent[Any], models: OpenModels, *, inherited: Model | None = None, bounded: str = "") -> None:
+    """See that a limit on money can be kept: by an agent, its team, and whoever writes their summaries.
+
+    ``inherited`` is the model of the agent above it, and ``bounded`` the agent above it that has such a limit.
+
+    Raises:
+        ConfigurationError: Nobody knows what one of the models costs.
+    """
+    model = models.get(agent.model) if agent.model is not None or inherited is None else inherited
+    bounded = bounded or (agent.name if agent.limits.cost is not None else "")
+    of = [(model.profile, f"the model of {agent.name}")]
+    if agent.context is not None:
+        of += [(writer.profile, "a model that writes summaries") for writer in models.for_summaries(model)]
+    for profile, whose in of if bounded else ():
+        if not profile.known:
+            raise ConfigurationError(
+                f"limits.cost of agent {bounded} cannot be kept: nobody knows what {profile.name!r} costs, {whose}. "
+                "Give it a profile with prices, as with_prices(profile_for(name), input=0.0, output=0.0) for one that "
+                "is free, or leave limits.cost out"
+            )
+    for member in agent.team:
+        check_prices(member, models, inherited=model, bounded=bounded)

@@ -1,0 +1,106 @@
+"""The tool sets of agents: opened for a run, or once for all runs of a supervisor, and closed when they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import msgspec
+
+from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
+from repertory.llm.json_outputs import FINAL_RESULT
+from repertory.runs.log import log
+from repertory.tools import Tool
+from repertory.tools.decorator import made_tools
+from repertory.tools.retrieval_guard import RETRIEVALS
+from repertory.tools.schema import LONGEST_NAME
+from repertory.tools.tool_sets import ToolSet
+
+# A foreign server may name a tool as it likes, so as to be taken for one of these, too.
+_OURS: Final = TEAM_TOOLS | RETRIEVALS | {FINAL_RESULT}
+
+
+class ToolSets:
+    """Those that all runs of a supervisor share. One task opens, holds and closes each of them."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._tasks = tasks
+        self._held: dict[int, _Held] = {}  # by identity: two connections to one server are two
+        self._closing = anyio.Event()
+
+    def close(self) -> None:
+        """Close them all; nobody calls their tools any more."""
+        self._closing.set()
+
+    @asynccontextmanager
+    async def open(self, agent: Agent[Any]) -> AsyncGenerator[tuple[Tool, ...]]:
+        """The tools of an agent's tool sets, for as long as the block lasts.
+
+        Raises:
+            ToolSetUnavailable: One of them cannot be opened.
+            ConfigurationError: One of them gives something that is no tool.
+        """
+        finished = False
+        try:
+            async with AsyncExitStack() as stack:
+                offered: list[tuple[ToolSet, Sequence[Tool]]] = []
+                for each in agent.tool_sets:
+                    shared = each.lifetime == "supervisor"
+                    opened = await self._share(each) if shared else await stack.enter_async_context(each.open())
+                    offered.append((each, made_tools(opened, f"tool set {each.name}: what open() gives")))
+                yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
+                finished = True
+        except Exception as error:
+            if not finished:
+                raise
+            # The run has its end: one that is done and paid is not begun again because a connection broke in closing.
+            log(logging.WARNING, "tool.set.lost", agent=agent.name, exc_info=error)
+
+    async def _share(self, tool_set: ToolSet) -> Sequence[Tool]:
+        held = self._held.get(id(tool_set))
+        if held is None:
+            held = self._held[id(tool_set)] = _Held(tool_set)
+            self._tasks.start_soon(self._hold, held)
+        await held.settled.wait()
+        if held.failure is not None:
+            raise held.failure
+        return held.tools
+
+    async def _hold(self, held: _Held) -> None:
+        try:
+            async with held.tool_set.open() as tools:
+                held.tools = tools
+                held.settled.set()
+                await self._closing.wait()
+        except Exception as error:  # noqa: BLE001 - foreign code: it ends the runs that need it, not the supervisor
+            held.failure = error
+            if held.settled.is_set():
+                log(logging.WARNING, "tool.set.lost", tool_set=held.tool_set.name, exc_info=error)
+        finally:
+            del self._held[id(held.tool_set)]  # the next run opens it again
+            held.settled.set()
+
+
+class _Held:
+    def __init__(self, tool_set: ToolSet) -> None:
+        self.tool_set = tool_set
+        self.tools: Sequence[Tool] = ()
+        self.failure: Exception | None = None
+        self.settled = anyio.Event()
+
+
+def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequence[Tool]]]) -> tuple[Tool, ...]:
+    """The tools of all sets; one whose name stands for several has the name of its set before it."""
+    names = [*taken, *(tool.name for _, tools in offered for tool in tools)]
+    return tuple(
+        msgspec.structs.replace(tool, name=f"{tool_set.name}_{tool.name}"[:LONGEST_NAME], own_name=tool.name)
+        if names.count(tool.name) > 1
+        else tool
+        for tool_set, tools in offered
+        for tool in tools
+    )

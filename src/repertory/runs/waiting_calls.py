@@ -1,0 +1,177 @@
+"""Tool calls that wait for somebody outside: for a decision before they are made, or for their result after that.
+
+All of it is in the record as events, so a run that is read back has the same calls waiting, and what was decided holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from operator import attrgetter
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from repertory._frozen import freeze_fields
+from repertory.llm.messages import Json
+from repertory.record.records import EventLogged
+from repertory.record.waiting import Ticket
+from repertory.runs.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    ResultAwaited,
+    ResultGiven,
+    from_record,
+)
+
+FromOutside: TypeAlias = ApprovalDecided | ResultGiven
+WAITING_EVENTS: Final = frozenset(
+    kind.__name__ for kind in (ApprovalRequested, ApprovalDecided, ResultAwaited, ResultGiven)
+)
+
+
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that waits.
+
+    Attributes:
+        run_id: The run whose call it is.
+        agent: The name of that run's agent.
+        kind: Whether it waits for an ``approval`` before it is made, or for its ``result``.
+        arguments: What the tool is to be called with; of a call that was made already, what it was called with is in
+            the record.
+        call_id: By which to answer. Where a call waits for a second time it has ``.2`` behind it, and so on: what is
+            said twice is never taken for an answer to what is asked next.
+        reason: Who wants to be asked, or what the tool says it waits for.
+        schema: JSON schema that the result must fit; None for any.
+        since: Seconds since 1970.
+        expires_at: The same, when it stops waiting; None for no such time.
+    """
+
+    run_id: str
+    agent: str
+    call_id: str
+    tool: str
+    kind: Literal["approval", "result"]
+    arguments: Json = msgspec.field(default_factory=Json)
+    reason: str = ""
+    since: float = 0.0
+    expires_at: float | None = None
+    schema: Json | None = None
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "arguments", "schema")
+
+
+def waiting_id(event: ResultAwaited | ResultGiven) -> str:
+    """By what id a result is given, see ``WaitingCall.call_id``. Providers' own ids have no dot."""
+    return event.call_id if event.round == 1 else f"{event.call_id}.{event.round}"
+
+
+class WaitingCalls:
+    """Those of one run; also those that do not wait any more.
+
+    Attributes:
+        requested: Approvals that were asked for, by call id.
+        decided: What was decided, by call id.
+        awaited: Results that are to come from elsewhere, by ``waiting_id``.
+        given: Those that came, by the same.
+        making: Calls whose body is at work; one may have its result given before it says that it comes later.
+        held: How many calls the loop of this process holds.
+    """
+
+    def __init__(self) -> None:
+        self.requested: dict[str, ApprovalRequested] = {}
+        self.decided: dict[str, ApprovalDecided] = {}
+        self.awaited: dict[str, ResultAwaited] = {}
+        self.given: dict[str, ResultGiven] = {}
+        self.making: set[str] = set()
+        self.held = 0
+        self.permit_edit: dict[str, Callable[[Json], None]] = {}
+        self._tickets: dict[tuple[str, type[FromOutside]], Ticket] = {}
+        self._closed: set[str] = set()
+
+    def read_back(self, record: EventLogged, *, agent: str, answered: Container[str | None]) -> None:
+        """Take up what an earlier process recorded; ``answered`` are the calls that have a result."""
+        event = from_record(record, agent=agent)
+        match event:
+            case ApprovalRequested():
+                self.requested[event.call_id] = event
+            case ApprovalDecided():
+                self.decided[event.call_id] = event
+            case ResultAwaited():
+                self.awaited[waiting_id(event)] = event
+            case ResultGiven():
+                self.given[waiting_id(event)] = event
+            case _:
+                return
+        if event.call_id in answered:
+            self.close(event.call_id)
+
+    def close(self, call_id: str) -> None:
+        """Note that a call has its result."""
+        self._closed.add(call_id)
+        self.permit_edit.pop(call_id, None)
+
+    def knows(self, call_id: str) -> bool:
+        """Whether a call waits, or has waited."""
+        return call_id in self.requested or call_id in self.awaited or call_id in self.making
+
+    def take(self, event: FromOutside, ticket: Ticket) -> None:
+        """Take what came for a call, and is on its way to the disk."""
+        if isinstance(event, ApprovalDecided):
+            self.decided[event.call_id] = event
+        else:
+            self.given[waiting_id(event)] = event
+        self._tickets[self._key(event)] = ticket
+
+    async def durable(self, event: FromOutside) -> None:
+        """Wait until what came is on disk. Raises ``JournalError``."""
+        ticket = self._tickets.get(self._key(event))
+        if ticket is not None:  # else an earlier process wrote it
+            await ticket.wait()
+
+    @staticmethod
+    def _key(event: FromOutside) -> tuple[str, type[FromOutside]]:
+        return (waiting_id(event) if isinstance(event, ResultGiven) else event.call_id), type(event)
+
+    def newest(self, call_id: str) -> ResultAwaited | None:
+        """What a call waits for, or waited for last; None where it has never waited for a result."""
+        rounds = (each for each in self.awaited.values() if each.call_id == call_id)
+        return max(rounds, key=attrgetter("round"), default=None)
+
+    def is_open(self, call_id: str) -> bool:
+        """Whether a call has no result yet."""
+        return call_id not in self._closed
+
+    def list(self) -> list[WaitingCall]:
+        """Those that wait, oldest first."""
+        asked = [
+            self._call(each, each.call_id, "approval", each.reason, arguments=each.arguments)
+            for each in self.requested.values()
+            if each.call_id not in self.decided and self.is_open(each.call_id)
+        ]
+        awaited = [
+            self._call(each, waiting_id(each), "result", each.note, schema=each.schema)
+            for each in self.awaited.values()
+            if waiting_id(each) not in self.given and self.is_open(each.call_id)
+        ]
+        return sorted([*asked, *awaited], key=lambda call: call.since)
+
+    @staticmethod
+    def _call(
+        event: ApprovalRequested | ResultAwaited,
+        call_id: str,
+        kind: Literal["approval", "result"],
+        reason: str,
+        **more: Any,
+    ) -> WaitingCall:
+        return WaitingCall(
+            run_id=event.run_id,
+            agent=event.agent,
+            call_id=call_id,
+            tool=event.tool,
+            kind=kind,
+            reason=reason,
+            since=event.at,
+            expires_at=event.expires_at,
+            **more,
+        )

@@ -1,0 +1,10 @@
+"""The supervisor: where runs begin, wait for room, are found and steered, go on after a crash, and end."""
+
+from __future__ import annotations
+
+from repertory.supervisor.queue import QueuedRun
+from repertory.supervisor.quotas import Quota, Quotas
+from repertory.supervisor.run_handle import Run
+from repertory.supervisor.supervisor import Supervisor, open_supervisor, run, run_sync
+
+__all__ = ["QueuedRun", "Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"]

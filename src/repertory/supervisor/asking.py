@@ -1,0 +1,59 @@
+"""Saying something to a run, whether it goes on or has ended."""
+
+from __future__ import annotations
+
+from repertory.errors import RunError
+from repertory.runs.inbox import Said
+from repertory.runs.live import LiveRun
+from repertory.supervisor.runtime import Runtime
+
+
+async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, again: bool = False) -> None:
+    """Say something to a run. One that has ended goes on with it; the two are one transaction.
+
+    Args:
+        runtime: Where it lives.
+        live: The run.
+        message_id: What makes it safe to repeat: what it has read already lets no run go on.
+        said: What.
+        again: Let it go on also for what it has read, where it failed or was stopped since.
+
+    Raises:
+        RunError: Something else was said under this id; or it has ended and stands below another run, or its
+            supervisor is closed.
+        ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.take_up``.
+    """
+    live = live.newest
+    live.check_here()
+    if not live.is_ending:
+        live.hear(message_id, said)
+        return
+    async with runtime.alone_with(live.run_id):
+        await live.newest.ended.wait()
+        live = live.newest
+        if live.lost is not None:
+            raise live.lost
+        if not live.is_ending:  # somebody else has let it go on
+            live.hear(message_id, said)
+            return
+        known = not live.inbox.is_new(message_id, said) and not live.inbox.is_unread(message_id)
+        if known and (not again or live.state == "done"):
+            return
+        if runtime.closing or live.end is None or live.parent is not None:
+            raise RunError(_why_unheard(live))
+        row = await live.shared.journal.read_run(live.run_id)
+        runtime.check(live.agent, row.started)
+        going = await runtime.take_up(row, live.agent, ended=(), context=live.context, said=(message_id, said))
+        going.listeners[:] = live.listeners
+        if going.begun is not None:
+            await going.begun.wait()
+
+
+def _why_unheard(live: LiveRun) -> str:
+    """Why a run hears nothing more, and what to do instead."""
+    if live.end is None or live.parent is None:
+        state: str = live.state if live.end is not None else "interrupted"
+        advice = "its supervisor is closed; resume it in another one, and send it there"
+    else:
+        state, advice = live.state, "as it stands below another run; say it to that one"
+    return f"run {live.run_id} has ended ({state}) and did not read the message: {advice}"

@@ -1,0 +1,247 @@
+"""The runs that this process shares with others: which it takes up, which it lets go, and how those elsewhere end.
+
+Only where several supervisors share a journal; see ``repertory.machines``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from repertory.agents.agent import Agent
+from repertory.agents.loading import load_agent
+from repertory.errors import JournalError, RepertoryError
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted
+from repertory.runs.events import RunClaimed, to_record
+from repertory.runs.live import LiveRun, RunEnd
+from repertory.runs.log import log
+from repertory.supervisor.queue import KeepRoom
+
+if TYPE_CHECKING:
+    from repertory.machines.machine import Candidate, Claim, Machines
+
+_POLL: Final = 1.0
+"""Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
+_RENEWAL: Final = 4  # looks in the time of a short lease
+
+
+class _Home(Protocol):
+    """What claims need of the ``Runtime``."""
+
+    def find(self, run_id: str) -> LiveRun | None: ...
+
+    def alone_with(self, run_id: str) -> anyio.Lock: ...
+
+    async def read_run(self, run_id: str) -> RunRow | None: ...
+
+    async def take_up_claimed(self, row: RunRow, agent: Agent[Any], *, context: Any) -> LiveRun: ...
+
+
+class Claims:
+    """Takes runs for this process from those that wait for any machine.
+
+    A run whose agent cannot be found here, or is another than it was begun with, is left to others.
+
+    Args:
+        machines: This machine.
+        home: Where runs live.
+        labels: What it offers; None to take up only what this process has queued itself.
+        wake: Has the queue look who may begin.
+    """
+
+    def __init__(
+        self, machines: Machines, home: _Home, *, labels: Sequence[str] | None, wake: Callable[[], None]
+    ) -> None:
+        self.machines = machines
+        self._home = home
+        self._labels = labels
+        self._wake = wake
+        self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
+        self._left: set[str] = set()  # to others, as they cannot go on here
+        self._agents: dict[str, Agent[Any]] = {}
+        self._fences: dict[str, Claim] = {}
+        self._adopting: set[str] = set()  # for which there is room already
+        machines.on_wake = wake
+
+    # --- how this machine came to a run -------------------------------------------------------------------
+
+    async def claim(self, run_id: str) -> bool:
+        """Take a run to go on with it; whether nobody else has it."""
+        claim = await self.machines.claim_to_resume(run_id)
+        if claim is not None:
+            self._fences[run_id] = claim
+        return claim is not None
+
+    async def give_back(self, row: RunRow) -> None:
+        """Undo ``claim`` for a run that does not go on here after all."""
+        if self._fences.pop(row.started.run_id, None) is None:
+            return
+        with anyio.CancelScope(shield=True):
+            if row.state in FINAL_STATES:
+                await self.machines.forget(row.started.run_id)
+            else:
+                await self.machines.let_go(row.started.run_id, "moved")
+
+    def why_elsewhere(self, started: RunStarted) -> str:
+        """Why a new run cannot begin on this machine; "" where it can."""
+        if self.machines.draining:
+            return "this machine drains, and takes no more runs"
+        missing = sorted(set(started.labels) - set(self._labels or ()))
+        return f"it waits for a machine with the labels {', '.join(missing)}" if missing else ""
+
+    def record(self, live: LiveRun) -> list[Record]:
+        """The record of whose a run is now, for the transaction in which it begins or goes on."""
+        claim = self._fences.pop(live.run_id, None)
+        fence, why = (1, "started") if claim is None else (claim.fence, claim.why)
+        event = live.event(RunClaimed, machine=self.machines.machine_id, name=self.machines.name, fence=fence, why=why)
+        live.show(event)
+        return [to_record(event)]
+
+    # --- taking -------------------------------------------------------------------------------------------
+
+    async def take_next(
+        self, without_agents: Collection[str], without_clients: Collection[str], keep_room: KeepRoom
+    ) -> bool:
+        """Claim the first run that may begin here and take it up; whether there may be another one."""
+        if self.machines.draining:
+            return False
+        found = await self.machines.candidates(
+            self._labels or (),
+            only=self._held if self._labels is None else None,
+            without_runs=self._left,
+            without_agents=without_agents,
+            without_clients=without_clients,
+        )
+        fitting = [each.run_id for each in found if await self._fits(each)]
+        if not fitting:
+            return bool(found)
+        with keep_room() as has_room:
+            claim = await self.machines.claim(fitting) if has_room else None
+            if claim is not None:
+                await self.take_up(claim)
+        return has_room
+
+    async def _fits(self, candidate: Candidate) -> bool:
+        """Whether this process can go on with a run; else it is left alone from now on."""
+        run_id = candidate.run_id
+        if run_id in self._held:
+            self._agents[run_id] = self._held[run_id].agent
+            return True
+        row = await self._home.read_run(run_id)
+        agent = None if row is None else _find_agent(row.started)
+        if agent is None:
+            self._left.add(run_id)
+            log(logging.INFO, "run.left", run=run_id, agent=candidate.agent, ref=candidate.agent_ref)
+            return False
+        self._agents[run_id] = agent
+        return True
+
+    async def take_up(self, claim: Claim) -> None:
+        """Go on with a run that belongs to this machine now."""
+        run_id = claim.run_id
+        async with self._home.alone_with(run_id):
+            row, agent = await self._home.read_run(run_id), self._agents.pop(run_id, None)
+            if self._home.find(run_id) is not None:
+                return
+            if row is None or row.state in FINAL_STATES:
+                await self.machines.forget(run_id)
+                return
+            held = self._held.get(run_id)
+            try:
+                agent = agent or _find_agent(row.started)
+                if agent is None:
+                    raise _Unknown(f"agent {row.started.agent} is not known here")
+                self._fences[run_id] = claim
+                self._adopting.add(run_id)
+                await self._home.take_up_claimed(row, agent, context=None if held is None else held.context)
+            except JournalError:
+                raise
+            except RepertoryError as error:
+                log(logging.WARNING, "run.left", run=run_id, agent=row.started.agent, exc_info=error)
+                self._fences.pop(run_id, None)
+                self._left.add(run_id)
+                await self.machines.let_go(run_id, "moved")
+            finally:
+                self._adopting.discard(run_id)
+
+    def is_adopting(self, run_id: str) -> bool:
+        """Whether a run was claimed from the queue, so that it begins here whatever else there is."""
+        return run_id in self._adopting
+
+    # --- holding and letting go ---------------------------------------------------------------------------
+
+    def hold(self, live: LiveRun) -> None:
+        """Follow a run that somebody here holds, wherever it goes on."""
+        live.elsewhere = True
+        self._fences.pop(live.run_id, None)
+        self._held[live.run_id] = live
+        self._wake()
+
+    async def let_go(self, live: LiveRun) -> None:
+        """Hand a run over whose loop has come to a boundary: others go on with it."""
+        self.hold(live)
+        await live.shared.journal.write(())
+        await self.machines.let_go(live.run_id, "moved")
+
+    def close(self) -> None:
+        """Tell those who wait here that this process does not go on."""
+        held, self._held = self._held, {}
+        for live in held.values():
+            live.set_ended()
+
+    # --- all the time -------------------------------------------------------------------------------------
+
+    async def serve(self, scope: anyio.CancelScope) -> None:
+        """Look after the lease, the other machines, and runs that are elsewhere, until the scope is cancelled.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+        pause = min(_POLL, self.machines.lease.seconds / _RENEWAL)
+        with scope:
+            while True:
+                self.machines.lease.check()
+                try:
+                    await self.machines.take_over()
+                    await self._find_lost_claims()
+                    await self._follow()
+                except JournalError as error:
+                    # The server is away; whoever writes hears of it, and the lease says what else there is to say.
+                    self.machines.lease.check()
+                    log(logging.WARNING, "machines.not.seen", exc_info=error)
+                self._wake()
+                await anyio.sleep(pause)
+
+    async def _find_lost_claims(self) -> None:
+        """Take up what was claimed where the answer to that was lost."""
+        if not self.machines.draining:
+            for claim in await self.machines.mine():
+                if self._home.find(claim.run_id) is None:
+                    await self.take_up(claim)
+
+    async def _follow(self) -> None:
+        held = [live for live in self._held.values() if live.elsewhere]
+        for run_id in await self.machines.ended([live.run_id for live in held]) if held else ():
+            row = await self._home.read_run(run_id)
+            if row is not None and row.state in FINAL_STATES and (live := self._held.pop(run_id, None)) is not None:
+                live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
+                if not live.ended.is_set():
+                    live.set_ended()
+
+
+class _Unknown(RepertoryError):
+    """An agent is not known here."""
+
+
+def _find_agent(started: RunStarted) -> Agent[Any] | None:
+    """The very definition that a run was begun with; None where it is not known here."""
+    if not started.agent_ref or started.has_context:
+        return None
+    try:
+        agent = load_agent(started.agent_ref, **started.options)
+    except RepertoryError:
+        return None
+    return agent if agent.digest == started.agent_digest else None

@@ -1,0 +1,242 @@
+"""Runs that begin as another did up to an iteration, and runs that leave the journal.
+
+Of the other run all that is copied which either of the two could change: the ledger, the plan of what is shown of it,
+summaries, the payload, and the contents that the tree had stored by then. Memory is a snapshot, which costs nothing:
+what the other had written by then is seen, and what either writes from then on is its own. What was spent stays the
+other run's: figures are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from repertory._choices import check_number, check_text
+from repertory._ids import new_id as _new_id
+from repertory.agents.agent import Agent
+from repertory.agents.loading import agent_of
+from repertory.agents.tasks import check_run_id
+from repertory.errors import ContextMissing, RunError, RunExists, RunNotFound
+from repertory.llm.messages import tool_uses
+from repertory.record.entries import Entry
+from repertory.record.journal import Journal
+from repertory.record.records import (
+    FINAL_STATES,
+    ContentStored,
+    DecisionMade,
+    EntryAppended,
+    EventLogged,
+    ModelCalled,
+    PayloadChanged,
+    Record,
+    RunRow,
+    RunStarted,
+    RunStateChanged,
+    ScopeOpened,
+    SummaryStored,
+)
+from repertory.runs.events import RunForked, to_record
+from repertory.runs.inbox import Inbox, Said
+from repertory.runs.live import LiveRun
+from repertory.summarizer.messages import RESULT_SUMMARIZED
+from repertory.supervisor.runtime import Runtime
+
+_OWN: Final = ("assistant", "action-result", "sub-agent-result")  # what an iteration is made of
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fork is to be.
+
+    Attributes:
+        iteration: The last iteration that is the same, 0 for the task alone; None for the last that is whole.
+        text: What the user says to it; None for nothing.
+        new_id: Its id; None makes one.
+        rewound: Whether it takes the place of the other, which is ended where it has not.
+    """
+
+    iteration: int | None = None
+    text: str | None = None
+    new_id: str | None = None
+    rewound: bool = False
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` for what can never be done."""
+        check_number("fork: iteration", self.iteration, int, least=0, none=True)
+        if self.text is not None:
+            check_text("a message", self.text)
+        if self.new_id is not None:
+            check_run_id(self.new_id)
+
+
+async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any] | None, context: Any) -> LiveRun:
+    """Start a fork; see ``Supervisor.fork`` and ``Supervisor.rewind``. It is on its way to the disk."""
+    wanted.check()
+    journal = runtime.shared.journal
+    row = await journal.read_run(run_id)
+    origin = row.started
+    _check_root(origin)  # before its agent is looked for: where a sub-agent's is defined nobody may know
+    agent = agent_of(origin, agent)
+    runtime.check(agent, origin)
+    if origin.has_context and context is None:
+        raise ContextMissing(f"run {origin.run_id} was given an application context: hand it in again, context=…")
+    new = wanted.new_id or _new_id("run")
+    async with runtime.alone_with(new):
+        there = await runtime.read_run(new)
+        if there is None:
+            live = runtime.find(origin.run_id)
+            if wanted.rewound and live is not None:
+                # What is refused leaves the other as it is.
+                await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+                live.stop_asked = True
+                runtime.stop_queued(live)
+                live.kill()
+                await live.ended.wait()
+                row = await journal.read_run(origin.run_id)
+            await journal.write(await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock()))
+        elif there.started.origin != origin.run_id or wanted.iteration not in (None, there.started.origin_iteration):
+            raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
+        going = runtime.find(new)
+        if going is None:
+            going = await runtime.take_up(await journal.read_run(new), agent, ended=FINAL_STATES, context=context)
+    return going
+
+
+async def remove(runtime: Runtime, run_id: str) -> None:
+    """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
+    async with runtime.alone_with(run_id):
+        row = await runtime.read_run(run_id)
+        if row is None:
+            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+        check_removable(row)
+        if runtime.find(run_id) is not None:
+            raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
+        with anyio.CancelScope(shield=True):  # each slice is short
+            await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
+
+
+def check_removable(row: RunRow) -> None:
+    """Raise ``RunError`` for a run that goes on, or stands below another."""
+    run_id = row.started.run_id
+    if row.started.parent_id is not None:
+        raise RunError(f"run {run_id} belongs to {row.started.parent_id}; remove that one")
+    if row.state not in FINAL_STATES:
+        raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is removed")
+
+
+async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
+    """The records of a fork; written in one batch they make a run that can be resumed.
+
+    Args:
+        journal: Where the other run is.
+        row: The other, a root.
+        wanted: What it is to be.
+        new_id: Its id.
+        at: Now, in seconds since 1970.
+
+    Raises:
+        RunError: There is no such iteration, or it is not whole yet.
+        RunExists: There was a run of this id.
+    """
+    if await journal.was_removed(new_id):
+        raise RunExists(f"run {new_id} was there and has been removed; give the new run another id")
+    origin = row.started
+    _check_root(origin)
+    numbered = await journal.read_records(EntryAppended, origin.run_id)
+    entries = [record.entry for _, record in numbered]
+    last = _last_whole(entries)
+    upto = last if wanted.iteration is None else wanted.iteration
+    if not 0 <= upto <= last:
+        raise RunError(f"run {origin.run_id} has no whole iteration {upto}; it has 0 (its task) to {last}")
+    stop = _stop(entries, upto)
+    calls = await journal.read_records(ModelCalled, origin.run_id)
+    ends = [number for number, called in calls if called.purpose == "agent" and called.iteration > upto]
+    ends += [number for number, record in numbered if record.entry.position >= stop]
+    end = min(ends, default=2**62)  # of what happened by then
+    started = msgspec.structs.replace(
+        origin,
+        run_id=new_id,
+        at=at,
+        scope_id=f"scope-{new_id}",
+        request="",
+        origin=origin.run_id,
+        origin_iteration=upto,
+    )
+    records: list[Record] = [
+        started,
+        RunStateChanged(run_id=new_id, state="running", at=at, iteration=upto),
+        *(EntryAppended(run_id=new_id, entry=entry) for entry in entries[:stop]),
+    ]
+    if origin.scope_id:
+        position = await journal.item_position_at(end)
+        records.append(
+            ScopeOpened(
+                scope_id=started.scope_id,
+                owner=new_id,
+                mode="snapshot",
+                at=at,
+                parent_id=origin.scope_id,
+                position=position,
+            )
+        )
+    for kind in (DecisionMade, SummaryStored, PayloadChanged, EventLogged):
+        for number, record in await journal.read_records(kind, origin.run_id):
+            if number < end and _is_of_its_past(record, upto):
+                records.append(msgspec.structs.replace(record, run_id=new_id))
+    records += await _contents(journal, origin.run_id, new_id, end)
+    if wanted.text is not None:
+        said = Inbox(new_id).record(_new_id("msg"), Said(journal.redact(wanted.text)), at=at, iteration=upto)
+        records.append(said)
+    forked = RunForked(
+        run_id=origin.run_id, agent=origin.agent, iteration=upto, at=at, fork=new_id, rewound=wanted.rewound
+    )
+    records.append(to_record(forked))
+    if wanted.rewound and row.state not in FINAL_STATES:
+        records.append(
+            RunStateChanged(run_id=origin.run_id, state="stopped", at=at, iteration=row.iteration, cancelled=True)
+        )
+    return records
+
+
+def _check_root(origin: RunStarted) -> None:
+    if origin.parent_id is not None:
+        raise RunError(f"run {origin.run_id} belongs to {origin.parent_id}; fork that one")
+
+
+def _is_of_its_past(record: Record, upto: int) -> bool:
+    if isinstance(record, DecisionMade):  # those of the next request are made before it is sent
+        return record.iteration <= upto
+    return not isinstance(record, EventLogged) or record.type == RESULT_SUMMARIZED
+
+
+def _last_whole(entries: Sequence[Entry]) -> int:
+    """The last iteration all of whose calls have a result; 0 where there is none."""
+    answered = {entry.tool_call_id for entry in entries if entry.tool_call_id}
+    turns = [entry for entry in entries if entry.role == "assistant"]
+    while turns and not all(use.id in answered for use in tool_uses(turns[-1].content)):
+        turns.pop()
+    return turns[-1].iteration if turns else 0
+
+
+def _stop(entries: Sequence[Entry], upto: int) -> int:
+    """The position behind the last entry of an iteration; what was said after it is not its own."""
+    own = [entry.position for entry in entries if entry.iteration <= upto and entry.kind in _OWN]
+    if own:
+        return own[-1] + 1
+    first = [entry.position for entry in entries if entry.iteration or entry.kind == "user-input"]
+    return min(first, default=len(entries))
+
+
+async def _contents(journal: Journal, origin: str, run_id: str, end: int) -> list[ContentStored]:
+    """Copies of what a tree had stored by then, so that they are read under the same citations."""
+    copies: dict[str, ContentStored] = {}
+    for owner in await journal.read_tree(origin):
+        for number, content in await journal.read_records(ContentStored, owner):
+            if number >= end:
+                continue
+            if owner != origin and not content.body and content.length:  # the ledger of a sub-agent holds it
+                content = await journal.read_content(content.content_id, root=owner) or content  # noqa: PLW2901
+            copies[content.content_id] = msgspec.structs.replace(content, run_id=run_id)
+    return [*copies.values()]

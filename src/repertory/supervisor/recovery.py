@@ -1,0 +1,69 @@
+"""A run as its record says it stands: what a run goes on from, in this process or the next."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from repertory.agents.agent import Agent
+from repertory.context import replay
+from repertory.memory import Memory
+from repertory.record import Ledger
+from repertory.record.records import RunRow
+from repertory.runs.events import IterationStarted
+from repertory.runs.inbox import SAID, Said
+from repertory.runs.live import LiveRun, Shared
+from repertory.runs.log import log
+from repertory.runs.payloads import payload_on_record
+from repertory.runs.telemetry import TRACED
+from repertory.runs.waiting_calls import WAITING_EVENTS
+from repertory.summarizer.messages import RESULT_SUMMARIZED
+from repertory.supervisor.retention import Retention
+
+_NEEDED: Final = (SAID, TRACED, RESULT_SUMMARIZED, *sorted(WAITING_EVENTS))  # of the many events of a long run
+
+
+async def read_back(
+    row: RunRow, agent: Agent[Any], shared: Shared, retention: Retention, *, parent: LiveRun | None
+) -> LiveRun:
+    """Read a run back from the journal, with what was said to it and not yet read."""
+    journal, started = shared.journal, row.started
+    ledger = await Ledger.open(journal, started.run_id, clock=shared.clock)
+    live = LiveRun(
+        shared=shared,
+        started=started,
+        agent=agent,
+        ledger=ledger,
+        memory=Memory(shared.memory, started.scope_id, started.run_id),
+        tally=parent.tally if parent is not None else await shared.tallies.open(started.run_id),
+        parent=parent,
+        resumed=True,
+        iteration=row.iteration,
+        agent_changed=started.agent_digest != agent.digest,
+        plan=replay(made.body for made in await journal.read_decisions(started.run_id)),
+        told=len(ledger.snapshot()),  # by an earlier process
+    )
+    async with retention.payloads:
+        records = await journal.read_payload(live.run_id)
+        live.payload = payload_on_record(agent, records, below=parent is not None)
+        retention.known[live.run_id] = live
+    if live.agent_changed:
+        was, now = started.agent_digest, agent.digest
+        log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
+    live.members.update(live.tally.by_run)
+    heard = {entry.message_id for entry in ledger.snapshot()}
+    answered = {entry.tool_call_id for entry in ledger.snapshot()}
+    for _, record in await journal.read_events(live.run_id, types=[IterationStarted.__name__], limit=1):
+        live.since = record.elapsed
+    for _, record in await journal.read_events(live.run_id, types=_NEEDED):
+        if record.type == SAID:
+            message_id = record.body["message_id"]
+            said = Said(record.body["text"], record.body.get("sender", ""))
+            live.inbox.put(message_id, said, read=message_id in heard)
+        elif record.type == TRACED:
+            live.trace.earlier = record.body
+        elif record.type in WAITING_EVENTS:
+            live.waits.read_back(record, agent=live.agent.name, answered=answered)
+        elif record.type == RESULT_SUMMARIZED:
+            live.result_summaries[record.body["position"]] = record.body["text"]
+    return live

@@ -1,0 +1,170 @@
+"""Runs that another machine owns, as they are steered from here; and what others ask of the runs of this one."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import msgspec
+
+from repertory._choices import check_text
+from repertory._ids import new_id
+from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunFailed, RunStopped
+from repertory.llm.messages import Json
+from repertory.record.contents import root_of
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, RunRow, RunState
+from repertory.runs.log import log
+from repertory.supervisor.run_handle import Run
+from repertory.supervisor.runtime import Runtime
+
+if TYPE_CHECKING:
+    from repertory.machines.commands import Command, Commands
+    from repertory.machines.machine import Machines
+
+_POLL: Final = 1.0  # seconds between two looks at what is asked of runs here, or at how one elsewhere stands
+_VERBS: Final = frozenset({"send", "stop", "kill", "pause", "resume", "approve", "deny", "give_result"})
+
+
+class RemoteRun:
+    """A run that another machine owns, or that waits for one. Made by ``Supervisor.remote``.
+
+    What is asked of it is written down, and its owner carries it out; should that die, the next one does. Each method
+    raises what the one of ``Run`` does, and ``MachineSilent`` where nobody has answered within ten seconds.
+
+    Attributes:
+        id: Its whole id.
+    """
+
+    def __init__(self, run_id: str, journal: Journal, machines: Machines, commands: Commands) -> None:
+        self.id = run_id
+        self._journal = journal
+        self._machines = machines
+        self._commands = commands
+
+    def __repr__(self) -> str:
+        """The run."""
+        return f"RemoteRun({self.id!r})"
+
+    async def state(self) -> RunState:
+        """How it stands on record."""
+        return (await self._read()).state
+
+    async def wait_result(self) -> str:
+        """Wait until it has its result, and return that as the record has it: a text, or JSON of a typed one.
+
+        Raises:
+            RunFailed: It ended with an error.
+            RunStopped: It was stopped first.
+        """
+        while (row := await self._read()).state not in FINAL_STATES:
+            await self._machines.wait_hint(_POLL)
+        if row.state == "failed":
+            raise RunFailed(f"run {self.id} of {row.started.agent} failed: {row.error}")
+        if row.state == "stopped":
+            raise RunStopped(f"run {self.id} of {row.started.agent} was stopped after {row.iteration} iterations")
+        return row.result or ""
+
+    async def send(self, text: str, *, message_id: str | None = None) -> None:
+        """As ``Run.send``."""
+        check_text("a message", text)
+        message_id = message_id or new_id("msg")
+        await self._ask("send", {"text": text, "message_id": message_id}, f"{self.id}/{message_id}")
+
+    async def stop(self) -> None:
+        """As ``Run.stop``."""
+        await self._ask("stop", {})
+
+    async def kill(self) -> None:
+        """As ``Run.kill``."""
+        await self._ask("kill", {})
+
+    async def pause(self) -> None:
+        """As ``Run.pause``."""
+        await self._ask("pause", {})
+
+    async def resume(self) -> None:
+        """As ``Run.resume``."""
+        await self._ask("resume", {})
+
+    async def approve(self, call_id: str, *, arguments: Mapping[str, Any] | None = None, by: str = "") -> None:
+        """As ``Run.approve``."""
+        await self._ask("approve", {"call_id": call_id, "arguments": arguments, "by": by})
+
+    async def deny(self, call_id: str, reason: str, *, by: str = "") -> None:
+        """As ``Run.deny``."""
+        await self._ask("deny", {"call_id": call_id, "reason": reason, "by": by})
+
+    async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
+        """As ``Run.give_result``, with a text or JSON; images and documents are given where the run is."""
+        await self._ask("give_result", {"call_id": call_id, "result": result, "is_error": is_error})
+
+    async def _read(self) -> RunRow:
+        return await self._journal.read_run(self.id)
+
+    async def _ask(self, verb: str, body: Json, command_id: str = "") -> None:
+        from repertory.machines.commands import Command  # here, as nothing of it is needed with one process
+
+        try:
+            plain = msgspec.json.decode(msgspec.json.encode(self._journal.redact(body)))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{verb} takes what JSON has, for a run on another machine: {error}") from error
+        await self._commands.ask(Command(command_id or new_id("cmd"), self.id, verb, plain))
+
+
+async def carry_out(run: Run[Any] | RemoteRun, verb: str, body: Json) -> None:
+    """Do with a run, wherever it is, what one of the methods that both kinds have is called.
+
+    Raises:
+        ConfigurationError: There is no such method, or it takes other arguments.
+        RepertoryError: As the method does.
+    """
+    if verb not in _VERBS:  # of a machine with another version
+        raise ConfigurationError(f"nobody can {verb[:50]!r} a run here; is that machine's repertory newer?")
+    method = getattr(run, verb)
+    try:
+        inspect.signature(method).bind(**body)
+    except TypeError as error:
+        raise ConfigurationError(f"{verb}: {error}; is that machine's repertory another version?") from error
+    done = method(**body)
+    if done is not None:
+        await done
+
+
+async def serve_commands(
+    runtime: Runtime,
+    machines: Machines,
+    commands: Commands,
+    drain: Callable[[], Awaitable[None]],
+    scope: anyio.CancelScope,
+) -> None:
+    """Carry out what is asked of this machine and its runs, until the scope is cancelled."""
+    with scope:
+        while True:
+            try:
+                for command in await commands.open():
+                    await _serve(runtime, commands, command)
+                if await machines.is_asked_to_drain():
+                    await drain()
+            except JournalError as error:  # the server is away; whoever writes hears of it
+                machines.lease.check()
+                log(logging.WARNING, "commands.not.seen", exc_info=error)
+            await machines.wait_hint(_POLL)
+
+
+async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
+    live, refused = runtime.find(command.run_id), None
+    if live is None and runtime.find(root_of(command.run_id)) is None:
+        return  # about to be taken up here: the next look finds it
+    try:
+        if live is None:
+            raise RunError(f"run {command.run_id} has ended; say it to {root_of(command.run_id)}")
+        await carry_out(Run(live, runtime), command.verb, command.body)
+    except JournalError:
+        raise
+    except RepertoryError as error:
+        refused = error
+    await commands.answer(command, refused)

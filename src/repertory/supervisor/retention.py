@@ -1,0 +1,170 @@
+"""How long stored contents stay: the end of their time, what keeps them beyond it, and the timer that looks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from itertools import groupby
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+
+from repertory.context import decode_decision
+from repertory.context.plan import PinEntry, UnpinEntry
+from repertory.errors import JournalError, RunError
+from repertory.memory.documents import document_of
+from repertory.memory.payload import without_sources
+from repertory.record.contents import StoredBody, root_of
+from repertory.record.journal import Journal
+from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
+from repertory.runs.live import LiveRun
+from repertory.runs.log import log
+
+CLEANING: Final = 300.0  # seconds; a content goes within five minutes of its time
+
+
+class Retention:
+    """Lets go of stored contents when their time is over, and of their sources in the payloads of their tree.
+
+    Nothing acknowledged is lost by it. A body goes where whoever stored it said for how long it is wanted; or where the
+    ledger of its run, word for word, holds all of it, from which it is read from then on. What is pinned stays.
+
+    Attributes:
+        payloads: To be held from reading a run's payload back until the run is in ``known``.
+        known: The runs whose payloads this process holds, also those that have ended.
+    """
+
+    def __init__(self, journal: Journal, *, seconds: float | None, clock: Callable[[], float]) -> None:
+        """Clean up a journal, contents without a time of their own ``seconds`` after their runs; None keeps those."""
+        self._journal = journal
+        self._seconds = seconds
+        self._clock = clock
+        self._looked = -math.inf  # trees that ended before this have been looked at
+        self.payloads = anyio.Lock()
+        self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
+
+    async def clean(self) -> list[StoredBody]:
+        """Let go of what is due; returns it."""
+        now = self._clock()
+        judged = await self._judge(now)
+        lost: dict[str, set[str]] = {}
+        for body, held in judged:
+            if not held:
+                lost.setdefault(root_of(body.content.run_id), set()).add(body.content.content_id)
+        gone = [body for body, _ in judged]
+        await self._let_go(gone, lost)
+        if self._seconds is not None:
+            self._looked = max(self._looked, now - self._seconds)
+        return gone
+
+    async def due(self) -> list[StoredBody]:
+        """What may go: its time is over, it is not pinned, and it was given that time or the ledger holds it."""
+        return [body for body, _ in await self._judge(self._clock())]
+
+    async def _judge(self, now: float) -> list[tuple[StoredBody, bool]]:
+        """What is due, each with whether the ledger holds it."""
+        ended_by = -math.inf if self._seconds is None else now - self._seconds
+        found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
+        judged = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
+        return [(body, held) for body, held in judged if body.has_time or held]
+
+    async def clean_run(self, run_id: str) -> list[StoredBody]:
+        """Let go of all that the store holds of a run that has ended, and of those below it; returns it.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        bodies = await self.of_run(run_id)
+        await self._let_go(bodies, {run_id: None})
+        return bodies
+
+    async def of_run(self, run_id: str) -> list[StoredBody]:
+        """What ``clean_run`` would let go of; ``run_id`` is whole. Raises what that raises."""
+        row = await self._journal.read_run(run_id)
+        if row.started.parent_id is not None:
+            raise RunError(f"run {run_id} belongs to {row.started.parent_id}; clean that one")
+        if row.state not in FINAL_STATES:
+            raise RunError(f"run {run_id} has not ended, it is {row.state}; stop it before it is cleaned")
+        return await self._journal.read_bodies(run_id)
+
+    async def _let_go(self, bodies: Sequence[StoredBody], lost: Mapping[str, set[str] | None]) -> None:
+        """Let go of bodies, and in the same transaction of the sources of what cannot be read any more.
+
+        Args:
+            bodies: Those.
+            lost: The citation ids of what cannot, by the root of their tree; None for all of the tree.
+        """
+        async with self.payloads, AsyncExitStack() as stack:
+            histories: list[tuple[set[str] | None, Sequence[PayloadChanged]]] = []
+            for root, content_ids in lost.items():
+                found = sorted(await self._journal.read_payloads(root), key=lambda record: record.run_id)
+                histories += [(content_ids, [*own]) for _, own in groupby(found, key=lambda record: record.run_id)]
+            runs = [self.known.get(own[0].run_id) for _, own in histories]
+            for live in filter(None, runs):
+                await stack.enter_async_context(live.changing_payload())
+            records = [record for ids, own in histories if (record := self._cleaned(own, ids)) is not None]
+            if bodies or records:
+                await self._journal.delete_bodies(bodies, also=records)
+
+    def _cleaned(self, history: Sequence[PayloadChanged], content_ids: set[str] | None) -> PayloadChanged | None:
+        """The next version of a payload, without the sources of contents that are gone; None if it has none of them."""
+        run_id, version, document = history[-1].run_id, history[-1].version, document_of(history)
+        live = self.known.get(run_id)
+        state = None if live is None else live.payload
+        if state is not None:
+            version, document = state.version, state.document
+        changes = tuple(without_sources(document, content_ids))
+        if not changes:
+            return None
+        record = PayloadChanged(
+            run_id=run_id, version=version + 1, author="cleaning", base=version, changes=changes, at=self._clock()
+        )
+        if state is not None:
+            state.adopt(record)
+        return record
+
+    async def _unpinned(self, due: Iterable[StoredBody]) -> list[StoredBody]:
+        unpinned: list[StoredBody] = []
+        for run_id, bodies in groupby(sorted(due, key=_owner), key=_owner):
+            pins = _pinned_for_good(await self._journal.read_decisions(run_id))
+            entries = await self._journal.read_entries(run_id) if pins else []
+            pinned = {entry.content_id for entry in entries if entry.position in pins}
+            unpinned += (body for body in bodies if body.content.content_id not in pinned)
+        return unpinned
+
+    async def _is_held(self, body: StoredBody) -> bool:
+        held = await self._journal.read_held(body.content)
+        if not held:
+            return False
+        stored = await self._journal.read_content(body.content.content_id, root=body.content.run_id)
+        return stored is not None and stored.body == held
+
+    async def clean_for_ever(self, scope: anyio.CancelScope) -> None:
+        """Clean up now and then, until the scope is cancelled."""
+        with scope:
+            while True:
+                await anyio.sleep(CLEANING)
+                try:
+                    await self.clean()
+                except JournalError as error:  # runs that write will hear of it themselves
+                    log(logging.WARNING, "contents.cleaning.failed", exc_info=error)
+
+
+def _pinned_for_good(decisions: Iterable[DecisionMade]) -> set[int]:
+    """The positions that somebody pinned, without those that are only held for a while after they were looked at."""
+    pins: set[int] = set()
+    for made in decisions:
+        for edit in decode_decision(made.body).edits:
+            if isinstance(edit, PinEntry) and not edit.until:
+                pins.add(edit.position)
+            elif isinstance(edit, UnpinEntry):
+                pins.discard(edit.position)
+    return pins
+
+
+def _owner(body: StoredBody) -> str:
+    return body.content.run_id

@@ -1,0 +1,548 @@
+"""How runs begin and end in this process; each has an actor, below that of the run which delegated to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import msgspec
+
+from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
+from repertory.agents.agent import Agent
+from repertory.errors import (
+    ContextMissing,
+    JournalError,
+    JournalUnreadable,
+    RunError,
+    RunExists,
+    RunNotFound,
+)
+from repertory.llm.messages import Json
+from repertory.loop.agent_actor import AgentActor
+from repertory.loop.open_calls import close_calls
+from repertory.loop.permission import check_rules
+from repertory.loop.sharing import first_drafts
+from repertory.memory import Memory
+from repertory.memory.messages import ForgetOthers
+from repertory.record import Draft, Ledger
+from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
+from repertory.runs.events import RunSpawned, StateChanged
+from repertory.runs.inbox import Said
+from repertory.runs.live import LiveRun, RunEnd, Shared
+from repertory.runs.log import log
+from repertory.runs.models import check_prices
+from repertory.runs.payloads import check_payloads, instructions_of, new_payload
+from repertory.runs.telemetry import Trace
+from repertory.supervisor.claims import Claims
+from repertory.supervisor.queue import Queue
+from repertory.supervisor.recovery import read_back
+from repertory.supervisor.retention import Retention
+from repertory.supervisor.room import is_below, reserve_room
+from repertory.views.policies import check_policies, results_of
+
+if TYPE_CHECKING:
+    from repertory.machines.commands import Commands
+
+# A run's actor that keeps crashing is given up; its neighbours go on.
+SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
+
+
+class Runtime:
+    """The runs that live in this process."""
+
+    def __init__(self, shared: Shared, system: ActorSystem, tasks: anyio.abc.TaskGroup, retention: Retention) -> None:
+        self.shared = shared
+        self.retention = retention
+        self._journal = shared.journal
+        self._system = system
+        self._tasks = tasks
+        self._live: dict[str, LiveRun] = {}
+        self._actors: dict[str, ActorRef[Any]] = {}
+        self._newest: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()  # also of those that have ended
+        self.closing = False
+        self.queue = Queue(self._journal, clock=shared.clock, begin=self._begin_queued)
+        self.claims: Claims | None = None  # where others share the journal
+        self.commands: Commands | None = None  # the same
+        self._beginning: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # as long as somebody waits
+
+    def find(self, run_id: str) -> LiveRun | None:
+        """A run that is under way in this process."""
+        live = self._live.get(run_id)
+        return live if live is not None and not live.ended.is_set() else None
+
+    def under_way(self) -> list[LiveRun]:
+        """All runs that are under way in this process."""
+        return [live for live in self._live.values() if not live.ended.is_set()]
+
+    async def read_run(self, run_id: str) -> RunRow | None:
+        """The run of exactly this id, in the journal."""
+        try:
+            row = await self._journal.read_run(run_id)
+        except RunNotFound:
+            return None
+        return row if row.started.run_id == run_id else None
+
+    def wind_down(self) -> None:
+        """Ask all runs at once to close at their next boundary; they would be stopped one after the other."""
+        for live in self._live.values():
+            live.wish_for("close")
+
+    def close(self) -> None:
+        """Begin nothing more. Who waits in the queue, or was paused there, stays so on record."""
+        self.closing = True
+        for live in list(self._live.values()):
+            if live.ref is None and self._leave_queue(live):
+                live.set_ended()
+        if self.claims is not None:
+            self.claims.close()
+
+    # --- how a run begins ---------------------------------------------------------------------------------
+
+    def alone_with(self, run_id: str) -> anyio.Lock:
+        """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
+        return self._beginning.setdefault(run_id, anyio.Lock())
+
+    async def begin(
+        self,
+        started: RunStarted,
+        agent: Agent[Any],
+        *,
+        parent: LiveRun | None = None,
+        payload: Any = None,
+        context: Any = None,
+    ) -> LiveRun:
+        """Start a new run, or queue it; its beginning, task and payload are one transaction, on their way to the disk.
+
+        Raises:
+            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+            PayloadInvalid: The payload does not fit what the agent declares, nor do its defaults.
+            ConfigurationError: The agent's instructions show what its payload has not.
+        """
+        if parent is not None:
+            return await self._begin(started, agent, parent=parent, payload=payload, context=context)
+        await self.queue.look()
+        with self.queue.entering(started):
+            return await self._begin(started, agent, parent=None, payload=payload, context=context)
+
+    async def _begin(
+        self, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any, context: Any
+    ) -> LiveRun:
+        shared, scope_id = self.shared, f"scope-{started.run_id}"
+        lead = None if parent is None else parent.payload
+        state, first = new_payload(agent, payload, started=started, lead=lead, redact=self._journal.redact)
+        instructions_of(agent, state)
+        if parent is None:
+            memory = await Memory.open(shared.memory, started.run_id, scope_id=scope_id)
+        else:
+            mode = started.options.get("memory", agent.memory)
+            memory = await parent.memory.fork(started.run_id, mode=mode, scope_id=scope_id)
+        tally = parent.tally if parent is not None else shared.tallies.begin(started.run_id)
+        ledger = Ledger(self._journal, started.run_id, clock=shared.clock)
+        live = LiveRun(
+            shared=shared,
+            started=started,
+            agent=agent,
+            ledger=ledger,
+            memory=memory,
+            tally=tally,
+            parent=parent,
+            payload=state,
+            context=context if parent is None else parent.context,
+            trace=Trace(None if parent is None else shared.telemetry.here()),
+        )
+        live.started = started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
+        drafts = await first_drafts(live)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._launch(live, *drafts, also=[started, *first])
+        live.publish(RunSpawned, **{name: getattr(started, name) for name in ("task", "model", "parent_id", "depth")})
+        if live.state == "queued":
+            live.publish(StateChanged, state="queued")
+        return live
+
+    async def ensure(
+        self,
+        started: RunStarted,
+        agent: Agent[Any],
+        *,
+        ended: Container[RunState],
+        parent: LiveRun | None = None,
+        payload: Any = None,
+        context: Any = None,
+    ) -> LiveRun:
+        """The one run of this id: it is under way, or goes on, or shows how it ended, or begins.
+
+        Raises:
+            RunExists: It has another task or agent, or was asked for by another request.
+            PayloadInvalid, QueueFull: As ``begin``.
+            ContextMissing: As ``take_up``.
+        """
+        live = self.find(started.run_id)
+        row = await self.read_run(started.run_id) if live is None else None
+        there = live.started if live is not None else row.started if row is not None else started
+        for what in ("agent", "task", "request"):
+            has, asked = getattr(there, what), getattr(started, what)
+            if has != asked and (what != "request" or (has and asked)):
+                raise RunExists(
+                    f"run {started.run_id} is there already, with another {what}: {_short(has)}, not {_short(asked)}; "
+                    "give the new run another id"
+                )
+        if live is not None:
+            return live
+        if row is not None:
+            return await self.take_up(row, agent, ended=ended, parent=parent, context=context)
+        if parent is None and await self._journal.was_removed(started.run_id):
+            raise RunExists(f"run {started.run_id} was there and has been removed; give the new run another id")
+        return await self.begin(started, agent, parent=parent, payload=payload, context=context)
+
+    async def take_up(
+        self,
+        row: RunRow,
+        agent: Agent[Any],
+        *,
+        ended: Container[RunState],
+        parent: LiveRun | None = None,
+        context: Any = None,
+        said: tuple[str, Said] | None = None,
+        claimed: bool = False,
+    ) -> LiveRun:
+        """Let a run of the journal go on, or queue it, or show how it ended where it is in one of the given states.
+
+        What is ``said`` to it as it goes on is one transaction with that. One that waits on record keeps its place.
+
+        Raises:
+            PayloadInvalid: Its payload does not fit the type that the agent names now.
+            ConfigurationError: The agent's instructions show what its payload has not.
+            ContextMissing: It goes on, and was begun with an application context.
+            RunError: It is under way on another machine.
+        """
+        if self.claims is not None and parent is None and row.state not in ended and not claimed:
+            if not await self.claims.claim(row.started.run_id):
+                raise RunError(
+                    f"run {row.started.run_id} is under way on another machine; if that one is dead, try again when "
+                    "its lease has run out"
+                )
+            try:
+                row = await self._journal.read_run(row.started.run_id)  # it may have gone on meanwhile
+                return await self.take_up(row, agent, ended=ended, context=context, said=said, claimed=True)
+            finally:
+                await self.claims.give_back(row)
+        if row.state not in ended and parent is None and row.started.has_context and context is None:
+            raise ContextMissing(
+                f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
+                "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
+            )
+        live = await read_back(row, agent, self.shared, self.retention, parent=parent)
+        live.context = context if parent is None else parent.context
+        if row.state in ended or (parent is not None and row.cancelled):
+            live.end, live.ending = RunEnd(row.state, row.result, row.error), True
+            _attach(live)
+            live.close(recorded=True)
+            self._make_newest(live)
+            return live
+        instructions_of(agent, live.payload)
+        last = self._actors.get(live.run_id)
+        if last is not None:
+            await last.wait_stopped()  # it has ended, and its actor is on its way out
+        if parent is None:
+            await self.queue.look()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        records: list[Record] = []
+        if said is not None and live.inbox.is_new(*said):
+            records.append(live.said_record(*said))
+            live.inbox.put(*said)
+        if self.claims is not None and parent is None:
+            await self.shared.memory.ask(ForgetOthers())
+        self._launch(live, also=records, was=row.state)
+        live.publish(StateChanged, state=live.state)
+        return live
+
+    async def take_up_claimed(self, row: RunRow, agent: Agent[Any], *, context: Any) -> LiveRun:
+        """Let a run go on that this machine has claimed, whether there is room or not.
+
+        Raises:
+            PayloadInvalid, ConfigurationError, ContextMissing: As ``take_up``.
+        """
+        self.check(agent, row.started)
+        return await self.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=True)
+
+    def check(self, agent: Agent[Any], started: RunStarted) -> None:
+        """See that an agent can go on with a run.
+
+        Raises:
+            ConfigurationError: Its policies contradict themselves, or the prices that a limit needs are not known.
+            PayloadInvalid: Its payload has no defaults.
+        """
+        check_policies(agent, results_of(started))
+        check_rules(agent, self.shared.approvals)
+        check_payloads(agent)
+        check_prices(agent, self.shared.models)
+
+    async def spawn_below(
+        self, parent: LiveRun, agent: Agent[Any], task: str, *, run_id: str, call_id: str, options: Json
+    ) -> LiveRun:
+        """Start the run of a delegation, or find the one that the same call began before, and let it go on.
+
+        A sub-agent that was stopped together with the runs above it goes on with them; one that was stopped alone
+        does not.
+
+        Args:
+            parent: The run that delegates.
+            agent: The member of its team.
+            task: What to do.
+            run_id: The id that follows from the call, and below that of the parent.
+            call_id: The call.
+            options: What was chosen for this delegation: ``memory`` and ``share``, see ``Delegation``; and why an
+                earlier attempt ``failed``.
+
+        Raises:
+            LimitExceeded: The tree is deep or large enough.
+        """
+        started = RunStarted(
+            run_id=run_id,
+            agent=agent.name,
+            task=task,
+            at=self.shared.clock(),
+            agent_digest=agent.digest,
+            parent_id=parent.run_id,
+            parent_call_id=call_id,
+            depth=parent.started.depth + 1,
+            options=options,
+        )
+        started, reserved = self._journal.redact(started), reserve_room(parent, run_id)
+        try:
+            return await self.ensure(started, agent, ended=("done", "failed"), parent=parent)
+        except BaseException:
+            if reserved and run_id not in self._live:
+                parent.root.members.discard(run_id)
+            raise
+
+    async def find_below(self, parent: LiveRun, run_id: str) -> LiveRun | None:
+        """A run that was delegated before: under way, going on, or as it ended; None where there is none any more."""
+        if not is_below(run_id, parent.run_id):  # of the run that this one was forked from
+            return None
+        live = self.find(run_id)
+        row = await self.read_run(run_id) if live is None else None
+        agent = parent.agent.member(row.started.agent) if row is not None else None
+        if row is None or agent is None:
+            return live
+        parent.root.members.add(run_id)
+        return await self.take_up(row, agent, ended=("done", "failed"), parent=parent)
+
+    # --- at once, or in the queue -------------------------------------------------------------------------
+
+    def _launch(self, live: LiveRun, *drafts: Draft, also: Sequence[Record] = (), was: RunState | None = None) -> None:
+        """Write what begins a run, make it known, and start its actor, or let it wait in the queue for that.
+
+        All in one step without a wait: a caller who is cancelled leaves a run that is in the record and in this
+        process, or in neither. The loop waits until the record is durable, and so may the caller.
+
+        Args:
+            live: The run.
+            drafts: Its first entries.
+            also: Records of the same transaction.
+            was: Its state on record; None for a new run.
+        """
+        why = self._why_waits(live.started) if live.parent is None else ""
+        if why:
+            shared = self.claims is not None
+            queued = [] if was == "queued" and not shared else [live.state_record("queued", reason=why)]
+            live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
+            live.state = "queued"
+            if (
+                self.claims is not None
+            ):  # any machine may take it, this one too: as everything it then goes by its record
+                self._make_newest(live)
+                self.claims.hold(live)
+                return
+        else:
+            self._start(live, *drafts, also=also if was is None else [*also, live.state_record("running")])
+        self._live[live.run_id] = self.retention.known[live.run_id] = live
+        self._make_newest(live)
+        _attach(live)
+        if why:
+            self.queue.put(live)
+
+    def _why_waits(self, started: RunStarted) -> str:
+        if self.claims is None:
+            return self.queue.why_waits(started)
+        if self.claims.is_adopting(started.run_id):
+            return ""
+        return self.claims.why_elsewhere(started) or self.queue.why_waits(started)
+
+    def _begin_queued(self, live: LiveRun) -> None:
+        """Start a run that waited."""
+        self._start(live, also=[live.state_record("running")])
+        live.publish(StateChanged, state="running")
+
+    def stop_queued(self, live: LiveRun) -> None:
+        """End a run that waits in the queue, or was paused there, as there is no loop to do it; else do nothing."""
+        if live.ref is None and not live.is_ending and self._leave_queue(live):
+            live.ending, live.end = True, RunEnd("stopped")
+            self._tasks.start_soon(self.end_run, live, RunEnd("stopped"))
+
+    def pause_queued(self, live: LiveRun) -> None:
+        """Take a run out of the queue that waits there; else do nothing."""
+        if self.queue.remove(live):
+            live.state = "paused"
+            self._journal.submit([live.state_record("paused")])
+            live.publish(StateChanged, state="paused")
+
+    def requeue(self, live: LiveRun) -> None:
+        """Let a run begin, or wait again, that was paused in the queue; else do nothing."""
+        if live.ref is None and live.state == "paused" and not live.is_ending:
+            self._launch(live, was="paused")
+            live.publish(StateChanged, state=live.state)
+
+    def _leave_queue(self, live: LiveRun) -> bool:
+        return self.queue.remove(live) or live.state == "paused"
+
+    def _start(self, live: LiveRun, *drafts: Draft, also: Sequence[Record]) -> None:
+        """Write that a run goes on, and start its actor: below its parent's actor, or at the top."""
+        place = self._system if live.parent is None or live.parent.actor is None else live.parent.actor
+        ref = place.spawn(lambda: AgentActor(self, live), live.run_id, restart="transient", supervision=SUPERVISION)
+        try:
+            if self.claims is not None and live.parent is None:
+                also = [*self.claims.record(live), *also]  # whatever follows it is this machine's
+            live.begun = live.ledger.submit(*drafts, also=also)
+        except BaseException:
+            ref.kill()  # it has not run yet, and never will
+            raise
+        live.ref, live.state = ref, "running"
+        if live.parent is not None:
+            live.place = live.parent.line.join(live.wake)
+        else:
+            self.queue.went(live)
+        self._actors[live.run_id] = ref
+        if live.parent is not None and live.parent.wish == "pause":
+            live.wish_for("pause")
+        if any(run.stop_asked for run in live.lineage()):
+            live.wish_for("stop")
+        if live.parent is None:
+            live.tally.clock.run(on=True)
+        if live.agent.limits.seconds is not None:
+            self._tasks.start_soon(live.wait_overdue)
+        self._tasks.start_soon(self._reap, live, ref)
+
+    def _make_newest(self, live: LiveRun) -> None:
+        """Have those who hold a run as it was find it as it is now."""
+        earlier, self._newest[live.run_id] = self._newest.get(live.run_id), live
+        if earlier is not None and earlier is not live:
+            earlier.successor = live
+
+    # --- how a run ends -----------------------------------------------------------------------------------
+
+    async def end_run(self, live: LiveRun, end: RunEnd) -> None:
+        """Record how a run ended, and with it the runs below it that nobody runs any more; then tell who waits.
+
+        From its first step on the end stands, also for somebody who kills the run meanwhile.
+        """
+        left = [run for run in live.tree() if run is not live and run.state not in FINAL_STATES]
+        records: list[Record] = []
+        for run in (*left, live):
+            run.ending, run.end = True, end if run is live else RunEnd("stopped")
+            cancelled = run.end.state == "stopped" and run.stop_asked
+            records.append(
+                run.state_record(run.end.state, result=run.end.result, error=run.end.error, cancelled=cancelled)
+            )
+        self._journal.submit(records)
+        await self._finish(live)
+
+    async def _finish(self, live: LiveRun) -> None:
+        """Wait until a run's end is durable, then tell those who wait for it."""
+        await self._journal.write(())
+        if live.parent is None:
+            if live.resumed:
+                await self._end_strangers(live)
+            await self.retention.clean()
+            for run in live.tree():
+                self._live.pop(run.run_id, None)
+        for run in reversed([*live.tree()]):
+            if not run.ended.is_set() or run.state not in FINAL_STATES:
+                run.close()
+        if live.parent is None:
+            self.shared.hub.forget_ended(self._live)
+
+    async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
+        """See to it that a run whose actor is gone has ended for everybody who waits."""
+        reason = await ref.wait_stopped()
+        if self._actors.get(live.run_id) is ref:
+            del self._actors[live.run_id]
+        try:
+            await self._see_ended(live, reason)
+        finally:
+            self.queue.left(live)
+
+    async def _see_ended(self, live: LiveRun, reason: StopReason) -> None:
+        if live.ended.is_set():
+            return
+        try:
+            if live.lost is not None:
+                raise live.lost
+            if live.end is not None:
+                await self._finish(live)  # it was killed while it waited for its end to be durable
+            elif reason.kind == "failed":
+                log(logging.ERROR, "run.crashed", run=live.run_id, exc_info=reason.error)
+                await self.end_run(live, RunEnd.failed(reason.error))
+            elif not any(run.killed for run in live.lineage()):
+                # The supervisor closes, or hands its runs over; the record says how to go on.
+                if self.claims is None or live.parent is not None or self.closing:
+                    live.set_ended()
+                else:
+                    await self.claims.let_go(live)
+                    for run in live.tree():
+                        self._live.pop(run.run_id, None)
+            elif live.parent is None:
+                await self.end_run(live, live.end_of_killed())
+            elif not any(run.killed for run in live.parent.lineage()):
+                await self._end_branch(live)
+            # else it ends together with the run above it that was killed
+        except JournalError as error:
+            for other in {*self._live.values(), live}:  # none of them can be recorded any more
+                if not other.ended.is_set():
+                    other.lost = error
+                    other.set_ended()
+            raise
+
+    async def _end_branch(self, live: LiveRun) -> None:
+        """End a run that was killed, and those below it, for good: the run above it has its report, and goes on.
+
+        Nobody will bring their open calls to an end, so that is done here.
+        """
+        await self._journal.write(())  # what the loops had sent on its way shows in the ledgers after this
+        for run in reversed([*live.tree()]):
+            if run.state not in FINAL_STATES:
+                await close_calls(self._journal, run.ledger, iteration=run.iteration, at=self.shared.clock())
+        await self.end_run(live, live.end_of_killed())
+
+    async def _end_strangers(self, root: LiveRun) -> None:
+        """End the runs of the record below a root that it did not take up again, as its team is another now."""
+        here = {run.run_id for run in root.tree()}
+        states: list[RunState] = ["running", "waiting", "paused", "stopped"]
+        for row in await self._journal.read_runs(states=states):
+            run_id, now = row.started.run_id, self.shared.clock()
+            if run_id in here or not is_below(run_id, root.run_id):
+                continue
+            try:
+                ledger = await Ledger.open(self._journal, run_id, clock=self.shared.clock)
+                await close_calls(self._journal, ledger, iteration=row.iteration, at=now)
+            except JournalUnreadable as error:  # damaged long ago; the run above it has its end all the same
+                log(logging.ERROR, "run.unreadable", run=run_id, exc_info=error)
+            if row.state not in FINAL_STATES:
+                stopped = RunStateChanged(run_id=run_id, state="stopped", at=now, iteration=row.iteration)
+                await self._journal.write([stopped])
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")
+
+
+def _attach(live: LiveRun) -> None:
+    """Put a run in the place below its parent."""
+    if live.parent is not None:
+        others = [child for child in live.parent.children if child.run_id != live.run_id]
+        live.parent.children = [*others, live]

@@ -1,0 +1,673 @@
+"""The supervisor: where runs are started, found, resumed and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+
+import anyio
+import msgspec
+
+from repertory._choices import check_choice, check_fields, check_number, check_text, check_type
+from repertory._error_texts import leaves_of
+from repertory._ids import new_id
+from repertory._postgres_address import Place
+from repertory.actors import open_system
+from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
+from repertory.agents.loading import agent_of
+from repertory.agents.tasks import check_run_id, read_task
+from repertory.context import MessageEvent, ResultPolicy
+from repertory.errors import (
+    ConfigurationError,
+    ContentNotFound,
+    JournalError,
+    RunError,
+    RunNotFound,
+)
+from repertory.llm.messages import Json
+from repertory.llm.model import Model
+from repertory.loop.permission import check_rules
+from repertory.memory import MemoryActor
+from repertory.record import open_journal
+from repertory.record.contents import root_of
+from repertory.record.journal import Durability, Journal
+from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
+from repertory.runs.accounting import Tallies
+from repertory.runs.alerts import AlertThresholds
+from repertory.runs.events import EventHub, EventReader
+from repertory.runs.live import LiveRun, Shared
+from repertory.runs.log import log, redacted_log
+from repertory.runs.models import check_prices, open_models
+from repertory.runs.payloads import check_payloads
+from repertory.runs.telemetry import NoTelemetry, Telemetry
+from repertory.runs.tool_sets import ToolSets
+from repertory.runs.waiting_calls import WaitingCall
+from repertory.summarizer import SummarizerActor
+from repertory.supervisor.claims import Claims
+from repertory.supervisor.forking import Fork, fork, remove
+from repertory.supervisor.queue import QueuedRun
+from repertory.supervisor.quotas import Quotas, check_client
+from repertory.supervisor.relay import RemoteRun, serve_commands
+from repertory.supervisor.retention import Retention
+from repertory.supervisor.run_handle import Run
+from repertory.supervisor.runtime import SUPERVISION, Runtime
+from repertory.tools import Approvals
+from repertory.views.policies import check_policies
+
+if TYPE_CHECKING:
+    from repertory.machines import Machine, Machines
+
+T = TypeVar("T")
+Backend: TypeAlias = Literal["trio", "asyncio"]
+
+
+class Supervisor:
+    """Runs agents in this process. Made by ``open_supervisor``."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def journal(self) -> Journal:
+        """The durable record of all runs, to read."""
+        return self._runtime.shared.journal
+
+    async def spawn(
+        self,
+        agent: Agent[ResultT],
+        task: object,
+        *,
+        agent_ref: str = "",
+        options: Json | None = None,
+        results: ResultPolicy | None = None,
+        payload: Any = None,
+        context: Any = None,
+        run_id: str | None = None,
+        request: str = "",
+        priority: int = 0,
+        client: str = "",
+        labels: Sequence[str] = (),
+        on_lifecycle: Callable[[MessageEvent], object] | None = None,
+    ) -> Run[ResultT]:
+        """Start a run, or queue it where there is no room. Returns once it is durable: a crash does not lose it then.
+
+        With a ``run_id`` it is safe to repeat, in this process or after a restart, also side by side: there is one
+        run of this id, and every call gives it. One that a crash interrupted goes on, one that has ended stays as it
+        is; what else is said of it counts the first time. A cancelled call has left a run that goes on (``run`` finds
+        it), or nothing; see ``docs/semantics.md``.
+
+        Args:
+            agent: What runs.
+            task: What it is asked to do; the model sees it verbatim in every request. A text, or where the agent has
+                ``input``, a value of that type (also as what JSON has of it, or as JSON text).
+            agent_ref: What ``load_agent`` finds the agent by in another process, so that ``resume`` and ``repertory
+                resume`` need nobody to hand it in; "" where only this code knows it.
+            options: Kept with the run and handed to a function that ``agent_ref`` names.
+            results: Overrides, for this run, of how tool results are treated; stronger than what the agent and
+                its tools say.
+            payload: The first value of its payload, of the type that the agent names, or what JSON has for one; None
+                for the defaults of that type.
+            context: Anything of the application's, which its tools and those of its sub-agents find in
+                ``ToolContext.context``. It is neither recorded nor shown to a model; ``resume`` takes it again.
+            run_id: The id to give it: a letter or digit, then letters, digits, ``_`` and ``-``, at most 100 in all,
+                as it names files and the runs below it. None makes one.
+            request: With a ``run_id``, what tells a repeated call from another one under the same id, such as a digest
+                of all that a client asked for; "" compares the task and the agent's name alone.
+            priority: How urgent it is where runs wait, from -100 to 100: higher begins first, and five minutes of
+                waiting weigh as much as one level.
+            client: Who asks for it, for ``Quotas.clients``; "" for nobody in particular.
+            labels: Kept with it, for supervisors that share a journal.
+            on_lifecycle: Called with what becomes of each message of this run, besides the agent's own listener;
+                see ``Agent``. It is not kept: a run that another process resumes has only its agent's.
+
+        Raises:
+            ConfigurationError: The task is empty or does not fit the agent's ``input``, the agent's model cannot be
+                used, or policies contradict themselves: they name a tool or a compactor that there is none of, or an
+                expiration without a mode; or the id is malformed.
+            PayloadInvalid: The payload does not fit its type, or the agent names none.
+            RunExists: There is a run with this id and another task, agent or ``request``.
+            ContextMissing: The run with this id goes on, and was begun with a context.
+            QueueFull: It would have to wait, and its client has as many runs in the queue as it may.
+        """
+        check_agent(agent)
+        check_listener(on_lifecycle)
+        check_policies(agent, results)
+        check_rules(agent, self._runtime.shared.approvals)
+        check_payloads(agent)
+        check_number("priority", priority, int, least=-100, most=100)
+        check_client(client)
+        asked = read_task(agent, task)
+        check_prices(agent, self._runtime.shared.models)
+        if run_id is not None:
+            check_run_id(run_id)
+        runtime = self._runtime
+        started = RunStarted(
+            run_id=run_id or new_id("run"),
+            agent=agent.name,
+            task=asked,
+            at=runtime.shared.clock(),
+            agent_digest=agent.digest,
+            agent_ref=agent_ref,
+            options={} if options is None else options,
+            results=msgspec.to_builtins(results) if results is not None else {},
+            has_context=context is not None,
+            request=request,
+            priority=priority,
+            client=client,
+            labels=tuple(labels),
+        )
+        check_fields("spawn", started)
+        started = self.journal.redact(started)  # as it will be read back, to tell whether it is the same run
+        async with runtime.alone_with(started.run_id):
+            if run_id is None:
+                live = await runtime.begin(started, agent, payload=payload, context=context)
+            else:
+                live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
+            if on_lifecycle is not None and on_lifecycle not in live.listeners:
+                live.listeners.append(on_lifecycle)
+        return await self._durable(live)
+
+    def run(self, run_id: str) -> Run[Any]:
+        """A run that is under way in this process, a sub-agent's too, by its whole id.
+
+        Raises:
+            RunNotFound: There is none; ``resume`` takes up one that is in the journal only.
+        """
+        live = self._runtime.find(run_id)
+        if live is None:
+            raise RunNotFound(f"no run {run_id!r} is under way in this process; supervisor.resume(run_id) takes one up")
+        return Run(live, self._runtime)
+
+    async def remote(self, run_id: str) -> RemoteRun | None:
+        """A run that another machine owns, or that waits for one, where several supervisors share the journal.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id.
+
+        Returns:
+            The run; None for one of this process, or that has ended, or that nobody runs.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        check_text("a run_id", run_id)
+        runtime, commands = self._runtime, self._runtime.commands
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        if runtime.claims is None or commands is None or runtime.find(run_id) is not None:
+            return None
+        machines = runtime.claims.machines
+        owner = await machines.owner_of(root_of(run_id))
+        if owner is None or owner == machines.machine_id:
+            return None
+        return RemoteRun(run_id, self.journal, machines, commands)
+
+    async def elsewhere(self) -> dict[str, str]:
+        """The roots that go on but not in this process, by id, and the names of the machines that own them.
+
+        "" stands for one that waits for any machine. Empty where the journal is this process's alone.
+        """
+        claims = self._runtime.claims
+        return {} if claims is None else await claims.machines.owned_elsewhere()
+
+    @overload
+    async def resume(self, run_id: str, *, agent: Agent[ResultT], context: Any = None) -> Run[ResultT]: ...
+
+    @overload
+    async def resume(self, run_id: str, *, agent: None = None, context: Any = None) -> Run[Any]: ...
+
+    async def resume(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
+        """Go on with a run that another process began, or that failed or was stopped.
+
+        What it had delegated goes on with it, also what was stopped together with it. A tool call that was under way
+        when the process died runs again only if its effect allows that; see ``docs/durability.md``.
+
+        Args:
+            run_id: The run, or an unambiguous beginning of its id. A sub-agent's run is resumed through its root.
+            agent: The definition to go on with; None imports the one that was named when it was spawned. Where it is
+                another than the run was begun with, ``RunResumed.agent_changed`` says so.
+            context: As for ``spawn``; a run that was given one needs one to go on.
+
+        Returns:
+            The run. One that is done already stays so and gives its result at once.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It is under way in this process, or a sub-agent's.
+            ConfigurationError: No agent was handed in and none was named, or its policies contradict themselves.
+            ContextMissing: It goes on, was given a context when it was spawned, and is given none now.
+            PayloadInvalid: Its payload does not fit the type that the agent names now.
+        """
+        check_text("a run_id", run_id)
+        if agent is not None:
+            check_agent(agent)
+        run_id = (await self.journal.read_run(run_id)).started.run_id
+        async with self._runtime.alone_with(run_id):
+            live = await self._resume(await self.journal.read_run(run_id), agent, context)
+        return await self._durable(live)
+
+    async def _resume(self, row: RunRow, agent: Agent[Any] | None, context: Any) -> LiveRun:
+        runtime, started = self._runtime, row.started
+        if started.parent_id is not None:
+            raise RunError(f"run {started.run_id} belongs to {started.parent_id}; resume that one")
+        if runtime.find(started.run_id) is not None:
+            raise RunError(f"run {started.run_id} is under way already; supervisor.run(run_id) gives it")
+        agent = agent_of(started, agent)
+        if row.state != "done":
+            runtime.check(agent, started)
+        return await runtime.take_up(row, agent, ended=("done",), context=context)
+
+    async def retry(self, run_id: str, *, agent: Agent[Any] | None = None, context: Any = None) -> Run[Any]:
+        """Go on with a run that failed or was stopped, from where it ended: ``resume`` for nothing else.
+
+        Its limits count on, so one that reached a limit fails with it again unless ``agent`` has another.
+
+        Raises:
+            RunError: It has not ended, is done, or is a sub-agent's.
+            RunNotFound, ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
+        """
+        check_text("a run_id", run_id)
+        row = await self.journal.read_run(run_id)
+        if row.state not in ("failed", "stopped"):
+            what = "is done; fork it, or say something to it" if row.state == "done" else "has not ended"
+            raise RunError(f"run {row.started.run_id} {what}; only what failed or was stopped can be tried again")
+        return await self.resume(row.started.run_id, agent=agent, context=context)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        iteration: int | None = None,
+        text: str | None = None,
+        new_id: str | None = None,
+        agent: Agent[Any] | None = None,
+        context: Any = None,
+    ) -> Run[Any]:
+        """Start a run that begins as another did up to an iteration, and goes on by itself. The other is not touched.
+
+        The two share nothing that either could change: the record, the payload and the stored contents of the tree are
+        copied, memory is a snapshot as of then. What the other spent is not counted again: the figures of the new run
+        begin at zero, and so do its limits on money, tokens, time and tool calls; iterations count on. Sub-agents of
+        the other do not come along, only what they reported.
+
+        Args:
+            run_id: The other, or an unambiguous beginning of its id; a root, in any state.
+            iteration: The last iteration that is the same, 0 for the task alone; None for the last that is whole.
+            text: What to say to the new run; None for nothing, so that the model is asked again as it was.
+            new_id: The id of the new run, which makes the call safe to repeat, as in ``spawn``. None makes one.
+            agent: As for ``resume``.
+            context: As for ``spawn``.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It is a sub-agent's, or it has no such iteration that is whole.
+            RunExists: There is a run with the new id, and it is no such fork.
+            ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
+        """
+        wanted = Fork(iteration=iteration, text=text, new_id=new_id)
+        return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
+
+    async def rewind(
+        self,
+        run_id: str,
+        iteration: int,
+        *,
+        text: str | None = None,
+        new_id: str | None = None,
+        agent: Agent[Any] | None = None,
+        context: Any = None,
+    ) -> Run[Any]:
+        """End a run, and go on from an earlier iteration of it in its place. Nothing is deleted.
+
+        That is a fork whose origin ends, in one transaction: what is under way of it is cancelled, and its record
+        keeps what came after the iteration, and says which run took its place (``RunForked``). Its limits do not count
+        on in the new run; else as ``fork``.
+        """
+        wanted = Fork(iteration=iteration, text=text, new_id=new_id, rewound=True)
+        return await self._durable(await fork(self._runtime, run_id, wanted, agent=agent, context=context))
+
+    async def remove(self, run_id: str) -> None:
+        """Take a run that has ended, and all below it, out of the journal, for good.
+
+        What other trees have copies of stays theirs, such as contents that were shared with them, and so does the
+        memory that a fork sees. It is durable when the call returns. A kill in between leaves the run gone from every
+        list; the next process takes the rest. A cancelled call has removed it, or has not begun.
+
+        Args:
+            run_id: The run, by its whole id, as this cannot be taken back. The id cannot be used again.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        check_text("a run_id", run_id)
+        await remove(self._runtime, run_id)
+
+    async def runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
+        """Every run in the journal, oldest first; None means in any state."""
+        return await self.journal.read_runs(states=states)
+
+    async def queue(self) -> list[QueuedRun]:
+        """The runs that wait for room, in the order in which they begin, each with what it waits for."""
+        return await self._runtime.queue.list()
+
+    def change_bounds(self, *, max_runs: int | None, quotas: Quotas | None) -> None:
+        """Let more or fewer runs be under way from now on; as for ``open_supervisor``. What is under way goes on.
+
+        Raises:
+            ConfigurationError: ``max_runs`` is no whole number above 0, or ``quotas`` are none.
+        """
+        check_type("quotas", quotas, Quotas | None, "Quotas(…), or None for none")
+        self._runtime.queue.bound(max_runs, quotas or Quotas())
+
+    async def share_content(self, content_id: str, run_id: str) -> None:
+        """Let a run of another tree, and all of its tree, read a stored content, under the same citation.
+
+        It gets a copy of its own, which stays when the one that it was made of is cleaned up.
+
+        Raises:
+            ContentNotFound: There is no such content, or it was cleaned up.
+            RunNotFound: There is no such run.
+        """
+        check_text("a content_id", content_id)
+        check_text("a run_id", run_id)
+        stored = await self.journal.read_content(content_id)
+        if stored is None:
+            raise ContentNotFound(f"there is no content {content_id!r}; Journal.read_contents lists those of a run")
+        if stored.length and not stored.body:
+            raise ContentNotFound(f"content {content_id!r} ({stored.length:,} characters) was cleaned up and is gone")
+        reader = root_of((await self.journal.read_run(run_id)).started.run_id)
+        if reader != root_of(stored.run_id):
+            await self.journal.write([msgspec.structs.replace(stored, run_id=reader)])
+
+    async def clean(self, run_id: str) -> int:
+        """Let go of everything that the content store holds of a run that has ended, and of those below it.
+
+        That is also what is held nowhere else, and what is pinned. Its ledger stays as it is, and what that holds whole
+        can be read by its citation still.
+
+        Args:
+            run_id: The run, by its whole id, as this cannot be taken back.
+
+        Returns:
+            How many contents were emptied.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunError: It has not ended, or it stands below another run.
+        """
+        check_text("a run_id", run_id)
+        if await self._runtime.read_run(run_id) is None:
+            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+        async with self._runtime.alone_with(run_id):  # nobody resumes it meanwhile
+            return len(await self._runtime.retention.clean_run(run_id))
+
+    async def machines(self) -> list[Machine]:
+        """The supervisors that share the journal, this one too, and those that were lost in the last day.
+
+        Empty where the journal is this process's alone: a file, or in memory.
+        """
+        claims = self._runtime.claims
+        return [] if claims is None else await claims.machines.known()
+
+    async def drain(self) -> None:
+        """Take no more runs, and hand over those under way at their next boundary; others go on with them.
+
+        What is started here from now on waits for another machine. The ``Run`` objects of this process show how their
+        runs end elsewhere.
+
+        Raises:
+            ConfigurationError: The journal is this process's alone, so that nobody could go on.
+        """
+        claims = self._runtime.claims
+        if claims is None:
+            raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
+        await claims.machines.drain()
+        self._runtime.wind_down()
+
+    def waiting(self) -> list[WaitingCall]:
+        """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
+        calls = [call for live in self._runtime.under_way() for call in live.waits.list()]
+        return sorted(calls, key=lambda call: call.since)
+
+    def events(self) -> EventReader:
+        """Watch all runs of this process, from the oldest event still in memory."""
+        return self._runtime.shared.hub.reader()
+
+    async def _durable(self, live: LiveRun) -> Run[Any]:
+        if live.begun is not None:
+            await live.begun.wait()
+        return Run(live, self._runtime)
+
+
+_ALERTS = AlertThresholds()
+
+
+@asynccontextmanager
+async def open_supervisor(
+    path: Place | None = None,
+    *,
+    model: Model | str | None = None,
+    durability: Durability = "power",
+    journal: Journal | None = None,
+    summaries: Model | str | Sequence[Model | str] | None = None,
+    alerts: AlertThresholds | None = _ALERTS,
+    content_retention: float | None = 3600.0,
+    telemetry: Telemetry | None = None,
+    drain_timeout: float = 5.0,
+    redact: Sequence[str] = (),
+    approvals: Approvals | None = None,
+    max_runs: int | None = None,
+    quotas: Quotas | None = None,
+    labels: Sequence[str] | None = None,
+    lease: float | None = None,
+    name: str | None = None,
+    clock: Callable[[], float] = time.time,
+) -> AsyncGenerator[Supervisor]:
+    """Open a place for runs.
+
+    Leaving the block brings runs that are still going to their next boundary, waits for that at most
+    ``drain_timeout`` seconds, and cancels what is left. Their record stays, so they can be resumed. Runs that wait in
+    the queue stay there on record, and keep their place when they are resumed.
+
+    Args:
+        path: The journal's file, made if it is not there; None keeps the record in memory only.
+        model: For agents that name none; None takes what the environment offers, see ``open_model``. Models that are
+            named are opened here and closed with the block; one that is handed in stays open.
+        durability: What an acknowledged write survives; see ``open_journal``.
+        journal: An open journal to use instead of ``path``; it stays open.
+        summaries: The model that writes summaries, or several, tried in this order; () for none. None takes the small
+            model of the same provider where an agent's model is one behind the Messages API, and none elsewhere.
+        alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
+        content_retention: Seconds after the end of a tree of runs for which the content store keeps copies of what
+            their ledgers hold as well; None keeps them for good. What only the store has stays, unless a
+            ``ResultPolicy`` or whoever stored it gave it a time. See ``docs/memory.md``.
+        telemetry: Makes traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
+        drain_timeout: Seconds.
+        redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
+            becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
+        approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
+            What agents and tools say counts besides: the strictest does.
+        max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
+            no bound.
+        quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
+        labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
+            and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
+            that ask for none; None to run only what is started or resumed here.
+        lease: Seconds after which others may take over the runs of this process when it is not heard of; None for 30.
+        name: Of this machine, for people; None for its host and process id.
+        clock: Gives the time in seconds since 1970.
+
+    Raises:
+        LeaseLost: Another machine has taken over the runs of this one, where several share the journal.
+        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
+            the block is cancelled, and the failure comes out of it as itself.
+        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
+            are no ``AlertThresholds``; ``max_runs`` or ``quotas`` are none; or a value to redact is shorter than 8
+            characters.
+    """
+    if journal is not None and redact:
+        raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
+    check_model(model, "open_supervisor: model")
+    if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
+        summaries = (summaries,)
+    for each in summaries or ():
+        wanted = None if isinstance(each, type) else each  # a class of models has all that a model has
+        check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
+    words = "AlertThresholds, or None for no alerts"
+    check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
+    check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
+    check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
+    errors: list[BaseException] = []
+    try:
+        async with AsyncExitStack() as stack:
+            if journal is None:
+                journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
+            stack.enter_context(redacted_log(journal.redact))
+            machines = await _take_part(stack, journal, name=name, labels=labels, lease=lease)
+            models = await stack.enter_async_context(open_models(model, summaries))
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            tool_sets = ToolSets(tasks)
+            stack.callback(tool_sets.close)  # once no run is left
+            system = await stack.enter_async_context(
+                open_system(
+                    "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=_log_dead_letter
+                )
+            )
+            memory = partial(MemoryActor, journal, clock=clock)
+            summarizer = partial(SummarizerActor, journal, clock=clock)
+            shared = Shared(
+                journal=journal,
+                models=models,
+                memory=system.spawn(memory, "memory", restart="permanent"),
+                summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
+                tallies=Tallies(journal),
+                hub=EventHub(),
+                tool_sets=tool_sets,
+                telemetry=telemetry or NoTelemetry(),
+                clock=clock,
+                alerts=alerts,
+                approvals=approvals,
+                machines=machines,
+            )
+            retention = Retention(journal, seconds=content_retention, clock=clock)
+            runtime = Runtime(shared, system, tasks, retention)
+            for left in await journal.read_removals(finished=False):
+                await journal.remove_run(left, at=clock())
+            await retention.clean()
+            cleaning = anyio.CancelScope()
+            stack.callback(cleaning.cancel)
+            tasks.start_soon(retention.clean_for_ever, cleaning)
+            serving = anyio.CancelScope()
+            stack.callback(serving.cancel)
+            tasks.start_soon(runtime.queue.serve, serving)
+            if machines is not None:
+                from repertory.machines.commands import Commands  # as nothing of it is needed with one process
+
+                runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
+                runtime.queue.claim_next = runtime.claims.take_next
+                sharing = anyio.CancelScope()
+                stack.callback(sharing.cancel)
+                tasks.start_soon(runtime.claims.serve, sharing)
+                runtime.commands = Commands(machines)
+            supervisor = Supervisor(runtime)
+            supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
+            if machines is not None and runtime.commands is not None:
+                commanding = anyio.CancelScope()
+                stack.callback(commanding.cancel)
+                tasks.start_soon(serve_commands, runtime, machines, runtime.commands, supervisor.drain, commanding)
+            try:
+                yield supervisor
+                runtime.wind_down()
+            except BaseException as error:
+                errors.append(error)
+                raise
+            finally:
+                runtime.close()
+                shared.hub.close()
+                shared.tallies.close()
+    except BaseExceptionGroup as group:
+        # The groups are those of our own task groups: an error of the caller's own comes out as itself.
+        leaves = leaves_of(group)
+        if errors and leaves == errors:
+            raise errors[0] from errors[0].__cause__
+        # All runs of one journal fail with it, one after the other, and cancel the caller: one failure, once.
+        if not all(isinstance(leaf, JournalError) for leaf in leaves):
+            raise
+        of_it = (JournalError, anyio.get_cancelled_exc_class())
+        if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
+            raise leaves[0] from leaves[0].__cause__
+        raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
+
+
+async def _take_part(
+    stack: AsyncExitStack, journal: Journal, *, name: str | None, labels: Sequence[str] | None, lease: float | None
+) -> Machines | None:
+    """Take part in a journal that others share; None where it is this process's alone."""
+    if not journal.is_shared:
+        if labels or lease is not None or name is not None:
+            raise ConfigurationError("open_supervisor: labels, lease and name are for a journal on PostgreSQL")
+        return None
+    from repertory.machines.machine import LEASE, open_machines  # here, as nothing of it is needed with one process
+
+    return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease or LEASE))
+
+
+def _log_dead_letter(letter: object) -> None:
+    log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
+
+
+def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None = None, uvloop: bool = False) -> T:
+    """Run an async function to its end, as ``anyio.run`` does.
+
+    Args:
+        main: The function.
+        args: Its arguments.
+        backend: The event loop; None takes what the environment variable ``REPERTORY_BACKEND`` names, and trio
+            where it is not set.
+        uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
+
+    Raises:
+        ConfigurationError: There is no such event loop.
+    """
+    named = backend or os.environ.get("REPERTORY_BACKEND") or "trio"
+    check_choice("backend, or REPERTORY_BACKEND", named, Backend)
+    options = {"use_uvloop": True} if uvloop else {}
+    return anyio.run(main, *args, backend=named, backend_options=options)
+
+
+def run_sync(
+    agent: Agent[ResultT],
+    task: object,
+    *,
+    path: Place | None = None,
+    backend: Backend | None = None,
+    payload: Any = None,
+    context: Any = None,
+    **options: Any,
+) -> ResultT:
+    """Run one agent on one task and return its result.
+
+    Args:
+        agent: What runs.
+        task: What it is asked to do, as ``Supervisor.spawn`` takes it.
+        path: Where the record is kept; None keeps it in memory only.
+        backend: As ``run`` takes it.
+        payload: As ``Supervisor.spawn`` takes it.
+        context: The same.
+        options: For ``open_supervisor``.
+
+    Raises:
+        RunFailed: The run ended with an error; ``__cause__`` holds it.
+    """
+
+    async def main() -> ResultT:
+        async with open_supervisor(path, **options) as supervisor:
+            started = await supervisor.spawn(agent, task, payload=payload, context=context)
+            return await started.wait_result()
+
+    return run(main, backend=backend)

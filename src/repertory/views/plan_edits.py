@@ -1,0 +1,197 @@
+"""The plan of one run: every change of it is made here, once, with its record; also what somebody asked to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from repertory.context import EMPTY, ContextPolicy, Decision, Plan, apply, encode_decision
+from repertory.context.decisions import expand, pin
+from repertory.context.lifecycle import events_of, retrieved
+from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, PinEntry, UnpinEntry
+from repertory.errors import ContextError
+from repertory.record import Entry, Snapshot
+from repertory.record.records import DecisionMade, Record
+from repertory.runs.events import ContextEdited, to_record
+from repertory.runs.live import LiveRun
+
+_HOLD = 3  # iterations for which what was expanded or retrieved stays, so that it is not taken away at once
+
+
+class PlanEdits:
+    """Puts decisions into a run's plan, tells those who watch, and keeps their records for the journal.
+
+    What callers ask for changes the plan at once, and so shows in the next request; the one under way stays as it is.
+    """
+
+    def __init__(
+        self, live: LiveRun, policy: ContextPolicy | None, *, binding: bool, price: Callable[[Decision], Decision]
+    ) -> None:
+        """Prepare for a run.
+
+        Args:
+            live: The run.
+            policy: Its policy; None for a plain loop, which nobody can edit.
+            binding: Whether the model binds its reasoning to the history before it.
+            price: Writes into a decision what it costs.
+        """
+        self._live = live
+        self._policy = policy
+        self._binding = binding
+        self._price = price
+        self._records: list[Record] = []
+        self._ending_pins: dict[int, int] = {}  # pins that end by themselves: position, and the last iteration
+        self._looked = 0  # entries that were looked at for what is to be pinned
+        self._past_changed = False  # whether somebody's wish has, since the reasoning in view was made
+
+    def open(self, decisions: Sequence[Decision], *, answered_in: int) -> None:
+        """Take up the plan where the record left it; ``answered_in`` is the iteration of the last answered call."""
+        plan = EMPTY
+        for decision in decisions:
+            before, plan = plan, apply(plan, decision)
+            if decision.kind in ("expand", "pin") and decision.iteration > answered_in:
+                self._past_changed = self._past_changed or plan.epoch != before.epoch
+            for edit in decision.edits:
+                if isinstance(edit, PinEntry) and edit.until:
+                    self._ending_pins[edit.position] = edit.until
+                elif isinstance(edit, PinEntry | UnpinEntry):
+                    self._ending_pins.pop(edit.position, None)
+        self._live.plan = plan
+        self._looked = len(self._live.ledger.snapshot())
+
+    def take(self, decision: Decision, plan: Plan, *, told: bool = True) -> None:
+        """Go on with the plan that a decision made. A pin of our own changes hardly anything, so nobody is told."""
+        live, arithmetic = self._live, decision.arithmetic
+        live.plan = plan
+        covers = sum(isinstance(edit, CoverRange) and edit.strategy != TRAIL for edit in decision.edits)
+        self._records.append(
+            DecisionMade(
+                run_id=live.run_id,
+                iteration=decision.iteration,
+                kind=decision.kind,
+                covers=covers,
+                body=encode_decision(decision),
+                at=live.shared.clock(),
+            )
+        )
+        if not told:
+            return
+        event = live.event(
+            ContextEdited,
+            kind=decision.kind,
+            reason=decision.sentence,
+            tokens_saved=arithmetic.cleared_tokens,
+            cost=arithmetic.cost_now,
+            saves_per_call=arithmetic.saving_per_call,
+            summaries=covers,
+            tokens_before=arithmetic.prompt_before,
+            tokens_after=arithmetic.prompt_after,
+            entries=tuple(edit.position for edit in decision.edits if not isinstance(edit, CoverRange)),
+        )
+        self._records.append(to_record(event))
+        live.show(event)
+        live.tell(events_of(decision, live.ledger.snapshot()))
+
+    def records(self) -> list[Record]:
+        """What was taken since the last time, for the journal."""
+        records, self._records = self._records, []
+        return records
+
+    def decide(self, kind: str, reason: str, iteration: int, *edits: Edit, told: bool = False) -> None:
+        """Take a decision that is not the planner's; it was not worked out what it costs."""
+        plan, end = self._live.plan, len(self._live.ledger.snapshot())
+        decision = Decision(kind=kind, reason=reason, iteration=iteration, position=end, edits=edits)
+        after = apply(plan, decision)
+        self._past_changed = self._past_changed or after.epoch != plan.epoch
+        self.take(decision, after, told=told)
+
+    # --- what callers ask for -----------------------------------------------------------------------------
+
+    async def expand(self, position: int, items: tuple[int, int] | None, reason: str) -> None:
+        """See ``Run.expand``."""
+        snapshot, iteration = self._editable(), self._live.iteration + 1
+        whole = await self._whole(snapshot[position]) if 0 <= position < len(snapshot) else None
+        plan, why = self._live.plan, reason or "asked for"
+        decision = expand(snapshot, plan, position, iteration=iteration, whole=whole, items=items, reason=why)
+        if position not in plan.pins:  # it is old, so it would be the first to be shortened again
+            until = self._ending_pins[position] = iteration + _HOLD
+            edits = (PinEntry(position=position, until=until), *decision.edits)
+            decision = msgspec.structs.replace(decision, edits=edits)
+        await self._take_asked(decision)
+
+    async def pin(self, position: int, *, on: bool) -> None:
+        """See ``Run.pin`` and ``Run.unpin``."""
+        decision = pin(self._editable(), position, iteration=self._live.iteration + 1, on=on)
+        self._ending_pins.pop(position, None)
+        await self._take_asked(decision)
+
+    async def _take_asked(self, decision: Decision) -> None:
+        before, after = self._live.plan, apply(self._live.plan, decision)
+        if after.epoch != before.epoch:  # else nothing is shown otherwise, and it costs nothing
+            self._past_changed = True
+            decision = self._price(decision)
+        self.take(decision, after)
+        await self._live.shared.journal.write(self.records())
+
+    def _editable(self) -> Snapshot:
+        if self._policy is None:
+            raise ContextError(
+                f"agent {self._live.agent.name} is a plain loop (context=None), which shows everything; there is "
+                "nothing to expand or pin"
+            )
+        return self._live.ledger.snapshot()
+
+    async def _whole(self, entry: Entry) -> str | None:
+        """What the content store has of an entry that was cut on arrival; None where the ledger has all of it."""
+        if entry.content_id is None or not entry.original_length:
+            return None
+        stored = await self._live.shared.journal.read_content(entry.content_id, root=self._live.run_id)
+        if stored is None or not stored.body:
+            raise ContextError(f"the whole of entry {entry.position} ({entry.content_id}) was cleaned up and is gone")
+        return stored.body
+
+    # --- before a request ---------------------------------------------------------------------------------
+
+    def pin_new(self, snapshot: Snapshot, iteration: int) -> None:
+        """Pin what has come: for good where its tool says so, for a while where the agent retrieved it."""
+        live, until = self._live, iteration + _HOLD
+        new = snapshot[self._looked :]
+        self._looked = len(snapshot)
+        asked = [entry for entry in new if entry.pinned and entry.position not in live.plan.pins]
+        if asked:
+            pins = (PinEntry(position=entry.position) for entry in asked)
+            self.decide("pin", "its tool asked for it", iteration, *pins)
+        brought = [entry for entry in new if entry.retrieved is not None and not entry.retrieved.hint]
+        if brought:
+            live.tell(retrieved(_were_short(brought, snapshot, live.plan), iteration))
+            brought = [entry for entry in brought if entry.position not in live.plan.pins]
+            self._ending_pins.update((entry.position, until) for entry in brought)
+            pins = (PinEntry(position=entry.position, until=until) for entry in brought)
+            self.decide("pin", "it was just retrieved", iteration, *pins)
+        self._lift([position for position, last in self._ending_pins.items() if last < iteration], iteration)
+
+    def lift_all(self, iteration: int) -> None:
+        """Hold nothing any longer, because the prompt does not fit."""
+        self._lift(list(self._ending_pins), iteration)
+
+    def _lift(self, positions: Sequence[int], iteration: int) -> None:
+        """End pins; and drop the reasoning behind a past that somebody's wish has changed: a server would refuse it."""
+        for position in positions:
+            del self._ending_pins[position]
+        if positions:
+            edits = (UnpinEntry(position=position) for position in positions)
+            self.decide("pin", "the hold is over", iteration, *edits)
+        if self._past_changed and self._binding:
+            reason = "what was asked for, or held, changed the past that the reasoning is bound to"
+            drop = DropThinking(position=len(self._live.ledger.snapshot()))
+            self.decide("expand", reason, iteration, drop, told=True)
+        self._past_changed = False
+
+
+def _were_short(brought: Sequence[Entry], snapshot: Snapshot, plan: Plan) -> list[Entry]:
+    """The entries that were brought back although more or less of them was missing in view."""
+    told = [entry.retrieved for entry in brought if entry.retrieved is not None]
+    positions, contents = {at for each in told for at in each.positions}, {each.content_id for each in told} - {""}
+    found = [entry for entry in snapshot if entry.position in positions or entry.content_id in contents]
+    return [entry for entry in found if plan.representation(entry) not in ("verbatim", "expanded")]

@@ -1,0 +1,153 @@
+"""What the run, its agent and its tools say together about what the model sees, and what the model is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from repertory.agents.agent import Agent
+from repertory.agents.delegation import TEAM_TOOLS
+from repertory.context import ContextPolicy, ResultPolicy
+from repertory.context.compactors import COMPACTORS
+from repertory.errors import ConfigurationError
+from repertory.record.records import RunStarted
+from repertory.runs.live import LiveRun
+from repertory.runs.payloads import instructions_of
+from repertory.summarizer import check_prompt
+from repertory.tools import Tool, context_tools
+from repertory.tools.retrieval_guard import RETRIEVALS
+
+_TOLD = (
+    "Older stretches of this conversation may stand as results of `context_trail`: a log made by the runtime, of your "
+    "own words, your calls and whole lines of their results; it cannot be called. A result that was shortened or cited "
+    "can be fetched whole, by lines or by a search, with `context_retrieve` and `retrieve_content`. Do so sparingly: "
+    "only where you need a detail that is not in view."
+)
+_TOLD_STRICTLY = (  # in the words of the users' documents
+    "Large content may come as a content citation: an excerpt, metadata and a citation id. Older results may be "
+    "compacted to save tokens: key information is preserved, details are omitted. Retrieve full content sparingly, "
+    "with `retrieve_content` and the citation id, or `context_retrieve` for a compacted message: only when the excerpt "
+    "does not contain what you need, when you need exact data points, or when you compare sources in detail. Search "
+    "terms bring the relevant sections instead of the whole."
+)
+
+
+def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
+    """What an agent may call beside its team, with what its tool sets opened, without what is disabled.
+
+    Strict rhythm adds the tools that retrieve, as the documents have it.
+    """
+    strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
+    has = {tool.name for tool in (*agent.own_tools, *opened)}
+    added = (tool for tool in context_tools() if strict and tool.name not in has)
+    return enabled(agent, (*agent.own_tools, *opened, *added))
+
+
+def enabled(agent: Agent[Any], tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """Those of some tools that the agent does not turn off."""
+    return tuple(tool for tool in tools if tool.name not in agent.disabled_tools)
+
+
+def layered_policy(live: LiveRun) -> ContextPolicy | None:
+    """The agent's policy, its tools' own defaults below it and the run's overrides on top; None for a plain loop.
+
+    No text tells the model to call a retrieval tool that its agent does not have.
+    """
+    agent = live.agent
+    if agent.context is None:
+        return None
+    tools = tools_of(agent, live.opened_tools)
+    policy = _layered(tools, agent.context, results_of(live.started))
+    has = {tool.name for tool in tools} >= RETRIEVALS
+    return msgspec.structs.replace(policy, retrieval=policy.retrieval and has)
+
+
+def system_text(live: LiveRun, policy: ContextPolicy | None, result: str = "") -> str:
+    """The agent's instructions, how to work with what is not shown whole if it has the tools for that, and ``result``.
+
+    It is the same for the whole run, which is what keeps the prompt cache.
+    """
+    told = (_TOLD_STRICTLY if policy.rhythm == "strict" else _TOLD) if policy is not None and policy.retrieval else ""
+    return "\n\n".join(text for text in (instructions_of(live.agent, live.payload), told, result) if text.strip())
+
+
+def results_of(started: RunStarted) -> ResultPolicy | None:
+    """What the caller of a run said of its results; None for nothing."""
+    return msgspec.convert(started.results, ResultPolicy) if started.results else None
+
+
+def _layered(tools: Iterable[Tool], policy: ContextPolicy, run: ResultPolicy | None) -> ContextPolicy:
+    own = {tool.name: tool.policy for tool in tools if tool.policy is not None}
+    return policy.with_layers(tools=own, run=run)
+
+
+def check_policies(agent: Agent[Any], results: ResultPolicy | None) -> None:
+    """See that the policies of an agent and its team can be meant as they stand, before a run of it starts.
+
+    Args:
+        agent: What is to run.
+        results: What its caller says of its results.
+
+    Raises:
+        ConfigurationError: They cannot; the message names the agent and the field.
+    """
+    _check_results(agent, results)
+    known = {tool.name for member in agent.walk() for tool in member.own_tools} | TEAM_TOOLS
+    all_known = not any(member.tool_sets for member in agent.walk())
+    for member in agent.walk():
+        _check_disabled(member)
+        if member.context is None:
+            continue
+        unknown = sorted(member.context.tools.keys() - known)
+        if unknown and all_known:
+            raise ConfigurationError(
+                f"agent {member.name}: context.tools names {unknown[0]!r}, a tool that neither it nor its team has; "
+                f"there are {', '.join(sorted(known))}"
+            )
+        policy = _layered(tools_of(member), member.context, results if member is agent else None)
+        merged = {"its tools": policy.results, **{tool.name: policy.said_of(tool.name) for tool in member.own_tools}}
+        some_expire = any(said.expiration_mode is not None for said in merged.values())
+        for name, said in merged.items():
+            of = f"for the results of {name}"
+            if said.compactor and said.compactor not in COMPACTORS:
+                raise ConfigurationError(
+                    f"agent {member.name}: compactor {of} is {said.compactor!r}; expected one of "
+                    f"{', '.join(sorted(COMPACTORS))}, or register_compactor(…) before the run"
+                )
+            check_prompt(said.compact_prompt or "", f"agent {member.name}: compact_prompt {of}")
+            # One that is said for all tools may be meant for those of them that expire.
+            meant = said.expiration_mode or (some_expire and policy.results.expiration_turns is not None)
+            if policy.expiration and said.expiration_turns is not None and not meant:
+                raise ConfigurationError(
+                    f"agent {member.name}: expiration_turns {of} is {said.expiration_turns}, and expiration_mode is "
+                    "'none', as no layer says otherwise, so nothing would expire; expected 'compact' or 'remove'"
+                )
+
+
+def _check_disabled(agent: Agent[Any]) -> None:
+    if agent.tool_sets:
+        return  # what they offer is known once they are open
+    known = {tool.name for tool in agent.own_tools} | RETRIEVALS | (TEAM_TOOLS if agent.team else set())
+    unknown = [name for name in agent.disabled_tools if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"agent {agent.name}: disabled_tools names {unknown[0]!r}, a tool that it does not have; there are "
+            f"{', '.join(sorted(known))}"
+        )
+
+
+def _check_results(agent: Agent[Any], results: object) -> None:
+    if results is None:
+        return
+    if not isinstance(results, ResultPolicy):
+        keys = [*results] if isinstance(results, Mapping) else []
+        wrong = [key for key in keys if key not in ResultPolicy.__struct_fields__]
+        also = f", whose {wrong[0]!r} is no field of it" if wrong else ""
+        raise ConfigurationError(f"results must be a ResultPolicy, got {results!r}{also}")
+    if agent.context is None:
+        raise ConfigurationError(
+            f"results is {results!r}, and agent {agent.name} is a plain loop (context=None), which shows everything as "
+            "it comes; give it a ContextPolicy"
+        )

@@ -1,0 +1,234 @@
+"""How a model gives a result of a type, and what it is told where that does not fit.
+
+A model whose provider makes answers fit a schema gives its result as the text of its answer. Any other calls
+``final_result``, a tool that is never run: the call is the answer, and its own result, which every later request must
+hold, only says whether it was taken. Which of the two it is never changes within a run, so the prompt cache holds. What
+stands on record decides alone, so a crash between an answer and the end of its run changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from repertory._frozen import thaw
+from repertory._json_types import JsonType, decode_text
+from repertory.errors import ModelError, ModelRequestRejected, ResultInvalid
+from repertory.llm.json_outputs import FINAL_RESULT, output_format
+from repertory.llm.messages import Json, Text, ToolUse, text_of, tool_uses
+from repertory.llm.model import ToolSchema
+from repertory.llm.profiles import ModelProfile
+from repertory.record import Entry
+from repertory.tools.schema import render_signature
+from repertory.views.answers import is_part
+
+_TAKEN: Final = "The result was taken."
+_DESCRIPTION: Final = """\
+Give your result, which ends your task. Call it once you have all that you need, alone in its turn: other calls of the
+same turn are made first, and the result is not taken where one of them fails."""
+_TOLD: Final = f"When you are done, give your result by calling `{FINAL_RESULT}`. Text alone is no result."
+# Half a JSON text cannot be continued: the provider would make the rest fit the schema from its beginning.
+CUT_OFF_RESULT: Final = (
+    "Your last message was cut off at the output limit. Give your whole result anew, in fewer words."
+)
+# Where servers name the field, as all refusals do that people have quoted.
+_OF_FORMAT: Final = re.compile(r"output[ _](config|format)", re.IGNORECASE)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a call of ``final_result`` is answered with.
+
+    Attributes:
+        use: The call.
+        text: What the model is told.
+        result: The result as JSON, where it was taken; None where it was not.
+        error: Why it does not fit; None where it does, or was not looked at.
+    """
+
+    use: ToolUse
+    text: str
+    result: str | None = None
+    error: ResultInvalid | None = None
+
+
+class ResultForm:
+    """The form in which the model of one run gives its result.
+
+    Attributes:
+        schemas: The tool by which it does; () where its answer is its result.
+        options: Fields of its requests, the agent's own with what makes its answer fit.
+        told: What the instructions end with; "" for nothing.
+    """
+
+    def __init__(self, kind: JsonType, profile: ModelProfile, *, options: Json, retries: int) -> None:
+        self._kind = kind
+        self._retries = retries
+        self._misfits = 0
+        # Tools take objects only, and so does the provider's format: anything else is the one field of one.
+        self._wrapped = "properties" not in kind.schema
+        schema = _wrap(kind.schema) if self._wrapped else kind.schema
+        self._signature = render_signature(FINAL_RESULT, {"required": [], **schema})
+        shown = output_format(schema) if profile.json_outputs else None
+        self.schemas: tuple[ToolSchema, ...] = ()
+        self.options, self.told = options, ""
+        if shown is not None:
+            self.options = {**options, "output_config": {**thaw(options.get("output_config") or {}), "format": shown}}
+            self._signature = f"JSON of the schema {msgspec.json.encode(shown['schema']).decode()}"
+        else:
+            self.schemas, self.told = (ToolSchema(FINAL_RESULT, _DESCRIPTION, schema),), _TOLD
+
+    def explain(self, error: ModelError) -> str:
+        """What to do where the provider refused the form of the result; "" where it refused something else."""
+        if self.schemas or type(error) is not ModelRequestRejected or not _OF_FORMAT.search(str(error)):
+            return ""
+        return (
+            f"; a profile with msgspec.structs.replace(profile, json_outputs=False) has the model give its result by "
+            f"calling {FINAL_RESULT} instead"
+        )
+
+    def find(self, entries: Sequence[Entry]) -> str | None:
+        """The run's result as JSON, if the last turn on its record gives one and nobody has said anything since."""
+        last = entries[-1]
+        if last.role == "assistant" and not tool_uses(last.content):
+            return None if is_part(last) else self._read_answer(last)[0]
+        return next((reply.result for reply in self._taken(entries) if reply.result is not None), None)
+
+    def is_outdated(self, entries: Sequence[Entry]) -> bool:
+        """Whether the last turn gave a result that was taken, and does not fit what is asked for now."""
+        return any(reply.error is not None for reply in self._taken(entries))
+
+    def _taken(self, entries: Sequence[Entry]) -> list[Reply]:
+        """The calls of the last turn that gave a result which was not refused, answered again."""
+        place = next((at for at in range(len(entries) - 1, -1, -1) if entries[at].role == "assistant"), len(entries))
+        results = {entry.tool_call_id: entry for entry in entries[place + 1 :]}
+        if not results or None in results:  # somebody has said something since
+            return []
+        return self.reply(entries[place], results, anew=True)
+
+    def reply(self, turn: Entry, results: Mapping[str | None, Entry], *, anew: bool = False) -> list[Reply]:
+        """Answer the calls of a turn that give a result, once all its other calls have theirs.
+
+        Args:
+            turn: The model's turn.
+            results: The results of its calls, by the calls' ids.
+            anew: Answer those again that have an answer, of which only one that was taken can be taken.
+
+        Returns:
+            Nothing where another call has no result yet, since the process that resumes the run makes it.
+        """
+        uses = tool_uses(turn.content)
+        others = [use for use in uses if use.name != FINAL_RESULT]
+        if any(use.id not in results for use in others):
+            return []
+        failed = ", ".join(dict.fromkeys(use.name for use in others if _failed(results[use.id])))
+        replies: list[Reply] = []
+        for use in uses:
+            if use.name != FINAL_RESULT or (
+                (use.id not in results or _failed(results[use.id])) if anew else use.id in results
+            ):
+                continue
+            if failed:
+                text = f"Not taken: {failed} failed in the same turn. See to that, then give your result again."
+                replies.append(Reply(use, text))
+            elif any(reply.result is not None for reply in replies):
+                replies.append(Reply(use, "Not taken: an earlier call of the same turn gave the result."))
+            else:
+                replies.append(self._read_call(use))
+        return replies
+
+    def count(self, error: ResultInvalid) -> None:
+        """Count a result that does not fit.
+
+        Raises:
+            ResultInvalid: It was the last that may.
+        """
+        self._misfits += 1
+        if self._misfits > self._retries:
+            times = "one result" if self._misfits == 1 else f"{self._misfits} results"
+            raise ResultInvalid(f"{times} did not fit, the last one: {error}")
+
+    def ask_again(self, turn: Entry) -> str:
+        """What the model is told of an answer that is no result of the type.
+
+        Raises:
+            ResultInvalid: It was the last that may be none.
+        """
+        error = self._read_answer(turn)[1]
+        assert error is not None
+        self.count(error)
+        if self.schemas:
+            return f"Give your result by calling `{FINAL_RESULT}`; your text was not taken, as {error}."
+        return f"Your answer was not taken: {error}. Give the whole of it again, as {self._signature}."
+
+    def forget(self) -> None:
+        """Begin to count anew, as something else was asked."""
+        self._misfits = 0
+
+    def _read_answer(self, turn: Entry) -> tuple[str | None, ResultInvalid | None]:
+        """The result that a turn without calls gives, or why it is none."""
+        said = [text_of(turn.content), *(block.text for block in turn.content[-1:] if isinstance(block, Text))]
+        error: ResultInvalid | None = None
+        for text in dict.fromkeys(said):
+            try:
+                return self._check(decode_text(_unfenced(text))), None
+            except ResultInvalid as misfit:
+                error = misfit
+            except ValueError as broken:
+                error = error or ResultInvalid(str(broken))
+        return None, error
+
+    def _read_call(self, use: ToolUse) -> Reply:
+        try:
+            return Reply(use, _TAKEN, self._check(thaw(use.input)))
+        except ResultInvalid as error:
+            return Reply(use, f"Not taken: {error}. Expected {self._signature}", error=error)
+
+    def _check(self, given: Any) -> str:
+        """The result as it goes on record.
+
+        Raises:
+            ResultInvalid: It does not fit.
+        """
+        if self._wrapped and isinstance(given, dict) and given.keys() == {"result"}:
+            given = given["result"]
+        try:
+            written = self._kind.write(self._kind.read(given))
+            self._kind.read_text(written)  # as its caller will: a number without end is written as null
+        except (ValueError, TypeError) as error:
+            raise ResultInvalid(str(error)) from None
+        return written
+
+
+def read_result(kind: JsonType | None, text: str, *, where: str) -> Any:
+    """A result as its caller gets it, of what is on record.
+
+    Raises:
+        ResultInvalid: It does not fit the type: it was given when another one was asked for.
+    """
+    if kind is None:
+        return text
+    try:
+        return kind.read_text(text)
+    except ValueError as error:
+        raise ResultInvalid(f"{where} is on record, and does not fit {kind.name}: {error}") from error
+
+
+def _wrap(schema: Json) -> Json:
+    inner = {name: value for name, value in schema.items() if name != "$defs"}
+    wrapped: Json = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+    return {**wrapped, "$defs": schema["$defs"]} if "$defs" in schema else wrapped
+
+
+def _failed(result: Entry) -> bool:
+    return any(getattr(block, "is_error", False) for block in result.content)
+
+
+def _unfenced(text: str) -> str:
+    """A text without the fence that models put around JSON."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "\n" in text:
+        return text.partition("\n")[2].removesuffix("```")
+    return text

@@ -1,0 +1,423 @@
+"""What the model sees of one run: each request planned, made and recorded, and what its answer or refusal teaches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from repertory._error_texts import name_error
+from repertory.actors import ActorRef
+from repertory.context import Decision, Planner, Projector, apply, decode_decision
+from repertory.context.decisions import priced
+from repertory.context.tokens import Calibration
+from repertory.context.validation import Validator
+from repertory.errors import ContextOverflow, ModelError, PromptTooLong, ThinkingMismatch
+from repertory.llm.budgets import Reservation
+from repertory.llm.estimate import estimate_tokens
+from repertory.llm.features import dropping_mismatched
+from repertory.llm.messages import RedactedThinking, Text, Thinking, canonical_json, text_of, tool_uses
+from repertory.llm.model import ModelRequest, ToolSchema, Usage, server_of
+from repertory.llm.profiles import Amount, amount_at_most, cost_of
+from repertory.record import Snapshot
+from repertory.record.records import ModelReplied, Record
+from repertory.runs.accounting import with_plain
+from repertory.runs.events import IterationStarted, ModelAnswered, to_record
+from repertory.runs.fan_out import Head
+from repertory.runs.live import LiveRun
+from repertory.tools import Tool
+from repertory.views.answers import Answer
+from repertory.views.plan_edits import PlanEdits
+from repertory.views.policies import layered_policy, system_text
+from repertory.views.prompt_limits import PromptLimits
+from repertory.views.results import ResultForm
+from repertory.views.summary_requests import SummaryRequests
+
+_SMALLER = 0.75  # a refused prompt is sent again with at most this share of its tokens
+_STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
+_MOST_REFUSALS = 3
+_DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A request that is about to be sent.
+
+    Attributes:
+        position: Length of the ledger that it shows.
+        estimate: Tokens that its prompt is estimated to have, by characters.
+        build_seconds: What it took to plan and make it.
+        call: Number of the model call within the run; 0 before it is recorded.
+        room: What is reserved for the call.
+    """
+
+    request: ModelRequest
+    position: int
+    estimate: int
+    build_seconds: float
+    call: int = 0
+    room: Reservation = Reservation(Amount())
+
+
+class ContextView:
+    """The view of one run: everything that makes a request out of its record, and learns from what comes back.
+
+    Attributes:
+        retrieval: Whether the model has tools to retrieve what is not shown whole, and is told of them.
+        head: What every request of the run begins with.
+    """
+
+    def __init__(self, live: LiveRun, *, tools: Iterable[Tool], form: ResultForm | None, ref: ActorRef[Any]) -> None:
+        agent, profile, redact = live.agent, live.model.profile, live.shared.journal.redact
+        self._live = live
+        self._journal = live.shared.journal
+        self._profile = profile
+        self._policy = layered_policy(live)
+        self.retrieval = self._policy is not None and self._policy.retrieval
+        told, options, final = ("", agent.options, ()) if form is None else (form.told, form.options, form.schemas)
+        system = redact(tuple(Text(text) for text in [system_text(live, self._policy, told)] if text))
+        own = [_described(tool.schema, profile.provider_types) for tool in tools]
+        schemas = redact([*own, *final])
+        self._options = options
+        self._head = estimate_tokens(system) + len(canonical_json(schemas)) // 4
+        head = canonical_json([profile.name, text_of(system), schemas])
+        self.head = Head(blake2b(head, digest_size=16).hexdigest(), self._head)
+        self._max_tokens = min(agent.max_tokens, profile.max_output)
+        self._new_projector = partial(
+            Projector, profile=profile, system=system, tools=schemas, max_tokens=self._max_tokens
+        )
+        self._projector = self._new_projector(options=self._options)
+        self._validator = Validator(profile)
+        self._limits = PromptLimits(live.model, max_tokens=self._max_tokens)
+        self._edits = PlanEdits(live, self._policy, binding=profile.target == "binding", price=self._priced)
+        self.expand, self.pin = self._edits.expand, self._edits.pin
+        self._summaries = SummaryRequests(live, self._policy, ref, head=self._head)
+        self.heard = self._summaries.heard
+        self._planner: Planner | None = None
+        self._make_planner()
+        self._calibration = Calibration()
+        self._answered: Shown | None = None  # the last request that was
+        self._answered_at: float | None = None
+        self._recorded = 0  # entries counted in _record_tokens
+        self._record_tokens = 0
+        self._calls = 0
+        self._refusals = 0  # in a row
+        self._targets: tuple[int | None, ...] = (None,)  # tokens that a prompt may have, tried in this order
+        self._thinks = False
+        self._drops_blocks = False  # whether the server drops thinking that no longer fits, instead of refusing
+
+    def _make_planner(self) -> None:
+        """Make a planner that knows how long a prompt may be as far as profile and server have said it."""
+        if self._policy is not None:
+            self._planner = self._summaries.planner = Planner(
+                policy=self._policy,
+                profile=self._profile,
+                head_tokens=self._head,
+                max_tokens=self._max_tokens,
+                accepted_tokens=self._limits.tokens,
+                charged=self._planner.charged if self._planner is not None else 0.0,
+            )
+
+    async def open(self) -> None:
+        """Take up the plan and the figures where the record left them."""
+        live, run_id = self._live, self._live.run_id
+        decisions = [decode_decision(made.body) for made in await self._journal.read_decisions(run_id)]
+        if any(decision.kind == _DROP_BLOCK for decision in decisions):
+            self._drop_blocks()
+        counted_in = max((decision.iteration for decision in decisions if decision.counted), default=0)
+        self._edits.open(decisions, answered_in=await self._learn_from_calls(counted_in))
+        self._summaries.open(await self._journal.read_summaries(run_id))
+        for entry in live.ledger.snapshot()[live.plan.thinking_from :]:
+            self._see_thinking(entry.content)
+        if live.watch is not None:
+            live.watch.check(live.statistics, live.used())  # what is beyond by now was said by the process before
+
+    async def _learn_from_calls(self, counted_in: int) -> int:
+        """Learn from the calls on record what this process would know had it made them.
+
+        Args:
+            counted_in: The iteration up to which a decision has counted what was paid beside the run's own calls.
+
+        Returns:
+            The iteration of the last call that was answered.
+        """
+        answered_in = 0
+        served = (self._profile.name, server_of(self._live.model))  # others may take longer prompts, or shorter
+        for row in await self._journal.read_model_calls(self._live.run_id, contents=False):
+            called, replied = row.called, row.replied
+            self._calls = max(self._calls, called.call)
+            here = (called.model, called.server) == served
+            if replied is None:
+                continue
+            if called.purpose != "agent":
+                if called.iteration >= counted_in and self._planner is not None:
+                    self._planner.charge(replied.cost)
+            elif replied.error is None:
+                self._count(replied.usage, at=replied.at, estimate=called.prompt_estimate, here=here)
+                answered_in = called.iteration
+            elif here and replied.prompt_limit:
+                self._shorten(replied.prompt_limit, replied.prompt_counted, estimate=called.prompt_estimate)
+        return answered_in
+
+    # --- before a call ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def show(self, iteration: int) -> AsyncGenerator[Shown]:
+        """Make the next request, and write it down with the decisions that it shows first, once there is room for it.
+
+        Raises:
+            ContextOverflow: It does not fit, even at its smallest.
+            LimitExceeded: Calls beside it have taken what was left.
+        """
+        self._live.tell_added()
+        try:
+            shown = self._make(iteration)
+            if self._planner is not None and await self._learn_count(shown, iteration):
+                shown = self._make(iteration)
+            expected = self._calibration.real_tokens(shown.estimate)
+            most = amount_at_most(self._profile, prompt=expected, output=self._max_tokens)
+            self._calls += 1
+            async with self._live.spending.reserved(self._calls, most) as room:
+                shown = msgspec.structs.replace(shown, call=self._calls, room=room)
+                await self._record(shown, expected, iteration)
+                yield shown
+        finally:
+            if left := self._edits.records():  # they hold whether or not a request could be made: listeners were told
+                self._journal.submit(left)
+
+    def _make(self, iteration: int) -> Shown:
+        begun, live = perf_counter(), self._live
+        snapshot = live.ledger.snapshot()
+        estimate = self._record_estimate()
+        if self._planner is not None:
+            self._edits.pin_new(snapshot, iteration)
+            if self._summaries.signed is not None:
+                self._swap_in(self._planner, snapshot, iteration)
+            estimate = self._plan(self._planner, snapshot, iteration)
+        request = self._projector.project(snapshot, live.plan)
+        self._validator.validate(request)
+        return Shown(request, len(snapshot), estimate, perf_counter() - begun)
+
+    def _plan(self, planner: Planner, snapshot: Snapshot, iteration: int) -> int:
+        """Have the planner decide; the estimate of the prompt, in tokens by characters."""
+        for target in self._targets:
+            with suppress(ContextOverflow):
+                return self._decide(planner, snapshot, iteration, target)
+        self._edits.lift_all(iteration)
+        return self._decide(planner, snapshot, iteration, self._targets[-1])
+
+    def _decide(self, planner: Planner, snapshot: Snapshot, iteration: int, target: int | None) -> int:
+        outcome = planner.next(
+            snapshot,
+            self._live.plan,
+            iteration=iteration,
+            calibration=self._calibration,
+            cold=self._cache_is_cold(),
+            summaries=self._summaries.ready,
+            result_summaries=self._live.result_summaries,
+            shrink_to=target,
+        )
+        for decision in outcome.decisions:
+            self._edits.take(decision, outcome.plan)
+        if outcome.decisions:
+            self._summaries.drop_covered()
+        sent, wanted = self._answered, outcome.compaction
+        if wanted is not None and sent is not None and sent.position == wanted.upto:
+            self._summaries.ask_provider(sent.request, snapshot, upto=wanted.upto, iteration=iteration)
+        return outcome.estimate
+
+    def _swap_in(self, planner: Planner, snapshot: Snapshot, iteration: int) -> None:
+        """Let a provider's summary that has come since the last request stand for what it summarized."""
+        plan = self._live.plan
+        signed = self._summaries.take_signed(self._projector.project(snapshot, plan).messages)
+        if signed is None:
+            return
+        decision = planner.swap_in(
+            snapshot,
+            plan,
+            signed.summary,
+            iteration=iteration,
+            calibration=self._calibration,
+            cold=self._cache_is_cold(),
+        )
+        if decision is None:
+            self._summaries.refuse("the provider's summary does not fit what has come since", signed.cost)
+        else:
+            self._edits.take(decision, apply(plan, decision))
+
+    async def _learn_count(self, shown: Shown, iteration: int) -> bool:
+        """Have the server count a request where that is decisive; whether it did."""
+        estimate, known = shown.estimate, self._calibration
+        counted = await self._limits.count(shown.request, estimate=estimate, calibration=known, iteration=iteration)
+        self._calibration = known.observe(estimate=estimate, real=counted)
+        return counted > 0
+
+    async def _record(self, shown: Shown, expected: int, iteration: int) -> None:
+        live = self._live
+        called = self._projector.record(
+            shown.request,
+            run_id=live.run_id,
+            call=shown.call,
+            iteration=iteration,
+            position=shown.position,
+            at=live.shared.clock(),
+            prompt_estimate=shown.estimate,
+            expected_tokens=expected,
+            server=server_of(live.model),
+        )
+        started = live.event(
+            IterationStarted,
+            view_tokens=expected,
+            record_tokens=self._calibration.real_tokens(self._record_estimate()),
+            build_seconds=shown.build_seconds,
+        )
+        most = shown.room.at_most
+        called = msgspec.structs.replace(called, cost_at_most=most.cost, tokens_at_most=most.tokens)
+        ticket = self._journal.submit([*self._edits.records(), called, to_record(started)])
+        live.show(started)
+        if live.spending.bounded:
+            await ticket.wait()  # else a crash could forget a call that is billed
+        # Else it need not be durable before the call: it is before the answer, which is all that acts on it.
+
+    def _cache_is_cold(self) -> bool:
+        """Whether the prompt cache has forgotten this run; a model without one has nothing to forget."""
+        rules, at = self._profile.cache, self._answered_at
+        return bool(rules.breakpoints) and at is not None and self._live.shared.clock() - at > rules.ttl
+
+    def _priced(self, decision: Decision) -> Decision:
+        return priced(
+            decision,
+            self._live.ledger.snapshot(),
+            self._live.plan,
+            profile=self._profile,
+            head_tokens=self._head,
+            calibration=self._calibration,
+        )
+
+    def _record_estimate(self) -> int:
+        """Tokens of a plain loop's prompt: the whole record, results as they came; counts only what is new."""
+        snapshot = self._live.ledger.snapshot()
+        for entry in snapshot[self._recorded :]:
+            self._record_tokens += max(entry.tokens, -(-entry.original_length // 4))
+        self._recorded = max(self._recorded, len(snapshot))
+        return self._head + self._record_tokens
+
+    # --- after a call -------------------------------------------------------------------------------------
+
+    def replied(self, shown: Shown, answer: Answer, usage: Usage, *, duration: float) -> list[Record]:
+        """Count an answer, and make the records that go into the journal together with it."""
+        live, now, cost = self._live, self._live.shared.clock(), cost_of(self._profile, usage)
+        self._answered, self._refusals, self._targets = shown, 0, (None,)
+        self._see_thinking(answer.content)
+        self._count(usage, at=now, estimate=shown.estimate, here=True)
+        event = live.event(
+            ModelAnswered,
+            usage=usage,
+            cost=cost,
+            stop_reason=answer.stop_reason,
+            text=text_of(answer.content),
+            tool_calls=len(tool_uses(answer.content)),
+            duration=duration,
+        )
+        live.show(event)
+        replied = ModelReplied(
+            run_id=live.run_id,
+            call=shown.call,
+            at=now,
+            content=answer.content,
+            raw=answer.raw,
+            usage=usage,
+            cost=cost,
+            cost_lost=shown.room.lost.cost,
+            tokens_lost=shown.room.lost.tokens,
+            stop_reason=answer.stop_reason,
+            duration=duration,
+        )
+        replied = with_plain(
+            replied,
+            self._profile,
+            view_estimate=shown.estimate,
+            record_estimate=self._record_estimate(),  # nothing was appended since
+            previous=live.statistics.record_tokens,
+        )
+        return [replied, to_record(event)]
+
+    def _see_thinking(self, content: Iterable[object]) -> None:
+        self._thinks = self._thinks or any(isinstance(block, Thinking | RedactedThinking) for block in content)
+
+    def _count(self, usage: Usage, *, at: float, estimate: int, here: bool) -> None:
+        """Learn from an answered call; ``here`` says that it was this model's, on this server."""
+        self._answered_at = at
+        self._calibration = self._calibration.observe(estimate=estimate, real=usage.prompt_tokens)
+        if here:
+            self._limits.accepted(usage.prompt_tokens)
+        if self._live.watch is not None:
+            self._live.watch.saw_prompt(usage.prompt_tokens, estimate=estimate)
+
+    async def failed(self, shown: Shown, error: ModelError, *, duration: float) -> bool:
+        """Record a call without an answer, and learn from it.
+
+        Returns:
+            Whether another request may be answered: a smaller one, where a policy can make one and not too many were
+            refused in a row; or, once, one on which the server drops the thinking that no longer fits.
+        """
+        policy, limit, counted, again = self._policy, 0, 0, False
+        if isinstance(error, PromptTooLong):
+            self._refusals += 1
+            if policy is not None:
+                again, size = self._refusals <= _MOST_REFUSALS, self._calibration.real_tokens(shown.estimate)
+                limit, counted = self._limits.refused(size, str(error))
+                self._shorten(limit, counted, estimate=shown.estimate)
+                most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
+                self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
+        elif isinstance(error, ThinkingMismatch):
+            again = self._drop_mismatched(error)
+        replied = ModelReplied(
+            run_id=self._live.run_id,
+            call=shown.call,
+            at=self._live.shared.clock(),
+            error=name_error(error),
+            cost_lost=shown.room.lost.cost,
+            tokens_lost=shown.room.lost.tokens,
+            duration=duration,
+            prompt_limit=limit,
+            prompt_counted=counted,
+        )
+        await self._journal.write([replied, *self._edits.records()])
+        return again
+
+    def _shorten(self, limit: int, counted: int, *, estimate: int) -> None:
+        """Plan from now on with what a refusal taught: the limit, and the tokens of the refused prompt or 0."""
+        self._limits.learn(limit)
+        self._calibration = self._calibration.observe(estimate=estimate, real=counted)
+        self._make_planner()
+
+    def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
+        """From now on have the server drop the thinking that it refused; kept with the run, also after a restart."""
+        thinking = (self._live.agent.options.get("thinking") or {}).get("type")
+        if self._drops_blocks or self._profile.target != "binding" or thinking == "disabled":
+            return False
+        self._drop_blocks()
+        warning = f"thinking no longer fits the history and is dropped from now on, which costs reasoning: {error}"
+        self._edits.decide(_DROP_BLOCK, warning, self._live.iteration, told=True)
+        return True
+
+    def _drop_blocks(self) -> None:
+        self._drops_blocks = True
+        self._projector = self._new_projector(options=dropping_mismatched(self._options))
+
+    def request_summaries(self, iteration: int) -> None:
+        """Have the summarizer write what is due at the end of an iteration, and go on; the answer comes by mail."""
+        # Where thinking is bound, any summary but the provider's would invalidate it.
+        bound = self._thinks and self._profile.target == "binding" and self._profile.compacts
+        self._summaries.ask(iteration, size=self._record_estimate(), only_results=bound)
+
+
+def _described(schema: ToolSchema, provider_types: Sequence[str]) -> ToolSchema:
+    """A tool as it is described to this model: by us, unless its provider knows the tool."""
+    known = schema.provider_type in provider_types
+    return schema if known else msgspec.structs.replace(schema, provider_type="")
