@@ -9,9 +9,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+import typer
 from cli_support import CHILD, OTHER, RUN, Result, invoke
 
-from repertory.cli.app import _ORDER
+from repertory.cli.app import _ORDER, app
 from repertory.record import RunStarted, open_journal
 from repertory.record.records import RunStateChanged
 
@@ -47,13 +48,13 @@ def test_who_answers_is_said_before_anything_is_spent(tmp_path: Path) -> None:
         assert said in result.out
 
 
-def test_commands_stand_in_the_order_of_their_use(tmp_path: Path) -> None:
-    """Groups of commands among the others; each command that there is has its place."""
-    listed = invoke("--help", home=tmp_path).out.partition("Commands:\n")[2].partition("\n\n")[0]
-    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert set(names) <= set(_ORDER)
-    assert names == [name for name in _ORDER if name in names]
-    assert names.index("ledger") < names.index("memory") < names.index("torture")
+def test_help_lists_each_command_by_what_it_is_for(tmp_path: Path) -> None:
+    """No command is left out, groups of commands stand among the others, and each has one whole line of 80 columns."""
+    text = invoke("--help", home=tmp_path, env={"COLUMNS": "80"}).out.partition("Show this message and exit.\n")[2]
+    lines = [line.split(maxsplit=1) for line in text.partition("  Exit codes")[0].splitlines() if line[:1] == " "]
+    assert [name for name, _ in lines] == list(_ORDER)
+    assert sorted(_ORDER) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert all(said.endswith(".") and not said.endswith("...") for _, said in lines)
 
 
 def test_runs_that_did_not_finish_come_first(made: Path, tmp_path: Path) -> None:

@@ -37,15 +37,17 @@ from repertory.cli.torture import stress, torture
 from repertory.cli.webhooks import webhooks
 from repertory.errors import RepertoryError
 
-# What is used most stands first: to begin, to look, to look closer, to keep running, to check.
-_ORDER = (
-    *("demo", "run", "chat", "resume", "ps", "top", "tree", "logs", "stats", "inspect", "ledger"),
-    *("up", "down", "reload", "serve", "service", "machines", "drain"),
-    *("start", "attach", "send", "pause", "stop", "kill", "approvals", "approve", "deny"),
-    *("retry", "fork", "rewind", "rm", "webhooks"),
-    *("memory", "payload", "content", "replay", "mcp"),
-    *("backup", "restore", "vacuum", "migrate", "doctor", "stress", "torture"),
-)
+# What is used most stands first.
+_SECTIONS = {
+    "Run agents here": ("demo", "run", "chat", "resume", "replay", "mcp"),
+    "Look": ("ps", "top", "tree", "logs", "stats", "inspect", "ledger", "memory", "payload", "content"),
+    "Keep agents running": ("up", "down", "reload", "serve", "service", "machines", "drain", "webhooks"),
+    "Steer what runs there": ("start", "attach", "send", "approvals", "approve", "deny", "pause", "stop", "kill"),
+    "Begin again": ("retry", "fork", "rewind"),
+    "Databases": ("backup", "restore", "migrate", "vacuum", "rm"),
+    "Check": ("doctor", "stress", "torture"),
+}
+_ORDER = tuple(name for names in _SECTIONS.values() for name in names)
 
 _UsageError: Any = typer.BadParameter.__bases__[0]  # the base of what typer raises; it exports only the leaves
 
@@ -56,6 +58,12 @@ class _Group(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of their use; typer would put every group of commands behind them."""
         return sorted(self.commands, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by what they are for, each with its whole first sentence."""
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _first_sentence(self.commands[name].help or "")) for name in names])
 
     def main(  # type: ignore[override]  # typer's own options for it ride along in extra
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -97,6 +105,10 @@ class _Group(TyperGroup):
                 return output.exit_code_of(cause)
             output.say(f"unexpected {type(cause).__name__}: {cause}; --debug shows where")
             return output.FAILED
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:

@@ -16,7 +16,7 @@ def up(
     detach: bool = option("--detach", "Return once the service answers, and leave it running.", False),
     backend: Backend = BACKEND,
 ) -> None:
-    """Start a company: its agents, limits, quotas and models, from a file.
+    """Start a company: agents, limits, quotas and models, from its file.
 
     What an earlier process left unfinished goes on. SIGTERM and Ctrl-C bring the runs to their next boundary.
     """
@@ -43,7 +43,10 @@ def down(
     *,
     now: bool = option("--now", "Kill it at once. Nothing on record is lost, and every run can go on.", False),
 ) -> None:
-    """End a company's service: its runs go to their next boundary, from where the next up goes on."""
+    """End a company's service.
+
+    Its runs go to their next boundary, from where the next up goes on.
+    """
     import os
     import signal
 

@@ -144,7 +144,8 @@ def read_run(
 
     def missing(where: str) -> str:
         if newest:
-            return f"every run in {where} has finished or is under way; repertory ps -a lists them"
+            there = "" if db is None else f" --db {db}"
+            return f"every run in {where} has finished or is under way; repertory ps -a{there} lists them"
         return str(no_run(run_id, where))
 
     return read_found(db, find, reader, missing)

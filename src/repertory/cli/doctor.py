@@ -139,7 +139,7 @@ async def _database(db: str | None, deep: bool) -> Finding:
     name = "database"
     path = named_database(db) or next(iter(known_databases()), None)
     if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
-        return Finding(name, "ok", f"{path or 'none'} yet; repertory demo makes one")
+        return Finding(name, "ok", f"{path} is not there yet" if path else "none yet; repertory demo makes one")
     try:
         async with open_to_read(path) as journal:
             if deep and isinstance(journal, SqliteJournal) and (damage := await journal.check(deep=True)):
@@ -150,7 +150,7 @@ async def _database(db: str | None, deep: bool) -> Finding:
         return Finding(name, "problem", str(error))
     whole = ", and all of it is as it was written" if deep else ""
     owner = ", in use by a process" if is_owned(path) else ""
-    fact = f"{path} holds {runs} runs{whole}{owner}"
+    fact = f"{path} holds {runs} run{'' if runs == 1 else 's'}{whole}{owner}"
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
 
 

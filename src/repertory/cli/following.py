@@ -48,7 +48,7 @@ def logs(
     port: int | None = PORT,
     as_json: bool = option("--json", "Write one JSON object a line: an event.", False),
 ) -> None:
-    """Show what happened in a run and those below it, a line for each event."""
+    """Show what happened in a run and those below it, event by event."""
     at = At(db, socket, port)
     write = _write_json if as_json else _write_line
 
@@ -160,7 +160,7 @@ def _ends(event: EventView) -> bool:
 def attach(
     run_id: str | None = RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
-    """Follow a run of the service: what it says as it says it, and its tools; and say something to it.
+    """Follow a run of the service as it works, and say something to it.
 
     At a terminal, a line that is typed is said to the run; where a call waits for an approval, y allows it and n REASON
     denies it. Ctrl-C or Ctrl-D leaves, and the run goes on; several may be attached. Elsewhere it ends with the run. Of

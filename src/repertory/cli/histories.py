@@ -45,14 +45,14 @@ def rewind(
     port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
-    """End a run, and begin one in its place that is as it was up to an iteration. The record keeps all of both."""
+    """End a run, and begin it again from one of its iterations. The record keeps all of both."""
     _fork(run_id, At(db, socket, port), iteration, text, as_json=as_json, rewind=True)
 
 
 def retry(
     run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
-    """Have the service go on with a run that failed or was stopped, from where it ended."""
+    """Have the service go on with a run that failed or was stopped."""
     import anyio
 
     async def main() -> None:
@@ -74,7 +74,7 @@ def remove(
     socket: Path | None = SOCKET,
     port: int | None = PORT,
 ) -> None:
-    """Take a run that has ended, and all below it, out of the database, for good.
+    """Remove a run that has ended, and all below it, for good.
 
     Its record, memory and contents go; what others have copies of stays theirs. Its id cannot be used again.
     """

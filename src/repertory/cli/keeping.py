@@ -29,7 +29,7 @@ def backup(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Copy a database into one file, also while a service or a run writes to it.
+    """Copy a database into one file, also while it is written to.
 
     The copy is the database as it was at one instant. It is read back whole, each record compared with its checksum,
     and synced, before it gets its name; nothing is ever written over.
@@ -79,7 +79,7 @@ def restore(
 def vacuum(
     *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT, as_json: bool = AS_JSON
 ) -> None:
-    """Give the space back to the disk that removed runs and contents have left in a database.
+    """Give the space of removed runs and contents back to the disk.
 
     A running service does it bit by bit beside its work. Without one the file is written anew, which takes as much room
     again meanwhile.
@@ -99,7 +99,7 @@ def migrate(
     *,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Move a database from a file to PostgreSQL, back, or to another of either.
+    """Move a database from a file to PostgreSQL, or back.
 
     All of it or nothing: every row is compared with its checksum, and read again from where it was written, before it
     is kept there. The old database stays as it is. No service and no run may use either meanwhile; after an

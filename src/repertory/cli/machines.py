@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def machines(*, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
-    """List the supervisors that share a journal, with their leases and how many runs each has."""
+    """List the machines that share a database, and their runs."""
     from repertory.machines.operating import list_machines
 
     found = list_machines(_shared(db))
@@ -33,9 +33,9 @@ def drain(
     *,
     db: str | None = DATABASE,
 ) -> None:
-    """Have a machine take no more runs, and hand its own over to others at their next boundary.
+    """Have a machine take no more runs, and hand its own over to others.
 
-    Others go on with them at once. End the process when repertory machines shows that it has no runs any more.
+    Each run moves at its next boundary. End the process when repertory machines shows that it has no runs any more.
     """
     from repertory.machines.operating import drain_machine
 

@@ -19,10 +19,11 @@ def mcp(
     ),
     backend: Backend = BACKEND,
 ) -> None:
-    """Serve agents and their runs over MCP on the standard streams, to be started by a client such as an editor.
+    """Serve agents and their runs over MCP, to a client such as an editor.
 
-    Each agent is a tool that takes a task and gives the answer; others start, follow and steer runs. What is under way
-    when the client leaves goes to its next boundary, from where it can be resumed.
+    The client starts it, and talks to it on the standard streams. Each agent is a tool that takes a task and gives
+    the answer; others start, follow and steer runs. What is under way when the client leaves goes to its next
+    boundary, from where it can be resumed.
     """
     import anyio
 

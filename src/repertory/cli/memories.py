@@ -95,7 +95,7 @@ def ls(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """List the memory scopes of a run and those below it, and the items that the run sees.
+    """List the scopes of a run and those below it, and what it sees.
 
     ITEMS and BYTES are what was written in a scope. What it sees of others is counted there: a shared scope is its
     parent by another name, a snapshot is its parent as it was when it was taken, and its own writes.
@@ -179,7 +179,10 @@ def show(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show an item of memory: text as it is, data as JSON, of images and other bytes what they are."""
+    """Show an item of memory.
+
+    Text as it is, data as JSON, of images and other bytes what they are.
+    """
     from repertory.service.memories import read_item
 
     if raw and as_json:
@@ -235,7 +238,7 @@ def search(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Find items that a run sees by their words, the best first, with an excerpt of each."""
+    """Find items that a run sees by their words, the best first."""
     from rich.text import Text
 
     from repertory._choices import check_text
@@ -271,7 +274,7 @@ def diff(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show what a merge of a snapshot into its parent would do, and what is in conflict.
+    """Show what a merge of a snapshot into its parent would do.
 
     A conflict is an item that both sides have changed, differently, since they last said the same.
     """
@@ -350,7 +353,7 @@ def merge(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Bring what a snapshot has changed into its parent, and report the conflicts.
+    """Bring what a snapshot has changed into its parent.
 
     With neither, the default, the parent keeps its own and the conflict stays open; both writes the child's beside it.
     Quotas, which a program sets, do not bound it. What a merge has settled, a later one leaves alone. Where a conflict

@@ -45,7 +45,7 @@ def show(
 
 @payload.command()
 def history(run_id: str | None = RUN, *, db: str | None = DATABASE, as_json: bool = AS_JSON) -> None:
-    """Show who changed what in the payload of a run, version by version, and what was changed in vain."""
+    """Show who changed what in a run's payload, version by version."""
     from repertory.service.reports import read_payload_history
 
     async def read(path: Database, journal: Journal, row: RunRow) -> Json:

@@ -28,7 +28,7 @@ _Line = tuple[str, Callable[[dict[str, Any]], str]]
 
 
 def replay(
-    files: list[Path] = argument("FILE...", "Recorded runs: JSON or JSONL, maybe gzipped.", ...),
+    files: list[Path] = argument("FILE", "Recorded runs: JSON or JSONL, maybe gzipped.", ...),
     *,
     policy: str = option("--policy NAME", "thrifty, strict, plain, or a policy of yours as module:name.", "thrifty"),
     model: list[str] | None = option(
@@ -54,11 +54,11 @@ def replay(
     ),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Play recorded runs through the agent loop, and say what they would have cost and shown.
+    """Say what recorded runs would have cost and shown, had they run here.
 
     Sessions of Claude Code, conversations of the Messages API or of OpenAI's chat API, and collections of these are
-    read. Without --agree nothing is sent anywhere: the model says what it said then, and every tool answers what it
-    answered then.
+    read. They are played through the agent loop. Without --agree nothing is sent anywhere: the model says what it
+    said then, and every tool answers what it answered then.
     """
     from repertory.cli.live import count_up
     from repertory.replay import PRESETS, play_all, policy_named, profile_named, read_recordings, report, write_chart

@@ -179,7 +179,7 @@ def tree(
     port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show a run and those below it as a tree, with what each has spent and whose memory it uses.
+    """Show a run and those below it, with what they spent and remember.
 
     MEMORY is root for a memory of its own from the start; for a sub-agent it is what it was given of the one above:
     shared, a snapshot, or isolated from it. Tokens are those of all prompts together.

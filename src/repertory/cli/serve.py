@@ -38,7 +38,7 @@ def serve(
     log: Path | None = option("--log FILE", "Where to write what is said, instead of standard error."),
     backend: Backend = BACKEND,
 ) -> None:
-    """Keep a supervisor running that can be asked over HTTP, with a page to watch it.
+    """Keep a supervisor running, with an HTTP interface and a page.
 
     SIGTERM and Ctrl-C bring the runs to their next boundary, from where they can be resumed; a second one kills.
     SIGHUP opens the log file again. Sockets that systemd passes take the place of --socket and --port.

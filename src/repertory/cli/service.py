@@ -44,7 +44,7 @@ def install(
     socket_activation: bool = _ACTIVATED,
     force: bool = option("--force", "Replace units that are there and say something else.", False),
 ) -> None:
-    """Write the units into your systemd folder, and say what to enter next.
+    """Write the units into your systemd folder.
 
     They are for your own user and run in this folder. Nothing is started.
     """

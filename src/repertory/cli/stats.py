@@ -33,10 +33,10 @@ def stats(
     port: int | None = PORT,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show what a run saw and cost, iteration by iteration, beside what a plain loop would have sent.
+    """Show what a run saw and cost, beside what a plain loop would send.
 
-    That is its context, the prompt cache, the cost by purpose, tools and retrievals, summaries, the decisions with
-    what they saved, how good the token estimate was, and alerts.
+    That is, iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
+    summaries, the decisions with what they saved, how good the token estimate was, and alerts.
     """
 
     async def read(source: RunSource, found: str) -> Json:

@@ -86,14 +86,17 @@ def send(
 def pause(
     run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
-    """Hold a run of the service at its next boundary, until `repertory resume`."""
+    """Hold a run of the service at its next boundary, until resume."""
     _to_run(run_id, At(db, socket, port), _verb("pause"))
 
 
 def stop(
     run_id: str = _RUN, *, db: str | None = DATABASE, socket: Path | None = SOCKET, port: int | None = PORT
 ) -> None:
-    """End a run of the service at its next boundary: after the model call or the tools that are under way."""
+    """End a run of the service at its next boundary.
+
+    That is after the model call or the tools that are under way.
+    """
     _to_run(run_id, At(db, socket, port), _verb("stop"))
 
 

@@ -62,7 +62,7 @@ def top(
     port: int | None = PORT,
     as_json: bool = option("--json", "Look once, and write one JSON object.", False),
 ) -> None:
-    """Show what is under way, what waits, and what all runs have cost, until Ctrl-C.
+    """Show what is under way, what waits, and all costs, until Ctrl-C.
 
     Where there is no terminal it is a line for each look.
     """

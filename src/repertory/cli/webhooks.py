@@ -28,7 +28,7 @@ def list_attempts(
     db: str | None = DATABASE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """List the newest attempts to tell webhooks of changes of state, the newest first."""
+    """List the newest attempts to tell webhooks of changes of state."""
     import anyio
     import msgspec
 
