@@ -15,6 +15,9 @@ import msgspec
 EXCERPT: Final = 500  # characters
 _Place: TypeAlias = tuple[int, str]  # where something was found, and the word; "" for a match of a pattern
 _MOST_PLACES: Final = 20_000  # occurrences that are looked at
+MOST_WORDS: Final = 100
+"""Words of a query that count. Two million characters are looked through for a hundred in 0.2 s, for 5,000 in 9 s, and
+a query on PostgreSQL has room for some 800."""
 
 _WORD = re.compile(r"[^\W_]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -40,8 +43,8 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def words_of(query: str) -> list[str]:
-    """The words of a query, lower case and without accents, each once."""
-    return list(dict.fromkeys(fold(word) for word in _WORD.findall(query)))
+    """The first words of a query, lower case and without accents, each once."""
+    return list(dict.fromkeys(fold(word) for word in _WORD.findall(query)))[:MOST_WORDS]
 
 
 @lru_cache(maxsize=4096)

@@ -625,6 +625,19 @@ def test_no_query_is_a_syntax_error(check: Check, query: str) -> None:
     check(body)
 
 
+@pytest.mark.parametrize("mark", ["", '"'])
+def test_a_query_of_thousands_of_words_is_one(check: Check, mark: str) -> None:
+    """Its first hundred count, each once; also as one phrase."""
+
+    async def body(journal: Journal) -> None:
+        words = " ".join(f"word{number}" for number in range(20_000))
+        await journal.write([kit.appended("r", 0, words), kit.appended("r", 1, "word19000 alone")])
+        query = f"{mark}{words.replace(' ', '  ') if mark else f'word0 {words}'}{mark}"
+        assert [hit.position for hit in await journal.search_entries("r", query)] == [0]
+
+    check(body)
+
+
 def test_an_excerpt_shows_the_words(check: Check) -> None:
     """At most 500 characters around the place where they stand together."""
 

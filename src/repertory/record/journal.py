@@ -380,8 +380,8 @@ class Journal(ItemReads, QueueReads):
     async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
         """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
 
-        Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. No query is
-        a syntax error.
+        Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. The first hundred
+        words of a query count. No query is a syntax error.
         """
         if (asked := self._full_text.entries(run_id, query, _ENTRIES.select("t"))) is None:
             return []

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from repertory._excerpts import EXCERPT, cut_end, find_words, words_of
+from repertory._excerpts import EXCERPT, MOST_WORDS, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.record.records import EntryAppended, SearchHit
@@ -117,9 +117,15 @@ def indexable(text: str) -> str:
 
 
 def phrases_of(query: str) -> list[str]:
-    """The words of a query, those between double quotes together as one phrase; everything else is dropped."""
-    found = [_WORD.findall(phrase) if phrase else [word] for phrase, word in _PHRASE_OR_WORD.findall(query)]
-    return [" ".join(words) for words in found if words]
+    """The first words of a query, those between double quotes together as one phrase; everything else is dropped."""
+    phrases: dict[str, None] = {}
+    left = MOST_WORDS
+    for phrase, word in _PHRASE_OR_WORD.findall(query):
+        words = (_WORD.findall(phrase) if phrase else [word])[:left]
+        if words and " ".join(words) not in phrases:
+            phrases[" ".join(words)] = None
+            left -= len(words)
+    return [*phrases]
 
 
 def find_all_words(text: str) -> list[str]:
