@@ -31,6 +31,8 @@ def test_the_signature_is_that_of_the_specification() -> None:
         ({"url": "https://[::1/"}, "is no address"),
         ({"url": "https://example.com:port/"}, "is no address"),
         ({"url": "https://bücher.example/"}, "must be https://HOST"),
+        ({"url": "https://a..example/"}, "is no address"),
+        ({"url": f"https://{'a' * 64}.example/"}, "is no address"),
         ({"url": "https://example.com/a b"}, "must be https://HOST"),
         ({"url": "http://localhost\t/"}, "must be https://HOST"),
         ({"url": "https://me:secret@example.com/"}, "the webhook at example.com has a password"),

@@ -59,6 +59,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         try:
             parts = urlsplit(self.url)
             _ = parts.port  # looked at only now
+            (parts.hostname or "").encode("idna")  # or whoever looks the name up would fail at it
         except ValueError as error:
             raise ConfigurationError(f"webhook {self.url[:200]!r} is no address: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or not _URL.fullmatch(self.url):
