@@ -203,6 +203,31 @@ async def test_a_dead_address_costs_a_run_nothing_and_is_disabled_at_last(
                 await anyio.sleep(0.005)
 
 
+async def test_what_failed_is_tried_again_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a year: the next attempt is not due in a year."""
+    now = [2e9]
+    async with (
+        receiving(monkeypatch) as receiver,
+        rp.open_supervisor(model=FunctionModel(lambda request: "Done."), durability="process") as supervisor,
+        anyio.create_task_group() as tasks,
+    ):
+        receiver.answer = lambda body: 503 if now[0] == 2e9 else 200
+        deliveries = Deliveries(supervisor, backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0])
+        deliveries.offer([Webhook(url=receiver.url, secret_env="HOOK")])
+        tasks.start_soon(deliveries.run)
+        while not await supervisor.journal.read_webhooks():
+            await anyio.sleep(0.005)
+        await finish(supervisor, "one")
+        await receiver.wait(1)
+        while ("one", "failed", 1) not in await outcomes(supervisor):
+            await anyio.sleep(0.005)
+        now[0] -= 365 * 86_400.0
+        await finish(supervisor, "two")
+        told = await receiver.wait(3)
+        assert sorted(told[1:]) == [("one", "done"), ("two", "done")]
+        tasks.cancel_scope.cancel()
+
+
 async def test_an_address_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """410 disables it at once."""
     async with receiving(monkeypatch) as receiver:

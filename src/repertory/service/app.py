@@ -50,6 +50,7 @@ from repertory.service.reports import (
     read_stats,
 )
 from repertory.service.requests import (
+    MAX_LISTED,
     Approval,
     AttemptsQuery,
     Denial,
@@ -435,8 +436,8 @@ class _Service:
     async def redeliver(self, request: Request, *, body: Redelivery) -> WebhookAttempt:
         """Tell a webhook of a change of state again, now, whatever became of it before."""
         tried = await self._control.deliveries.redeliver(body.change, body.url)
-        ((seq, _),) = await self._control.journal.read_webhooks(limit=1)
-        return attempt_view(seq, tried)
+        newest = await self._control.journal.read_webhooks(limit=MAX_LISTED)  # others may have been told meanwhile
+        return attempt_view(next((seq for seq, each in newest if each == tried), 0), tried)
 
     async def retry(self, request: Request) -> Accepted:
         """Let a run go on that failed or was stopped, from where it ended."""

@@ -212,16 +212,20 @@ class Line:
         }
 
     def _pause(self) -> float:
-        due = min((tried.next_at for tried in self._held.values()), default=float("inf"))
-        return max(0.0, max(due, self._down_until) - self._all.clock())
+        due = min((self._left_until(tried.next_at) for tried in self._held.values()), default=float("inf"))
+        return max(due, self._left_until(self._down_until))
+
+    def _left_until(self, time: float) -> float:
+        """Seconds until a time; 0 also for one that is further off than any pause, as the clock was set back since."""
+        wait = time - self._all.clock()
+        return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
 
     async def _round(self, http: httpx2.AsyncClient) -> bool | None:
         """Try what is due; whether there may be more, and None where the address is disabled."""
-        now = self._all.clock()
-        if now < self._down_until:
+        if self._left_until(self._down_until):
             return False
         for run_id, tried in [*self._held.items()]:
-            if tried.next_at <= now and not await self._catch_up(http, run_id, tried):
+            if not self._left_until(tried.next_at) and not await self._catch_up(http, run_id, tried):
                 return None if self._is_disabled(run_id) else False
         if len(self._held) >= _HELD:
             return False
@@ -234,7 +238,7 @@ class Line:
             self.cursor = number
             if self._is_disabled(record.run_id):
                 return None
-            if self._all.clock() < self._down_until:
+            if self._left_until(self._down_until):
                 return False
         return bool(found)
 
