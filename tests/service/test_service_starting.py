@@ -207,3 +207,22 @@ async def test_who_waits_for_a_run_of_an_earlier_process_sees_it_go_on(short: Pa
             await client.get("/healthz")
             client.control.feed.close()
         assert results == ["done", "running"]
+
+
+async def test_who_waits_for_a_run_that_is_removed_is_told_so(short: Path) -> None:
+    """As one who asks for it later."""
+    database = str(short / "a.db")
+    async with open_client(short, Gate().model, database=database, drain_timeout=0.1) as client:
+        run_id = await client.start()
+    async with open_client(short, Gate(answer_after=0).model, database=database) as client:
+        errors: list[str] = []
+
+        async def wait() -> None:
+            errors.append((await client.get(f"/runs/{run_id}/result?wait=60", 404))["error"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await client.get("/healthz")
+            await client.control.journal.remove_run(run_id, at=1.0)
+            await client.start()  # whoever waits looks again
+        assert run_id in errors[0]

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +19,7 @@ from repertory._ids import new_id as _new_id
 from repertory._version import __version__
 from repertory.agents import load_agent
 from repertory.agents.loading import check_limits
-from repertory.errors import ConfigurationError, JournalError, RunError, RunNotFound
+from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound
 from repertory.llm.messages import Json, canonical_json
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.log import log
@@ -186,7 +186,8 @@ class Control:
             async with anyio.create_task_group() as tasks:
                 for end in (self.feed.ending.wait, *(() if gone is None else (gone,))):
                     tasks.start_soon(_cancel_after, end, tasks.cancel_scope)
-                await self._wait_ended(run_id)
+                with suppress(RepertoryError):  # what is wrong with its record, reading it below says, and in no group
+                    await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
         row = await self.journal.read_run(run_id)
         state = run_view(row, live=self._find(run_id) is not None).state
