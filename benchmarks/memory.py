@@ -28,7 +28,7 @@ from pathlib import Path
 import anyio
 
 from repertory.actors import open_system
-from repertory.memory import ItemQuery, Memory, MemoryActor, Quotas
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota
 from repertory.memory.messages import OpenScope, SnapshotScope
 from repertory.record import Journal, open_journal
 from repertory.record.records import ItemWritten, ScopeOpened
@@ -36,7 +36,7 @@ from repertory.record.records import ItemWritten, ScopeOpened
 BATCH = 2_000  # items of one transaction, while a file is filled
 WORDS = 5_000  # that there are; few of them are in most texts, as in any language
 TAGS = 100  # of which an item has one, beside one that all have
-UNBOUNDED = Quotas(items=None, scope_bytes=None)
+UNBOUNDED = MemoryQuota(items=None, scope_bytes=None)
 
 
 def texts(seed: int, *, words: int = 40) -> Iterator[str]:
@@ -85,7 +85,7 @@ async def measure_forks(path: Path, count: int) -> dict[str, float]:
     """Microseconds of a snapshot and of a fork, beside so many items."""
     async with open_journal(path, durability="process") as journal, open_system() as system:
         await fill(journal, count, text="a fact")
-        ref = system.spawn(lambda: MemoryActor(journal, quotas=UNBOUNDED), "memory")
+        ref = system.spawn(lambda: MemoryActor(journal, quota=UNBOUNDED), "memory")
         memory = Memory(ref, "s")
         await memory.snapshot()  # which reads where the scope is
         fork = OpenScope(owner="run-s.a", mode="snapshot", parent_id="s")
@@ -102,7 +102,7 @@ async def measure_queries(path: Path, count: int) -> dict[str, float]:
     found: dict[str, float] = {}
     async with open_journal(path, durability="process") as journal, open_system() as system:
         await fill(journal, count)
-        memory = Memory(system.spawn(lambda: MemoryActor(journal, quotas=UNBOUNDED), "memory"), "s")
+        memory = Memory(system.spawn(lambda: MemoryActor(journal, quota=UNBOUNDED), "memory"), "s")
         began = time.perf_counter()
         await memory.query(ItemQuery(text="w1", limit=20))
         found["first_search_s"] = time.perf_counter() - began  # which indexes all of them

@@ -17,7 +17,7 @@ from test_cli_docs import documented
 import repertory as rp
 from memory_team import HOSTILE, LEAD, PAGE, PNG, make_team
 from repertory.actors import open_system
-from repertory.memory import Memory, MemoryActor, Quotas
+from repertory.memory import Memory, MemoryActor, MemoryQuota
 from repertory.record import open_journal
 
 ROOT = f"scope-{LEAD}"
@@ -182,9 +182,9 @@ def test_a_merge_by_hand_is_not_bound_by_quotas_that_it_does_not_know(tmp_path: 
     path, large = tmp_path / "large.db", "x" * 1_100_000
 
     async def fill() -> None:
-        quotas = Quotas(item_bytes=2_000_000)
+        quotas = MemoryQuota(item_bytes=2_000_000)
         async with open_journal(path) as journal, open_system() as system:
-            root = await Memory.open(system.spawn(lambda: MemoryActor(journal, quotas=quotas), "memory"), "run-1")
+            root = await Memory.open(system.spawn(lambda: MemoryActor(journal, quota=quotas), "memory"), "run-1")
             child = await root.fork("run-1.a", scope_id="child")
             await child.store(large, item_id="large")
 

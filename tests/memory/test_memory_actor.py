@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import journal_kit as kit
+import repertory as rp
 from backends import RunAsync
 from repertory.actors import ActorSystem, open_system
 from repertory.errors import (
@@ -23,20 +24,21 @@ from repertory.errors import (
     RecordRefused,
     ScopeNotFound,
 )
-from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryRef, Quotas, Transform
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota, MemoryRef, Transform
 from repertory.memory.messages import OpenScope, QueryItems, SnapshotScope
 from repertory.record import Journal, MemoryJournal, open_journal
+from repertory.testing import ScriptedModel, call
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
 
 
-def spawn(system: ActorSystem, journal: Journal, quotas: Quotas | None = None) -> MemoryRef:
+def spawn(system: ActorSystem, journal: Journal, quotas: MemoryQuota | None = None) -> MemoryRef:
     """Start the actor."""
     ticks = iter(range(1, 10_000))
-    return system.spawn(lambda: MemoryActor(journal, quotas=quotas, clock=lambda: float(next(ticks))), "memory")
+    return system.spawn(lambda: MemoryActor(journal, quota=quotas, clock=lambda: float(next(ticks))), "memory")
 
 
 def run_with_memory(
-    run_async: RunAsync, body: Callable[[MemoryRef], Awaitable[None]], *, quotas: Quotas | None = None
+    run_async: RunAsync, body: Callable[[MemoryRef], Awaitable[None]], *, quotas: MemoryQuota | None = None
 ) -> None:
     """Run a test's body with a memory actor over a journal in memory."""
 
@@ -161,7 +163,44 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
         await memory.delete("a")
         assert (await memory.store("12345")).size == 5
 
-    run_with_memory(run_async, body, quotas=Quotas(item_bytes=5, items=2, scope_bytes=8))
+    run_with_memory(run_async, body, quotas=MemoryQuota(item_bytes=5, items=2, scope_bytes=8))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"tags": ["x" * 70_000]}, {"source": "x" * 70_000}, {"type": "x" * 70_000}, {"metadata": {"a": ["é" * 35_000]}}],
+)
+async def test_what_is_said_about_an_item_is_bounded_too(labels: dict[str, Any]) -> None:
+    """It stands in every listing, whatever the size of the content."""
+    async with rp.open_journal() as journal, open_system() as system:
+        memory = await Memory.open(spawn(system, journal), "run-1")
+        with pytest.raises(QuotaExceeded, match=r"70\d{3} bytes of labels of one item and may hold 64000"):
+            await memory.store("small", **labels)
+        assert await memory.query() == []
+
+
+@pytest.mark.parametrize("bound", [{"items": -1}, {"item_bytes": 1.5}, {"scope_bytes": True}])
+def test_a_bound_that_is_none_is_refused(bound: dict[str, Any]) -> None:
+    """By its name."""
+    with pytest.raises(ConfigurationError, match=f"MemoryQuota: {next(iter(bound))} must be a whole number"):
+        MemoryQuota(**bound)
+
+
+async def test_a_supervisor_bounds_the_memory_of_its_runs() -> None:
+    """Each scope by itself; a run that may keep no more goes on."""
+
+    @rp.tool(effect="idempotent")
+    async def keep(text: str, context: rp.ToolContext) -> str:
+        """Keep a text."""
+        return (await context.need_memory().store(text)).item_id
+
+    model = ScriptedModel([call("keep", text="one"), call("keep", text="two"), "Done."])
+    async with rp.open_supervisor(model=model, memory_quota=MemoryQuota(items=1)) as supervisor:
+        run = await supervisor.spawn(rp.Agent("keeper", tools=[keep]), "Keep both.")
+        await run.wait_result()
+        assert len(await run.memory.query()) == 1
+        calls = await supervisor.journal.read_tool_calls(run.id)
+    assert [row.finished.status for row in calls if row.finished is not None] == ["ok", "error"]
 
 
 def test_without_quotas_there_is_no_bound(run_async: RunAsync) -> None:
@@ -171,7 +210,7 @@ def test_without_quotas_there_is_no_bound(run_async: RunAsync) -> None:
         memory = await Memory.open(ref, "run-1")
         assert (await memory.store("x" * 2_000_000)).size == 2_000_000
 
-    run_with_memory(run_async, body, quotas=Quotas(item_bytes=None, items=None, scope_bytes=None))
+    run_with_memory(run_async, body, quotas=MemoryQuota(item_bytes=None, items=None, scope_bytes=None))
 
 
 def test_a_new_process_finds_everything_again(tmp_path: Path, run_async: RunAsync) -> None:
@@ -361,7 +400,7 @@ async def test_a_scope_that_was_forgotten_is_read_again(monkeypatch: pytest.Monk
     """Few scopes are remembered; those above it and what it holds are found in the file."""
     monkeypatch.setattr("repertory.memory.actor._MOST_SCOPES", 2)
     async with open_journal() as journal, open_system() as system:
-        memory = await Memory.open(spawn(system, journal, Quotas(items=2)), "run-1")
+        memory = await Memory.open(spawn(system, journal, MemoryQuota(items=2)), "run-1")
         child = await memory.fork("run-1.a", mode="shared")
         others = [await memory.fork(f"run-1.{number}") for number in range(5)]
         await child.store("x", item_id="a")

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import journal_kit as kit
+import repertory as rp
+from repertory.actors import open_system
 from repertory.errors import ConfigurationError
-from repertory.memory import Memory, Transform
+from repertory.memory import Memory, MemoryActor, Transform
 from repertory.memory.items import decode_content, encode_content, item_info, shape_item, shape_text
 
 PAGE = """A first sentence. And a second one.
@@ -95,6 +97,16 @@ def test_any_content_comes_back_as_it_was(content: Any) -> None:
     version = kit.item(1, text=text, format=kind, media_type="image/png")
     assert decode_content(version) == content
     assert version.size == (len(content) if isinstance(content, bytes) else len(text.encode("utf-8", "surrogatepass")))
+
+
+@pytest.mark.parametrize("content", [bytearray(b"\x00\xff"), memoryview(b"\x00\xff")])
+async def test_bytes_of_any_kind_are_kept_as_bytes(content: Any) -> None:
+    """Not as the text that JSON would make of them."""
+    async with rp.open_journal() as journal, open_system() as system:
+        memory = await rp.Memory.open(system.spawn(lambda: MemoryActor(journal), "memory"), "run-1")
+        item = await memory.store(content)
+        assert (item.format, item.size) == ("bytes", 2)
+        assert (await memory.retrieve(item.item_id)).content == b"\x00\xff"
 
 
 @dataclasses.dataclass

@@ -11,17 +11,17 @@ import pytest
 import journal_kit as kit
 from repertory.actors import open_system
 from repertory.errors import ConfigurationError, ItemChanged, ItemNotFound, QuotaExceeded, ScopeNotFound, ScopeReadOnly
-from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryRef, Quotas
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryQuota, MemoryRef
 from repertory.memory.messages import OpenScope
 from repertory.record import open_journal
 
 
 @asynccontextmanager
-async def memories(quotas: Quotas | None = None) -> AsyncIterator[tuple[MemoryRef, Memory]]:
+async def memories(quotas: MemoryQuota | None = None) -> AsyncIterator[tuple[MemoryRef, Memory]]:
     """An actor, and a scope of its own; every clock tick is a second."""
     ticks = iter(range(1, 10_000))
     async with open_journal() as journal, open_system() as system:
-        ref = system.spawn(lambda: MemoryActor(journal, quotas=quotas, clock=lambda: float(next(ticks))), "memory")
+        ref = system.spawn(lambda: MemoryActor(journal, quota=quotas, clock=lambda: float(next(ticks))), "memory")
         yield ref, await Memory.open(ref, "run-1", scope_id="root")
 
 
@@ -337,7 +337,7 @@ async def test_only_a_snapshot_has_something_to_merge() -> None:
 
 async def test_a_merge_that_the_parent_has_no_room_for_changes_nothing() -> None:
     """And can be made again when there is."""
-    async with memories(Quotas(items=2)) as (_, root):
+    async with memories(MemoryQuota(items=2)) as (_, root):
         await put(root, a="1")
         snap = await root.fork("run-1.a")
         await put(snap, b="1", c="1")

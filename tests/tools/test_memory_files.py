@@ -21,7 +21,7 @@ from repertory.actors import open_system
 from repertory.llm import ModelRequest
 from repertory.llm.model import encode_request
 from repertory.memory import Memory
-from repertory.memory.actor import MemoryActor, Quotas
+from repertory.memory.actor import MemoryActor, MemoryQuota
 from repertory.record import MemoryJournal
 from repertory.testing import ScriptedModel, open_messages_server
 from repertory.testing import call as turn
@@ -31,11 +31,11 @@ TOOL = memory_files_tool()
 
 
 @asynccontextmanager
-async def open_memory(quotas: Quotas | None = None) -> AsyncIterator[Memory]:
+async def open_memory(quotas: MemoryQuota | None = None) -> AsyncIterator[Memory]:
     """A scope of memory behind a real actor."""
     journal = MemoryJournal()
     async with open_system() as system:
-        ref = system.spawn(lambda: MemoryActor(journal, quotas=quotas), "memory")
+        ref = system.spawn(lambda: MemoryActor(journal, quota=quotas), "memory")
         yield await Memory.open(ref, "r")
     await journal.aclose()
 
@@ -285,7 +285,7 @@ async def test_a_read_only_view_of_memory_is_told() -> None:
 
 async def test_a_quota_is_told_and_nothing_is_written() -> None:
     """The store's own limits hold for files; the model hears which, and the file is as it was."""
-    async with open_memory(Quotas(item_bytes=10, items=2)) as memory:
+    async with open_memory(MemoryQuota(item_bytes=10, items=2)) as memory:
         await ask(memory, command="create", path="/memories/a", file_text="small")
         large = await ask(memory, command="insert", path="/memories/a", insert_line=1, insert_text="x" * 10)
         assert large.is_error
@@ -298,7 +298,7 @@ async def test_a_quota_is_told_and_nothing_is_written() -> None:
 
 async def test_a_file_with_too_many_occurrences_or_lines_is_answered_in_bounds() -> None:
     """Neither a listing of a million places nor a number wider than its column."""
-    async with open_memory(Quotas(item_bytes=None, scope_bytes=None)) as memory:
+    async with open_memory(MemoryQuota(item_bytes=None, scope_bytes=None)) as memory:
         await ask(memory, command="create", path="/memories/a", file_text="a\n" * 1_000_000)
         some = await ask(memory, command="str_replace", path="/memories/a", old_str="a", new_str="b")
         assert some.text.endswith(" 99, 100, …. Please ensure it is unique")

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from repertory.actors import open_system
 from repertory.llm.messages import Image
 from repertory.memory import Memory
-from repertory.memory.actor import MemoryActor, Quotas
+from repertory.memory.actor import MemoryActor, MemoryQuota
 from repertory.record import MemoryJournal
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool, memory_tools
 from repertory.tools.pages import PAGE
 
 
 @asynccontextmanager
-async def open_memory(*, quotas: Quotas | None = None, start: float = 1_700_000_000.0) -> AsyncIterator[Memory]:
+async def open_memory(*, quotas: MemoryQuota | None = None, start: float = 1_700_000_000.0) -> AsyncIterator[Memory]:
     """A scope of memory behind a real actor, with a clock that ticks a minute at every item."""
     now = start
 
@@ -27,7 +27,7 @@ async def open_memory(*, quotas: Quotas | None = None, start: float = 1_700_000_
 
     journal = MemoryJournal()
     async with open_system() as system:
-        ref = system.spawn(lambda: MemoryActor(journal, quotas=quotas, clock=clock), "memory")
+        ref = system.spawn(lambda: MemoryActor(journal, quota=quotas, clock=clock), "memory")
         yield await Memory.open(ref, "r")
     await journal.aclose()
 
@@ -165,7 +165,7 @@ async def test_a_large_item_is_read_page_by_page() -> None:
 
 async def test_what_memory_refuses_is_told() -> None:
     """A wrong id is the model's to repair; a full scope is not."""
-    async with open_memory(quotas=Quotas(item_bytes=10)) as memory:
+    async with open_memory(quotas=MemoryQuota(item_bytes=10)) as memory:
         missing = await call(memory, "memory_retrieve", id="item-0")
         assert "has no item 'item-0'; a query lists what it has" in missing.text
         full = await call(memory, "memory_store", content="x" * 11)

@@ -395,7 +395,7 @@ def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeRep
     import anyio
 
     from repertory.actors import open_system
-    from repertory.memory import Memory, MemoryActor, Quotas
+    from repertory.memory import Memory, MemoryActor, MemoryQuota
     from repertory.memory.merging import parent_of
     from repertory.memory.scopes import read_scope
     from repertory.record import open_journal
@@ -404,8 +404,8 @@ def _merge(path: Database, scope_id: str, prefer: Prefer) -> tuple[str, MergeRep
         async with open_journal(path) as journal, open_system("merge") as system:
             parent_id = parent_of(await read_scope(journal, scope_id))
             # What the program bounds is not on record, and who merges by hand wants all of it.
-            unbounded = Quotas(item_bytes=None, items=None, scope_bytes=None)
-            ref = system.spawn(partial(MemoryActor, journal, quotas=unbounded), "memory")
+            unbounded = MemoryQuota(item_bytes=None, label_bytes=None, items=None, scope_bytes=None)
+            ref = system.spawn(partial(MemoryActor, journal, quota=unbounded), "memory")
             return parent_id, await Memory(ref, scope_id).merge(prefer=prefer)
 
     with output.read_beside(f"repertory memory diff {scope_id}"):

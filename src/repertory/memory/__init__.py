@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repertory.memory.actor import MemoryActor, Quotas
+from repertory.memory.actor import MemoryActor, MemoryQuota
 from repertory.memory.handle import Memory, MemoryMode
 from repertory.memory.items import Item, ItemInfo, Transform
 from repertory.memory.merging import Conflict, MergeReport
@@ -18,11 +18,11 @@ __all__ = [
     "Memory",
     "MemoryActor",
     "MemoryMode",
+    "MemoryQuota",
     "MemoryRef",
     "MergeReport",
     "Payload",
     "PayloadScope",
-    "Quotas",
     "SourceRecord",
     "Transform",
 ]

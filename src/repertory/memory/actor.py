@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from repertory._choices import check_number
+from repertory._frozen import thaw
 from repertory._ids import new_id
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import (
@@ -57,6 +59,7 @@ from repertory.record.contents import root_of
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened
+from repertory.record.rows import encode_json
 from repertory.record.search import indexable
 from repertory.record.waiting import Ticket
 
@@ -67,18 +70,28 @@ _LONGEST_ID: Final = 1_000  # characters; ids stand in every listing and in an i
 _MOST_SCOPES: Final = 1_000  # that are remembered, some 500 bytes each; others are read again when they are used
 
 
-class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryQuota(msgspec.Struct, frozen=True, kw_only=True):
     """How much one scope may hold of its own; None for no limit.
 
     Attributes:
-        item_bytes: Bytes of one item; see ``ItemInfo.size``.
+        item_bytes: Bytes of the content of one item; see ``ItemInfo.size``.
+        label_bytes: Bytes of what is said about one item and stands in every listing: its type, media type, source,
+            tags, relations and metadata.
         items: Living items.
-        scope_bytes: Bytes of all living items.
+        scope_bytes: Bytes of the contents of all living items.
+
+    Raises:
+        ConfigurationError: A value is no whole number, or below 0.
     """
 
     item_bytes: int | None = 1_000_000
+    label_bytes: int | None = 64_000  # has room for an embedding of 3,072 numbers; a tool's own labels take some 200
     items: int | None = 10_000
     scope_bytes: int | None = 64_000_000
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_number(f"MemoryQuota: {name}", getattr(self, name), int, least=0, none=True)
 
 
 class _Unread(Exception):
@@ -91,10 +104,10 @@ class MemoryActor:
     receives: Accepts[MemoryMessage]
 
     def __init__(
-        self, journal: Journal, *, quotas: Quotas | None = None, clock: Callable[[], float] = time.time
+        self, journal: Journal, *, quota: MemoryQuota | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self._journal = journal
-        self._quotas = quotas or Quotas()
+        self._quota = quota or MemoryQuota()
         self._clock = clock
         self._position = 0  # of the log: the last that was given out
         self._scopes: dict[str, Scope] = {}  # those in use
@@ -299,9 +312,10 @@ class MemoryActor:
                 count, size = count - 1, size - before.size
             if not item.deleted:
                 count, size = count + 1, size + item.size
-                _check_quota(target, "bytes in one item", item.size, self._quotas.item_bytes)
-        _check_quota(target, "items", count, self._quotas.items)
-        _check_quota(target, "bytes", size, self._quotas.scope_bytes)
+                _check_quota(target, "bytes in one item", item.size, self._quota.item_bytes)
+                _check_quota(target, "bytes of labels of one item", _label_bytes(item), self._quota.label_bytes)
+        _check_quota(target, "items", count, self._quota.items)
+        _check_quota(target, "bytes", size, self._quota.scope_bytes)
         return count, size
 
     # --- what reads before it writes ----------------------------------------------------------------------
@@ -471,6 +485,15 @@ def _id_beside(item_id: str, *marks: str) -> str:
         return item_id + mark
     mark = f"~{hashlib.blake2b(item_id.encode(), digest_size=8).hexdigest()}{mark}"
     return item_id[: _LONGEST_ID - len(mark)] + mark
+
+
+def _label_bytes(item: ItemWritten) -> int:
+    """How long everything but the content of an item is."""
+    try:
+        said = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
+        return len(encode_json(said).encode())
+    except (TypeError, ValueError):
+        return 0  # metadata that is no JSON: the journal refuses it, and says where it is wrong
 
 
 def _check_quota(scope_id: str, what: str, would_be: int, limit: int | None) -> None:

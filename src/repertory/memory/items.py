@@ -115,7 +115,7 @@ def encode_content(content: object) -> tuple[ItemFormat, str]:
     """
     if isinstance(content, str):
         return "text", content
-    if isinstance(content, bytes):
+    if isinstance(content, bytes | bytearray | memoryview):
         return "bytes", base64.b64encode(content).decode()
     try:
         return "json", encode_json(content)

@@ -32,7 +32,7 @@ from repertory.errors import (
 from repertory.llm.messages import Json
 from repertory.llm.model import Model
 from repertory.loop.permission import check_rules
-from repertory.memory import MemoryActor
+from repertory.memory import MemoryActor, MemoryQuota
 from repertory.record import open_journal
 from repertory.record.contents import root_of
 from repertory.record.journal import Durability, Journal
@@ -463,6 +463,7 @@ async def open_supervisor(
     approvals: Approvals | None = None,
     max_runs: int | None = None,
     quotas: Quotas | None = None,
+    memory_quota: MemoryQuota | None = None,
     labels: Sequence[str] | None = None,
     lease: float | None = None,
     name: str | None = None,
@@ -495,6 +496,7 @@ async def open_supervisor(
         max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
             no bound.
         quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
+        memory_quota: How much one scope of memory may hold; None for the bounds that ``MemoryQuota`` has by itself.
         labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
             and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
             that ask for none; None to run only what is started or resumed here.
@@ -507,8 +509,8 @@ async def open_supervisor(
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; ``max_runs`` or ``quotas`` are none; or a value to redact is shorter than 8
-            characters.
+            are no ``AlertThresholds``; ``max_runs``, ``quotas`` or ``memory_quota`` are none; or a value to redact is
+            shorter than 8 characters.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
@@ -521,6 +523,7 @@ async def open_supervisor(
     words = "AlertThresholds, or None for no alerts"
     check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
     check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
+    check_type("open_supervisor: memory_quota", memory_quota, MemoryQuota | None, "MemoryQuota(…), or None")
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
     errors: list[BaseException] = []
     try:
@@ -538,7 +541,7 @@ async def open_supervisor(
                     "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=_log_dead_letter
                 )
             )
-            memory = partial(MemoryActor, journal, clock=clock)
+            memory = partial(MemoryActor, journal, quota=memory_quota, clock=clock)
             summarizer = partial(SummarizerActor, journal, clock=clock)
             shared = Shared(
                 journal=journal,
