@@ -139,13 +139,13 @@ class ServiceClient:
         """Events of a run, or of all, behind a number, as they come. Ends when the service does."""
         async with aclosing(self._stream(f"{_events_of(run_id)}?after={after}")) as blocks:
             async for block in blocks:
-                yield msgspec.json.decode(block, type=EventView)
+                yield self._decode(block, EventView)
 
     async def stream(self, run_id: str) -> AsyncGenerator[Piece]:
         """What a run's model says, as it comes, to the end of its turn."""
         async with aclosing(self._stream(f"/runs/{_part(run_id)}/stream")) as blocks:
             async for block in blocks:
-                yield msgspec.json.decode(block, type=Piece)
+                yield self._decode(block, Piece)
 
     # --- steering -----------------------------------------------------------------------------------------
 
@@ -199,9 +199,13 @@ class ServiceClient:
             raise _unreachable(self.place, error, within) from error
         if answer.status_code >= 400:
             _raise_refusal(answer.status_code, answer.content)
+        found: T = self._decode(answer.content or b"null", kind)
+        return found
+
+    def _decode(self, said: bytes, kind: Any) -> Any:
         try:
-            return msgspec.json.decode(answer.content or b"null", type=kind)
-        except msgspec.DecodeError as error:
+            return msgspec.json.decode(said, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ServiceUnavailable(
                 f"what answers at {self.place} is no service of this version: {error}; end it, and start another"
             ) from error
@@ -214,16 +218,20 @@ class ServiceClient:
                 response = await self._http.send(request, stream=True)
             async with aclosing(response):
                 if response.status_code >= 400:
-                    _raise_refusal(response.status_code, await response.aread())
-                kind = ""
-                async for line in response.aiter_lines():
-                    name, _, value = line.partition(": ")
-                    if name == "event":
-                        kind = value
-                    elif name == "data" and not kind:
-                        yield value.encode()
-                    elif name == "data":  # of "bye" or "end"
-                        return
+                    with anyio.fail_after(ANSWER):
+                        _raise_refusal(response.status_code, await response.aread())
+                kind = rest = b""
+                async for piece in response.aiter_bytes():
+                    # Not by what Python takes for the end of a line: a text may have U+2028 in it.
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        name, _, value = line.partition(b": ")
+                        if name == b"event":
+                            kind = value
+                        elif name == b"data" and not kind:
+                            yield value
+                        elif name == b"data":  # of "bye" or "end"
+                            return
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error) from error
 

@@ -1,0 +1,100 @@
+"""What commands ask a service with: it reads what there is, and never waits long for what is none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+import pytest
+from service_parts import open_client
+
+from repertory.errors import ServiceUnavailable
+from repertory.runs.streaming import TextStreamed
+from repertory.service import client as client_module
+from repertory.service.client import ServiceClient
+from repertory.service.client import open_client as ask
+from repertory.service.places import Place
+from repertory.service.views import ServiceView
+from repertory.testing import ScriptedModel
+
+WORDS = "one\u2028two\u2029three\x85four\x0bfive\x1csix\r\nseven\n\neight"
+VIEW = ServiceView(version="1", database="a.db", pid=1, started_at=1.0, seq=1)
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+
+@asynccontextmanager
+async def odd_service(folder: Path, said: bytes) -> AsyncIterator[ServiceClient]:
+    """A client of something that says who it is, and to everything else the same, and then nothing."""
+    greeting = msgspec.json.encode(VIEW)
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(greeting)
+            await stream.receive()
+            await stream.send(head + greeting)
+            await stream.receive()
+            await stream.send(said)
+            await anyio.sleep_forever()
+
+    async with await anyio.create_unix_listener(folder / "s") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        async with ask(Place(socket=str(folder / "s"))) as client:
+            yield client
+        tasks.cancel_scope.cancel()
+
+
+def test_what_ends_a_line_for_python_ends_none_of_a_stream(short: Path, run_async: Any) -> None:
+    """Texts come whole whatever characters they hold: from the model, and as what somebody says."""
+
+    async def main() -> None:
+        async with (
+            open_client(short, ScriptedModel([WORDS])) as service,
+            ask(Place(socket=str(service.address))) as client,
+        ):
+            run_id = await client.start("clerk", f"Say {WORDS}")
+            async with aclosing(client.stream(run_id)) as pieces:
+                texts = [piece.text async for piece in pieces if isinstance(piece, TextStreamed)]
+            assert "".join(texts) in ("", WORDS)  # it may have ended before anybody read along
+            async with aclosing(client.follow(run_id)) as events:
+                async for event in events:
+                    if event.type == "RunSpawned":
+                        assert event.body["task"] == f"Say {WORDS}"
+                    if event.type == "ModelAnswered":
+                        assert event.body["text"] == WORDS
+                        break
+
+    run_async(main)
+
+
+@pytest.mark.parametrize("data", [b"not JSON", b'{"seq": "one"}', b"\xff\xfe", b"[" * 100_000])
+def test_a_stream_of_something_else_is_said_to_be_one(short: Path, run_async: Any, data: bytes) -> None:
+    """As an answer that is none."""
+
+    async def main() -> None:
+        async with odd_service(short, STREAM + b"data: %b\n\n" % data) as client:
+            with pytest.raises(ServiceUnavailable, match="no service of this version"):
+                async with aclosing(client.follow(None)) as events:
+                    await anext(events)
+
+    run_async(main)
+
+
+def test_a_refusal_that_never_ends_is_not_waited_for(
+    short: Path, run_async: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream may be silent for long, what is said instead of it may not."""
+    monkeypatch.setattr(client_module, "ANSWER", 0.2)
+
+    async def main() -> None:
+        refusal = b"HTTP/1.1 503 Busy\r\ncontent-length: 100\r\n\r\n{"
+        async with odd_service(short, refusal) as client:
+            with pytest.raises(ServiceUnavailable, match="did not answer"):
+                async with aclosing(client.follow(None)) as events:
+                    await anext(events)
+
+    run_async(main)
