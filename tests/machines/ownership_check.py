@@ -60,6 +60,12 @@ def states(connection: Any) -> dict[str, tuple[str, str | None]]:
     return {run_id: (state, result) for run_id, state, result in found}
 
 
+def depths(connection: Any) -> Counter[tuple[int, str]]:
+    """How many runs are in which state, by how far below the top of their tree they are."""
+    found = connection.execute("SELECT depth, state, count(*) FROM run_status GROUP BY depth, state").fetchall()
+    return Counter({(depth, state): count for depth, state, count in found})
+
+
 def repeated(lines: Iterable[str]) -> list[str]:
     """Unsafe effects that took place twice."""
     counts = Counter(line for line in lines if line.startswith("unsafe "))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from ownership_check import owners, repeated, states, strange_writes
+from ownership_check import depths, owners, repeated, states, strange_writes
 from shared_team import LEDGER, PAUSE, STEPS, TEAM, make_team
 
 import repertory as rp
@@ -122,10 +122,11 @@ class Fleet:
         """The database and the effects agree on what was promised."""
         with self.server.connect(self.uri) as connection:
             found = states(connection)
-            wrong, came = strange_writes(connection), owners(connection)
+            wrong, came, deep = strange_writes(connection), owners(connection), depths(connection)
         print(f"faults {dict(self.faults)}, exits {dict(self.exits)}, runs came to machines {dict(came)}")
         assert set(run_ids) <= set(found), "a run that was acknowledged is lost"
-        assert {state for state, _ in found.values()} == {"done"}, Counter(state for state, _ in found.values())
+        assert set(found.values()) == {("done", DONE)}, Counter(found.values())
+        assert deep == {(depth, "done"): len(found) for depth in range(3)}, deep
         assert repeated(self.effects.read_text().splitlines()) == []
         assert wrong == []
 

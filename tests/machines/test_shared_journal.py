@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from shared_team import LEDGER, STEPS, TEAM, make_team
+from shared_team import FIRED, LEDGER, STEPS, TEAM, make_team
 
 import repertory as rp
 from backends import RunAsync
@@ -158,7 +158,7 @@ def test_who_drains_hands_its_runs_over(postgres: PostgresServer, run_async: Run
 
     run_async(main)
     fired = [line for line in effects.read_text().splitlines() if line.startswith("unsafe")]
-    assert len(fired) == len(set(fired)) == 4 * (STEPS + 1)
+    assert len(fired) == len(set(fired)) == 4 * FIRED
 
 
 def test_who_leaves_hands_its_runs_over(postgres: PostgresServer, run_async: RunAsync) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from repertory.agents import Agent, Limits
 from repertory.llm.messages import ToolResult
@@ -26,7 +26,13 @@ EFFECTS: Final[dict[str, Effect]] = {"fire": "unsafe", "put": "idempotent", "loo
 
 
 def effects_team(
-    tell: Tell, *, steps: int = 4, pause: float = 0.002, reuse: bool = True, unsafe: Effect = "unsafe"
+    tell: Tell,
+    *,
+    steps: int = 4,
+    pause: float = 0.002,
+    reuse: bool = True,
+    unsafe: Effect = "unsafe",
+    levels: Literal[2, 3] = 2,
 ) -> Agent:
     """Make a lead and a helper that call a tool of every effect class at each step.
 
@@ -36,6 +42,7 @@ def effects_team(
         pause: About how many seconds a tool takes, before and after its effect, so that a kill finds it at work.
         reuse: Whether the model numbers the calls of every turn alike, as local servers do: it is for the engine to
             keep them apart.
+        levels: With 3 the lead delegates to a deputy, who does as the lead does, and has the helper.
         unsafe: What the tool that must not be done twice is declared to be; another effect is a lie, for controls.
 
     The answer depends on the steps alone, however often the process dies.
@@ -75,15 +82,15 @@ def effects_team(
 
     tools = [fire, put, look, note]
 
-    def play(turns: int, helper: bool) -> Callable[[ModelRequest], Answer]:
+    def play(turns: int, member: str) -> Callable[[ModelRequest], Answer]:
         def answer(request: ModelRequest) -> Answer:
             results = sum(isinstance(block, ToolResult) for m in request.messages for block in m.content)
-            step = (results - (helper and results > 2 * len(EFFECTS))) // len(EFFECTS)
+            step = (results - bool(member and results > 2 * len(EFFECTS))) // len(EFFECTS)
             if step >= turns:
                 return f"{results} pieces of work"
             asked: list[tuple[str, dict[str, object]]] = [(each.name, {"number": step}) for each in tools]
-            if helper and step == 1:
-                asked.append(("delegate", {"agent": "helper", "task": TASK}))
+            if member and step == 1:
+                asked.append(("delegate", {"agent": member, "task": TASK}))
             return [
                 call(name, call_id=f"call_{index}" if reuse else "", **arguments)
                 for index, (name, arguments) in enumerate(asked)
@@ -92,12 +99,11 @@ def effects_team(
         return answer
 
     limits = Limits(iterations=10 * steps)
-    helper = Agent(
-        "helper", tools=tools, model=FunctionModel(play(max(1, steps // 2), False)), context=None, limits=limits
-    )
-    return Agent(
-        "lead", tools=tools, team=[helper], model=FunctionModel(play(steps, True)), context=None, limits=limits
-    )
+    agent = Agent("helper", tools=tools, model=FunctionModel(play(max(1, steps // 2), "")), context=None, limits=limits)
+    for name in ("deputy", "lead")[3 - levels :]:
+        model = FunctionModel(play(steps, agent.name))
+        agent = Agent(name, tools=tools, team=[agent], model=model, context=None, limits=limits)
+    return agent
 
 
 def expected_answer(steps: int = 4) -> str:
