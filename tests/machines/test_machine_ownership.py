@@ -163,7 +163,7 @@ def test_a_machine_that_was_lost_writes_nothing_and_its_runs_wait_for_others(
 def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:
-    """While it holds its row nobody takes it over; the server ends its transaction, and then somebody does."""
+    """While it holds its row nobody takes it over; so the server ends its transaction, and then somebody does."""
     uri = postgres.emptied_journal()
 
     async def main() -> None:
@@ -175,7 +175,6 @@ def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
             connection.execute("BEGIN")
             connection.execute("SELECT guard_machine($1, ARRAY[]::text[])", [lost.machine_id])
             expire(postgres, uri, lost.machine_id)
-            assert await taker.take_over() == []  # but its connection is cut
             with anyio.fail_after(30):
                 while await taker.take_over() != [lost.machine_id]:
                     await anyio.sleep(0.01)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -159,6 +162,42 @@ def test_who_drains_hands_its_runs_over(postgres: PostgresServer, run_async: Run
     run_async(main)
     fired = [line for line in effects.read_text().splitlines() if line.startswith("unsafe")]
     assert len(fired) == len(set(fired)) == 4 * FIRED
+
+
+def test_a_run_is_resumed_as_soon_as_the_process_that_had_it_is_dead(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """However lately this machine has looked who is there; it does not say that another machine has the run."""
+    uri = postgres.emptied_journal()
+    agent = rp.Agent("a", context=None)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+
+    async def main() -> None:
+        async with supervisor_at(uri, name="first") as first:
+            await first.drain()
+            runs = [await first.spawn(agent, "Work.") for _ in range(3)]
+        async with supervisor_at(uri, name="next") as supervisor:
+            for run_id in [run.id for run in runs]:
+                leave_to_the_dead(run_id)
+                run = await supervisor.resume(run_id, agent=agent)
+                with anyio.fail_after(PATIENCE):
+                    assert await run.wait_result() == "Done."
+
+    def leave_to_the_dead(run_id: str) -> None:
+        dead = uuid.uuid4()
+        with postgres.connect(uri) as connection, connection.transaction():
+            connection.execute(
+                """INSERT INTO machines (machine_id, name, labels, host, pid, kernel, version, lease, started_at, until)
+                   SELECT %s, 'dead', labels, host, %s, kernel, version, lease, started_at, until FROM machines
+                   WHERE name = 'next'""",
+                (dead, gone.pid),
+            )
+            connection.execute(
+                "UPDATE ownership SET machine_id = %s, fence = fence + 1 WHERE run_id = %s", (dead, run_id)
+            )
+
+    run_async(main)
 
 
 def test_who_leaves_hands_its_runs_over(postgres: PostgresServer, run_async: RunAsync) -> None:

@@ -40,6 +40,7 @@ LEASE: Final = 30.0
 _SHORTEST: Final = 0.5  # seconds; a shorter lease runs out while a busy machine waits for its turn
 _HELD: Final = 2 / 3  # of a lease, that a transaction may take
 _WAIT: Final = "500ms"  # that a take-over waits for a transaction of the machine, before it has the server end that
+_ATTEMPTS: Final = 2  # to take a machine over: the first may have to end a transaction of it
 
 
 def _kernel() -> str:
@@ -247,6 +248,10 @@ class Machines:
 
         return await self.use("read whose runs are in", read)
 
+    async def claim_of(self, run_id: str) -> Claim | None:
+        """How a run came to this machine; None where it is not here."""
+        return next((claim for claim in await self.mine() if claim.run_id == run_id), None)
+
     async def ended(self, run_ids: Sequence[str]) -> list[str]:
         """Which of some runs belong to nobody and wait for nobody: they have ended."""
 
@@ -296,7 +301,11 @@ class Machines:
                 for machine_id, expired, kernel, pid in rows
                 if (gone := kernel == KERNEL and not _is_there(pid)) or (expired and self.lease.is_steady)
             ]
-            return [machine_id for machine_id, gone in dead if self._take(connection, machine_id, gone=gone)]
+            return [
+                machine_id
+                for machine_id, gone in dead
+                if any(self._take(connection, machine_id, gone=gone) for _ in range(_ATTEMPTS))
+            ]
 
         return await self.use("take over a machine in", take)
 

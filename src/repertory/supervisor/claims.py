@@ -69,8 +69,12 @@ class Claims:
     # --- how this machine came to a run -------------------------------------------------------------------
 
     async def claim(self, run_id: str) -> bool:
-        """Take a run to go on with it; whether nobody else has it."""
+        """Take a run to go on with it; whether no other machine has it."""
         claim = await self.machines.claim_to_resume(run_id)
+        if claim is None:
+            # Its owner may have died since this machine looked last, or the queue here may have been faster.
+            await self.machines.take_over()
+            claim = await self.machines.claim_to_resume(run_id) or await self.machines.claim_of(run_id)
         if claim is not None:
             self._fences[run_id] = claim
         return claim is not None
