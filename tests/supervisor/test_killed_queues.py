@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 from killed_queue import RUNS
-from killing import play
 
+from killing import play
 from repertory.record import open_journal
 from repertory.record.records import RunStateChanged
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 from killed_company import PARTS
-from killing import kill, play
 
+from killing import kill, play
 from repertory.llm.messages import ToolResult, ToolUse
 from repertory.record import FINAL_STATES, open_journal
 

@@ -9,10 +9,10 @@ import anyio
 import msgspec
 import pytest
 import trio
-from delegating import Company, company, delegate, last
 
 import repertory as rp
 from backends import RunAsync
+from delegating import Company, company, delegate, last
 from repertory.errors import ConfigurationError, ContextMissing, RunError, RunExists, RunFailed, RunNotFound, RunStopped
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest

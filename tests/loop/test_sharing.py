@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import trio
-from delegating import Company, company, delegate, last, results_in, said_in
 
 import repertory as rp
+from delegating import Company, company, delegate, last, results_in, said_in
 from repertory.llm import profile_for
 from repertory.llm.messages import RawBlock, Text, text_of
 from repertory.llm.model import ModelRequest

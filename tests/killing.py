@@ -5,6 +5,7 @@ It prints ``OPEN`` once it begins, ``ASKED`` whenever it asks its model, and its
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import subprocess
@@ -22,9 +23,8 @@ def kill(program: Path, path: Path, *, after: int, chance: Random) -> bool:
         after: How often it has asked its model by then: a number, so that a kill falls on a slow machine as well.
         chance: Says at which instant up to the next question.
     """
-    with subprocess.Popen([sys.executable, str(program), str(path)], stdout=subprocess.PIPE, text=True) as process:
+    with _start(program, path) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "OPEN\n"
         if any(process.stdout.readline() != f"{ASKED}\n" for _ in range(after)):
             process.stdout.read()
             return False
@@ -35,7 +35,19 @@ def kill(program: Path, path: Path, *, after: int, chance: Random) -> bool:
 
 def play(program: Path, path: Path) -> list[str]:
     """Start it, or let it go on, to its end; what it answered."""
-    with subprocess.Popen([sys.executable, str(program), str(path)], stdout=subprocess.PIPE, text=True) as process:
+    with _start(program, path) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "OPEN\n"
         return [line for line in process.stdout.read().splitlines() if line != ASKED]
+
+
+def _start(program: Path, path: Path) -> subprocess.Popen[str]:
+    """Start it, with what tests share at hand, and wait until it has opened its journal."""
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "OPEN\n"
+    return process

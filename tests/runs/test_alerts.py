@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_scenes import Reader, clerk, read_log
 
 import repertory as rp
 from backends import RunAsync
+from context_scenes import Reader, clerk, read_log
 from repertory.errors import ConfigurationError
 from repertory.record import RunStatistics
 from repertory.runs.alerts import AlertThresholds, Watch, crossings

@@ -6,9 +6,9 @@ import logging
 import re
 
 import pytest
-from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
+from context_scenes import STRICT, Reader, clerk, log_of, read_log
 from repertory.context import MessageEvent
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import ToolUse

@@ -9,9 +9,9 @@ import anyio
 import pytest
 import trio
 import trio.testing
-from delegating import company, delegate, results_in, task_of
 
 import repertory as rp
+from delegating import company, delegate, results_in, task_of
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest

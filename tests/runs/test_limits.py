@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
+from context_scenes import Reader, clerk
 from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
 from repertory.llm.messages import ToolResult, text_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from context_scenes import STRICT, read_log
 
 import repertory as rp
+from context_scenes import STRICT, read_log
 from repertory.errors import ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.messages import text_of
 from repertory.record import open_journal

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from delegating import Company, collect, company, delegate, last, results_in, runs_started, said_in
 
 import repertory as rp
 from backends import RunAsync
+from delegating import Company, collect, company, delegate, last, results_in, runs_started, said_in
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record.records import FINAL_STATES

@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 import time
 
-from killing import ASKED
-
 import repertory as rp
+from killing import ASKED
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel, call

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_scenes import clerk
 from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
+from context_scenes import clerk
 from repertory.errors import ContextOverflow, ModelUnavailable, PromptTooLong, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.estimate import estimate_tokens

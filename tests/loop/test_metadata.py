@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from context_scenes import STRICT, log_of
 
 import repertory as rp
+from context_scenes import STRICT, log_of
 from repertory.llm.messages import canonical_json
 from repertory.llm.model import encode_request
 from repertory.record import Entry

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import structlog
 import trio.testing
-from context_scenes import clerk
 
 import repertory as rp
+from context_scenes import clerk
 from repertory._log import Log
 from repertory.context import register_compactor
 from repertory.context.compactors import COMPACTORS

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 import trio
-from context_scenes import STRICT, Reader, clerk, log_of, read_log
 
 import repertory as rp
+from context_scenes import STRICT, Reader, clerk, log_of, read_log
 from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse

@@ -8,10 +8,10 @@ import anyio
 import pytest
 import trio
 import trio.testing
-from delegating import Company, collect, company, delegate, last, results_in, said_in
 
 import repertory as rp
 from backends import RunAsync
+from delegating import Company, collect, company, delegate, last, results_in, said_in
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.runs.events import StateChanged

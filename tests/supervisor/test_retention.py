@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from context_scenes import log_of
 
 import repertory as rp
+from context_scenes import log_of
 from repertory.errors import ConfigurationError, JournalUnreadable, ModelUnavailable, RunError, RunFailed, RunNotFound
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from context_scenes import STRICT, Reader, clerk, log_of
 
 import repertory as rp
+from context_scenes import STRICT, Reader, clerk, log_of
 from repertory.errors import ModelUnavailable
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest

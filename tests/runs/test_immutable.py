@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from context_scenes import STRICT, log_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
+from context_scenes import STRICT, log_of
 from repertory._frozen import freeze, thaw
 from repertory.llm.messages import Text, ToolResult, ToolUse, canonical_json
 from repertory.llm.model import ModelRequest, ModelResponse, encode_request

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 from killed_chat import QUESTIONS, RUN_ID
-from killing import kill, play
 
+from killing import kill, play
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.record import open_journal
 

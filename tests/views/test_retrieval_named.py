@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from context_scenes import log_of
 
 import repertory as rp
+from context_scenes import log_of
 from repertory.llm.messages import text_of
 from repertory.testing import ScriptedModel, call
 from repertory.tools import context_tools

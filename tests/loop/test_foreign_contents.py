@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from context_scenes import log_of
 
 import repertory as rp
+from context_scenes import log_of
 from repertory.errors import ContentNotFound, ModelUnavailable, RunFailed
 from repertory.llm.messages import Block, text_of
 from repertory.llm.model import ModelRequest

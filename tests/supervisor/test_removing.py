@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delegating import Company, collect, company, delegate, last
-from killing import kill, play
 from test_forking import answer, counter
 
 import repertory as rp
+from delegating import Company, collect, company, delegate, last
+from killing import kill, play
 from repertory.errors import RunError, RunExists, RunNotFound
 from repertory.llm.messages import Text
 from repertory.memory import ItemQuery

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 import trio
-from context_scenes import Reader, clerk
 
 import repertory as rp
 from backends import RunAsync
+from context_scenes import Reader, clerk
 from repertory.errors import ConfigurationError, ModelUnavailable
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelResponse

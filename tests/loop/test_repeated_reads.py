@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from context_scenes import STRICT, clerk, log_of, read_log
 
 import repertory as rp
+from context_scenes import STRICT, clerk, log_of, read_log
 from repertory.llm.messages import ToolResult, text_of
 from repertory.record.records import Effect
 from repertory.testing import ScriptedModel, call
