@@ -104,7 +104,29 @@ def test_words_are_found_where_most_of_them_stand_together() -> None:
     assert all(len(each.text) <= EXCERPT for each in (best, *others))
     assert text[best.start :].startswith(best.text)
     assert len(find_words(text, "cache writer", limit=1)) == 1
+    assert find_words("call read_cache now", "read_cache")[0].relevance == 1.0
     assert find_words(text, "missing") == find_words(text, "?!") == find_words(text, "cache", limit=0) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("漢字かな交じり文を検索する方法", "検索"),
+        ("このAPIを使う", "api"),
+        ("그는 한국에서 왔다", "한국"),
+        ("ฉันเรียนภาษาไทยทุกวัน", "ไทย"),
+    ],
+)
+def test_words_are_found_where_no_space_stands_between_them(text: str, words: str) -> None:
+    """In scripts that have none."""
+    far = "。\n" * 400
+    (found,) = find_words(f"{far}{text}{far}", words, size=40)
+    assert words in found.text.lower()
+
+
+def test_a_syllable_is_not_found_by_its_first_letter() -> None:
+    """Hangul is decomposed like letters with accents, and has none."""
+    assert find_words("하기 쉽다", "한국") == []
 
 
 def test_pattern_matches_are_shown_in_order() -> None:

@@ -19,6 +19,13 @@ MOST_WORDS: Final = 100
 """Words of a query that count. Two million characters are looked through for a hundred in 0.2 s, for 5,000 in 9 s, and
 a query on PostgreSQL has room for some 800."""
 
+# Letters of scripts that put no space between words: Thai, Lao, Burmese, Khmer; kana, Han characters and Hangul.
+UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_BEGINS = rf"(?<![^\W_{UNSPACED}])"  # where no word of other scripts goes on
 _WORD = re.compile(r"[^\W_]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero-width joiner and variation selectors: what stands before them belongs to them
@@ -47,8 +54,18 @@ def words_of(query: str) -> list[str]:
     return list(dict.fromkeys(fold(word) for word in _WORD.findall(query)))[:MOST_WORDS]
 
 
+def pattern_of(words: Iterable[str]) -> str:
+    """What finds where words of a query begin in a folded text, longer ones first; anywhere in an unspaced script."""
+    longest_first = [re.escape(word) for word in sorted(words, key=len, reverse=True)]
+    unspaced = [word for word in longest_first if _UNSPACED.match(word)]
+    others = "|".join(word for word in longest_first if word not in unspaced)
+    return "|".join([*([f"{_BEGINS}(?:{others})"] if others else []), *unspaced])
+
+
 @lru_cache(maxsize=4096)
 def _fold_character(character: str) -> str:
+    if "\uac00" <= character <= "\ud7a3":
+        return character  # a Hangul syllable is no letter with accents, though it is decomposed like one
     return unicodedata.normalize("NFD", character)[0].lower()[:1]
 
 
@@ -125,7 +142,7 @@ def find_words(text: str, query: str, *, limit: int = 5, size: int = EXCERPT) ->
     words = words_of(query)
     if not words:
         return []
-    found = re.finditer("|".join(rf"\b{re.escape(word)}" for word in sorted(words, key=len, reverse=True)), fold(text))
+    found = re.finditer(pattern_of(words), fold(text))
     places = [(match.start(), match.group()) for match in islice(found, _MOST_PLACES)]
     groups = _groups(places, size)
     groups.sort(key=lambda group: (-len({word for _, word in group}), -len(group), group[0][0]))

@@ -11,7 +11,7 @@ import pytest
 import journal_kit as kit
 from repertory.actors import open_system
 from repertory.errors import ConfigurationError, ItemChanged, ItemNotFound, QuotaExceeded, ScopeNotFound, ScopeReadOnly
-from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryQuota, MemoryRef
+from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryQuota, MemoryRef, Transform
 from repertory.memory.messages import OpenScope
 from repertory.record import open_journal
 
@@ -192,6 +192,23 @@ async def test_a_query_finds_what_it_asks_for() -> None:
         assert await found(snap, text="heron") == ["d", "/n/a"]
         assert await found(snap, tags=("y",)) == ["/n/a"]
         assert await found(snap, tags=("x",), limit=1) == ["/n/b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("漢字かな交じり文を検索する", "検索"), ("API検索の方法", "api"), ("한국에서", "한국"), ("ภาษาไทยง่าย", "ไทย")],
+)
+async def test_words_are_found_where_no_space_stands_between_them(text: str, words: str) -> None:
+    """In scripts that have none, also by a query and within an excerpt; other characters of the text do not do."""
+    async with memories() as (_, root):
+        await root.store("無関係な索検 ไยท 국한", item_id="other")
+        await root.store("。\n" * 400 + text, item_id="it")
+        assert [item.item_id for item in await root.query(ItemQuery(text=words))] == ["it"]
+        excerpt = await root.retrieve("it", Transform(kind="excerpt", n=60, words=words))
+        assert words in excerpt.text.lower()
+        filtered = await root.retrieve("it", Transform(kind="filtered", words=words))
+        assert filtered.text == text
+        assert await root.query(ItemQuery(text="\u0e34 ・")) == []  # marks alone are no words
 
 
 async def test_a_file_that_may_only_be_looked_at_is_searched_too(tmp_path: Path) -> None:

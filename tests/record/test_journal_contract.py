@@ -611,6 +611,20 @@ def test_search_finds_the_best_first(check: Check) -> None:
     check(body)
 
 
+def test_words_are_found_where_no_space_stands_between_them(check: Check) -> None:
+    """Of scripts that have none: each word as a whole, not the letters of it anywhere."""
+
+    async def body(journal: Journal) -> None:
+        texts = ["漢字かな交じり文を検索する", "索を検する", "그는 한국에서 왔다", "ฉันเรียนภาษาไทย", "このAPIを使う"]
+        await journal.write([kit.appended("r", number, text) for number, text in enumerate(texts)])
+        for number, words in enumerate(["検索", "索を検", "한국", "ไทย", "API"]):
+            assert [hit.position for hit in await journal.search_entries("r", words)] == [number]
+        assert [hit.position for hit in await journal.search_entries("r", '"交じり文" kestrel')] == [0]
+        assert await journal.search_entries("r", "・ \u0e34") == []
+
+    check(body)
+
+
 @pytest.mark.parametrize(
     "query", ['"', "AND", "NEAR(a b)", "a*", "-x", "col:word", "(", "';--", "*", "\0", "\ud800", "", " "]
 )

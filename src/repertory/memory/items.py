@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from repertory._choices import check_choice
-from repertory._excerpts import EXCERPT, cut_end, find_words, fold, words_of
+from repertory._excerpts import EXCERPT, cut_end, find_words, fold, pattern_of, words_of
 from repertory._frozen import freeze_fields
 from repertory.errors import ConfigurationError, RecordRefused
 from repertory.llm.messages import Json
@@ -185,7 +185,7 @@ def shape_text(text: str, transform: Transform) -> str:
         case "last_n":
             return text[max(0, len(text) - n) :]
         case "filtered":
-            words = "|".join(rf"\b{re.escape(word)}" for word in words_of(transform.words))
+            words = pattern_of(words_of(transform.words))
             return "\n".join(line for line in text.split("\n") if words and re.search(words, fold(line)))
 
 

@@ -10,14 +10,16 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from repertory._excerpts import EXCERPT, MOST_WORDS, cut_end, find_words, words_of
+from repertory._excerpts import EXCERPT, MOST_WORDS, UNSPACED, cut_end, find_words, words_of
 from repertory.errors import JournalDamaged
 from repertory.llm.messages import Block, ToolUse, text_of
 from repertory.record.records import EntryAppended, SearchHit
 from repertory.record.rows import TABLES, Table, Value, encode_json, lenient_text
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
-_WORD = re.compile(r"[^\W_]+")
+# Of scripts without spaces every letter is a word of its own, and several in a row are found as a phrase.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _SLICE: Final = 256  # records whose words one transaction indexes, and
 _SLICE_CHARACTERS: Final = 500_000  # the most characters, so that appends never wait long for a search
 
@@ -53,7 +55,7 @@ class SearchIndex(msgspec.Struct, frozen=True):
 
 
 def _of_entry(seq: int, record: EntryAppended) -> IndexRow:
-    return seq, (searchable_text(record.entry.content),)
+    return seq, (spaced(searchable_text(record.entry.content)),)
 
 
 ENTRIES: Final = SearchIndex("entry_search", TABLES[EntryAppended], ("words",), "entries", _of_entry)
@@ -116,13 +118,18 @@ def indexable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
+def spaced(text: str) -> str:
+    """A text with its words apart, as the index takes it."""
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+
+
 def phrases_of(query: str) -> list[str]:
     """The first words of a query, those between double quotes together as one phrase; everything else is dropped."""
     phrases: dict[str, None] = {}
     left = MOST_WORDS
     for phrase, word in _PHRASE_OR_WORD.findall(query):
-        words = (_WORD.findall(phrase) if phrase else [word])[:left]
-        if words and " ".join(words) not in phrases:
+        words = _WORD.findall(phrase or word)[:left]
+        if any(map(str.isalnum, words)) and " ".join(words) not in phrases:
             phrases[" ".join(words)] = None
             left -= len(words)
     return [*phrases]
