@@ -177,3 +177,12 @@ def test_of_another_folder_the_demo_asks_what_is_in_it(tmp_path: Path) -> None:
     (folder / "a.py").write_text("def first():\n    return 1\n")
     shown = invoke("demo", "--root", folder, "--json", "--db", tmp_path / "a.db", home=tmp_path).json
     assert shown["task"].startswith("What is in this folder")
+
+
+def test_a_quiet_demo_is_its_answer_alone(tmp_path: Path) -> None:
+    """No heading, no figures, no advice, as with any run."""
+    (tmp_path / "ships.md").write_text("# Ships\nA ship carries cargo.\n")
+    result = invoke("demo", "What does a ship carry?", "--root", str(tmp_path), "--quiet", home=tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert "A ship carries cargo." in result.out
+    assert not any(word in result.out for word in ("recorded in", "prompt tokens", "Look at what happened"))

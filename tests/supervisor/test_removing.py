@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def read_all() -> str:
 
 def tables(path: Path) -> dict[str, int]:
     """How many rows each table holds."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
             name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
@@ -66,7 +67,7 @@ async def test_a_removed_run_leaves_nothing_and_others_all_of_theirs(tmp_path: P
         assert await look_for(supervisor, "kept") == found
         assert await look_for(supervisor, "gone") == []
         assert await supervisor.journal.check(deep=True) == []  # type: ignore[attr-defined]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         for index in ("entry_search", "item_search"):
             connection.execute(f"INSERT INTO {index} ({index}) VALUES ('integrity-check')")
         words = connection.execute("SELECT rowid FROM entry_search WHERE entry_search MATCH 'honey'").fetchall()

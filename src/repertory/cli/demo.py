@@ -104,7 +104,7 @@ def demo(
     async def start(supervisor: Supervisor) -> Run:
         return await supervisor.spawn(agent, task, agent_ref=TEAM, options=options)
 
-    if not as_json:
+    if not (as_json or quiet):
         _print_opening(task, folder, chosen, path)
     fields, error = execute(
         start,
@@ -119,6 +119,9 @@ def demo(
     )
     if as_json:
         output.print_json(fields)
+    elif quiet:
+        if fields["answer"] is not None:
+            print_answer(fields["answer"])
     else:
         _print_closing(fields, named=named_database(db) is not None)
     if error is not None:
