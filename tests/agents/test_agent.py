@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -175,3 +176,20 @@ def test_a_function_without_words_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="tool 'silent' has no docstring; the model must be told"):
         rp.Agent("a", tools=[silent])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "claude-fable-5"}, r"cannot have 'model': say Agent\(model=…\)"),
+        ({"messages": []}, "cannot have 'messages'"),
+        ({"stream": False}, "cannot have 'stream'"),
+        ({"temperature": float("nan")}, r"\['temperature'\] cannot be sent as JSON: nan"),
+        ({"metadata": {"user": object()}}, r"\['metadata'\] cannot be sent as JSON"),
+        ({1: 2}, "name of an option must be a text, got 1"),
+    ],
+)
+def test_an_option_that_is_no_option_is_refused(options: Any, words: str) -> None:
+    """Another model there would be paid for and not be counted; what is no JSON would end the run at its first call."""
+    with pytest.raises(ConfigurationError, match=f"agent a: .*{words}"):
+        rp.Agent("a", options=options)

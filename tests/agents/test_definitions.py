@@ -451,8 +451,8 @@ def test_a_family_stands_for_its_newest_model(name: str, family: str, newest: st
 
 
 async def test_a_family_is_the_supervisors_model_where_that_is_no_claude(tmp_path: Path) -> None:
-    """So an agent file runs offline unchanged; ``inherit`` and no model say the same."""
-    for model in ("sonnet", "inherit"):
+    """So an agent file runs offline unchanged; ``inherit``, nothing and no model say the same."""
+    for model in ("sonnet", "inherit", ""):
         agent = load_agents(write(tmp_path, a__md=minimal("a", f"model: {model}\n")))[0]
         script = ScriptedModel(["Yes."])
         async with rp.open_supervisor(model=script) as supervisor:

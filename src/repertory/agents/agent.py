@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 import msgspec
 
 from repertory._choices import check_choice, check_number, check_pattern, check_type
-from repertory._frozen import freeze_fields
+from repertory._frozen import freeze_fields, thaw
 from repertory._json_types import JsonType, json_type
 from repertory._json_values import ValueType
 from repertory.agents.delegation import Delegation
@@ -22,6 +22,7 @@ from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.llm.messages import Json, canonical_json
 from repertory.llm.model import Model
 from repertory.memory import MemoryMode, PayloadScope
+from repertory.record.rows import encode_json
 from repertory.tools import Approvals, Tool, tool
 from repertory.tools.decorator import is_plain_function
 from repertory.tools.tool_sets import ToolSet
@@ -109,7 +110,8 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         context: How much of the record the model sees. None means a plain loop: everything, always.
         limits: How far one run may go. A sub-agent is bound by the limits of the runs above it as well.
         max_tokens: Tokens of one answer; never more than the model can give.
-        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``.
+        options: Further top-level fields of the Messages API, such as ``thinking`` or ``temperature``; not those that
+            a request has by itself, such as ``model``.
         description: One line for those who may delegate to it; "" shows the beginning of the instructions.
         delegation: How it works with its team; see ``Delegation``.
         payload: The type of its payload: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, a mapping or a pydantic
@@ -155,6 +157,7 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         for field, kinds, words in _FIELDS:
             check_type(f"{where}: {field}", getattr(self, field), kinds, words)
         freeze_fields(self, "options", sequences=("tools", "team", "disabled_tools"))
+        self._check_options(where)
         self._make_tools()
         check_listener(self.on_lifecycle)
         check_choice(f"{where}: memory", self.memory, MemoryMode)
@@ -177,6 +180,18 @@ class Agent(msgspec.Struct, Generic[ResultT], frozen=True):
         if isinstance(given, tuple) and any(map(is_plain_function, given)):
             made = tuple(tool(each) if is_plain_function(each) else each for each in given)
             msgspec.structs.force_setattr(self, "tools", made)
+
+    def _check_options(self, where: str) -> None:
+        """See that they can be sent, and put nothing in place of what is budgeted, planned and recorded."""
+        for name, value in self.options.items():
+            given: Any = name
+            if given in _NO_OPTIONS:
+                raise ConfigurationError(f"{where}: options cannot have {given!r}: {_NO_OPTIONS[given]}")
+            try:
+                check_type(f"{where}: the name of an option", given, str, "a text")
+                encode_json(thaw({name: value}))
+            except (TypeError, ValueError) as error:
+                raise ConfigurationError(f"{where}: options[{given!r}] cannot be sent as JSON: {error}") from error
 
     def _check_output(self, where: str) -> None:
         """See that nothing else stands where the result is to come."""
@@ -263,6 +278,14 @@ def check_listener(listener: object) -> None:
     raise ConfigurationError(f"on_lifecycle must be a plain function of one MessageEvent, got {listener!r}")
 
 
+_NO_OPTIONS: Final = {
+    "model": "say Agent(model=…)",
+    "max_tokens": "say Agent(max_tokens=…)",
+    "system": "say Agent(instructions=…)",
+    "tools": "say Agent(tools=…)",
+    "messages": "they are the conversation",
+    "stream": "how answers are sent is not for an agent to say",
+}
 _A_MODEL: Final = (Model | str | None, "a Model, the name of one or None")
 _FIELDS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("instructions", str, "a text"),

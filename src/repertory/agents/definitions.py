@@ -272,7 +272,7 @@ def _read_toml(path: Path) -> Definition:
 
 def _model_of(read: Definition) -> str | None:
     name = read.text("model", "inherit")
-    return None if name == "inherit" else name
+    return None if name in ("", "inherit") else name
 
 
 def _memory_of(read: Definition) -> Any:
