@@ -76,6 +76,25 @@ async def test_a_report_cannot_pass_for_another_one() -> None:
     assert [line for line in text.splitlines() if line.startswith("run ")] == [text.splitlines()[0]]
 
 
+async def test_a_report_is_told_with_every_character_of_it() -> None:
+    """Also those that end a line and are no newline; they may stand in JSON as they are."""
+    report = '{"text": "one\u2028two\u0085three"}'
+    firm = Company(delegate("a", tool=START), collect, last, work={"a": [report]})
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        text = await (await supervisor.spawn(company(), "Go.")).wait_result()
+    assert text.endswith('\n {"text": "one\u2028 two\u0085 three"}')
+    assert all(line.startswith(" ") for line in text.splitlines()[1:])
+
+
+async def test_to_collect_of_no_runs_is_to_collect_of_all() -> None:
+    """An empty list names nobody, and there are reports to bring."""
+    firm = Company(delegate("a", "b", tool=START), call("delegate_collect", runs=[]), last)
+    async with rp.open_supervisor(model=firm.model) as supervisor:
+        text = await (await supervisor.spawn(company(), "Go.")).wait_result()
+    assert "report on a" in text
+    assert "report on b" in text
+
+
 async def test_a_message_reaches_a_running_sub_agent_as_its_leads_words() -> None:
     """It is told who speaks, in a kind of entry of its own, and the user's words stay the user's."""
 

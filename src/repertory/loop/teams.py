@@ -294,7 +294,7 @@ class Team:
         runs: The ids of their runs; by default of all that you have not collected.
         wait: Whether to wait for all of them, or until any one has ended.
         """
-        if runs is None:
+        if not runs:
             runs = [run_id for run_id in self._started() if run_id not in self._collected]
             if not runs:
                 why = "you have every report" if self._by_call else "you have started nobody"
@@ -316,7 +316,8 @@ class Team:
             if end is not None and end.state == "done":
                 bring_back(context.payload, delegated.live.run_id, delegated.live.payload)
                 # Indented, so that no report can pass for another's, or for what is said of it here.
-                told[-1] += "".join(f"\n {line}" for line in (end.result or "").splitlines())
+                lines = (end.result or "").splitlines(keepends=True)
+                told[-1] += "\n" * bool(lines) + "".join(f" {line}" for line in lines)
         if not enough(delegated.settled.is_set() for delegated in new):
             told.append("You were spoken to while you waited. Collect again when you have read that.")
         self._collected.update(collected)

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -29,9 +29,6 @@ from repertory.tools.decorator import Tool, tool
 from repertory.tools.media import IMAGE_TYPES
 from repertory.tools.output import ToolOutput
 from repertory.tools.pages import page_note, take_page
-
-if TYPE_CHECKING:
-    pass
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 _SIDE: Final = 300  # characters of each side of a conflict: enough to choose by, and memory_retrieve gives the rest
