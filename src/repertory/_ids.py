@@ -1,4 +1,4 @@
-"""Identifiers: short, readable, sortable by time of creation."""
+"""Identifiers: short, readable, sortable by time. That of a delegated run is its parent's, a dot, and more."""
 
 from __future__ import annotations
 
@@ -27,3 +27,18 @@ def new_id(prefix: str) -> str:
         the same millisecond collide once in a thousand million.
     """
     return f"{prefix}-{_base32(time.time_ns() // 1_000_000, 10)}-{_base32(secrets.randbits(30), 6)}"
+
+
+def root_of(run_id: str) -> str:
+    """The run at the top of a run's tree."""
+    return run_id.partition(".")[0]
+
+
+def is_below(run_id: str, above: str) -> bool:
+    """Whether a run stands somewhere below another."""
+    return run_id.startswith(f"{above}.")
+
+
+def is_in_tree(run_id: str, top: str) -> bool:
+    """Whether a run is another one, or stands below it."""
+    return run_id == top or is_below(run_id, top)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from repertory._ids import is_in_tree
 from repertory.cli import output
 from repertory.cli.conversing import Lines, Screen, terminal_kept
 from repertory.cli.databases import At, ask_about_run, open_source
@@ -97,7 +98,7 @@ class _Scribe:
 
     def is_ours(self, of: EventView | WaitingCall) -> bool:
         """Whether an event or a call is of one of the runs."""
-        return self._root is None or of.run_id == self._root or of.run_id.startswith(f"{self._root}.")
+        return self._root is None or is_in_tree(of.run_id, self._root)
 
     async def read_past(self) -> list[EventView]:
         """What has happened in the runs, in order."""

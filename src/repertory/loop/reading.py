@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repertory._ids import is_below
 from repertory.loop.sharing import shared_with
 from repertory.record import Entry, Journal, Snapshot
 from repertory.record.records import (
@@ -60,14 +61,14 @@ class Reading:
         """The record of a run, where this one may read it."""
         if run_id == self._live.run_id:
             return self
-        if not (run_id.startswith(f"{self._live.run_id}.") or run_id in shared_with(self._live)):
+        if not (is_below(run_id, self._live.run_id) or run_id in shared_with(self._live)):
             return None
         entries = await self._journal.read_entries(run_id)
         return _Record(self._journal, run_id, entries) if entries else None
 
     def others(self) -> Sequence[str]:
         """The other runs whose records it may read."""
-        below = sorted(run_id for run_id in self._live.root.members if run_id.startswith(f"{self._live.run_id}."))
+        below = sorted(run_id for run_id in self._live.root.members if is_below(run_id, self._live.run_id))
         return [*shared_with(self._live), *below]
 
     async def read_content(self, content_id: str) -> ContentStored | None:

@@ -12,10 +12,10 @@ import anyio
 import msgspec
 
 from repertory import errors
+from repertory._ids import root_of
 from repertory.errors import MachineSilent, RepertoryError, RunError
 from repertory.llm.messages import Json
 from repertory.machines.machine import Machines
-from repertory.record.contents import root_of
 from repertory.record.postgres_sql import escape, restore
 from repertory.record.rows import decode_json, encode_json
 

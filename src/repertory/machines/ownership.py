@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from repertory.record.contents import root_of
+from repertory._ids import root_of
 from repertory.record.postgres_sql import Statement, to_column
 from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged

@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 
 from repertory._choices import check_number
 from repertory._frozen import thaw
-from repertory._ids import new_id
+from repertory._ids import new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
 from repertory.errors import (
     ConfigurationError,
@@ -55,7 +55,6 @@ from repertory.memory.messages import (
     StoreItem,
 )
 from repertory.memory.scopes import Scope, resolve
-from repertory.record.contents import root_of
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.records import ItemWritten, Record, ScopeMerged, ScopeOpened

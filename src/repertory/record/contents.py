@@ -19,11 +19,6 @@ OF_TREE: Final = "(run_id = ? OR (run_id > ? || '.' AND run_id < ? || '/'))"
 """A run and all below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
 
 
-def root_of(run_id: str) -> str:
-    """The run at the top of a run's tree."""
-    return run_id.partition(".")[0]
-
-
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
     """A content whose body stands in the content store.
 

@@ -10,7 +10,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from repertory.record.contents import OF_TREE, root_of
+from repertory._ids import root_of
+from repertory.record.contents import OF_TREE
 from repertory.record.items import ITEMS
 from repertory.record.records import RunStarted, ScheduleSettled, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Table, Value, encode_json

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
+from repertory._ids import is_below, is_in_tree, root_of
 from repertory.agents.agent import Agent
 from repertory.errors import LimitExceeded
 from repertory.llm.budgets import Reservation
@@ -118,28 +119,28 @@ class Tally:
 
     def tree(self, run_id: str) -> RunStatistics:
         """The sum over a run and all runs below it."""
-        below = (figures for name, figures in list(self.by_run.items()) if name.startswith(f"{run_id}."))
+        below = (figures for name, figures in list(self.by_run.items()) if is_below(name, run_id))
         return sum(below, start=self.of(run_id))
 
     def taken(self, run_id: str) -> Amount:
         """What a run and those below it have taken; of calls that were cut off, the most that they can have."""
         # The writer's thread adds to both while this looks at them.
-        figures = [one for name, one in list(self.by_run.items()) if _is_in(name, run_id)]
+        figures = [one for name, one in list(self.by_run.items()) if is_in_tree(name, run_id)]
         cut_off = [
             most
             for call, most in list(self.open_calls.items())
-            if call not in self.under_way and _is_in(call[0], run_id)
+            if call not in self.under_way and is_in_tree(call[0], run_id)
         ]
         billed = (Amount(one.cost_seen + one.cost_lost, one.tokens_billed + one.tokens_lost) for one in figures)
         return sum(billed, start=sum(cut_off, start=_NOTHING))
 
     def tools(self, run_id: str) -> int:
         """How many tool calls a run and those below it have begun."""
-        return sum(count for name, count in self.tools_run.items() if _is_in(name, run_id))
+        return sum(count for name, count in self.tools_run.items() if is_in_tree(name, run_id))
 
     def reserved(self, run_id: str) -> Amount:
         """The most that the calls under way of a run and of those below it can take."""
-        rooms = (room for call, room in self.under_way.items() if _is_in(call[0], run_id))
+        rooms = (room for call, room in self.under_way.items() if is_in_tree(call[0], run_id))
         return sum((room.at_most + room.lost for room in rooms), start=_NOTHING)
 
     def settle(self, call: Call) -> None:
@@ -181,7 +182,7 @@ class Tallies:
     def _committed(self, records: Sequence[Record]) -> None:
         for record in records:
             # The id of a run below another begins with the other's and a dot.
-            tally = self._of_root.get(getattr(record, "run_id", "").partition(".")[0])
+            tally = self._of_root.get(root_of(getattr(record, "run_id", "")))
             if tally is not None:
                 tally.count(record)
 
@@ -284,8 +285,3 @@ class Spending:
 
 
 _AMOUNTS: Final = {"cost": ("spent", "${:.4f}"), "tokens": ("used", "{:,} tokens")}
-
-
-def _is_in(run_id: str, tree: str) -> bool:
-    """Whether a run is that one, or below it."""
-    return run_id == tree or run_id.startswith(f"{tree}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from repertory._ids import root_of
 from repertory.llm.messages import text_of
 from repertory.record import Journal
 from repertory.summarizer.frames import Written
@@ -21,7 +22,7 @@ class KeptSummaries:
         """The summary with this key that was made for the run or another one of its tree; None for none."""
         if (run_id, "") not in self._texts:
             await self._read(run_id)
-        text = self._texts.get((_root(run_id), key))
+        text = self._texts.get((root_of(run_id), key))
         if text is not None:
             self.add(run_id, text)
         return text
@@ -29,7 +30,7 @@ class KeptSummaries:
     def add(self, run_id: str, text: Written) -> None:
         """Keep a text for the tree of a run, until others need the room. The record keeps it for good."""
         if text.key:
-            self._put((_root(run_id), text.key), text)
+            self._put((root_of(run_id), text.key), text)
 
     async def _read(self, run_id: str) -> None:
         for summary in await self._journal.read_summaries(run_id):
@@ -43,7 +44,3 @@ class KeptSummaries:
         self._texts[place] = text
         while len(self._texts) > _MOST:
             del self._texts[next(iter(self._texts))]
-
-
-def _root(run_id: str) -> str:
-    return run_id.partition(".")[0]  # the id of a delegated run begins with its parent's

@@ -11,10 +11,9 @@ import anyio
 import msgspec
 
 from repertory._choices import check_text
-from repertory._ids import new_id
+from repertory._ids import new_id, root_of
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunFailed, RunStopped
 from repertory.llm.messages import Json
-from repertory.record.contents import root_of
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.runs.log import log

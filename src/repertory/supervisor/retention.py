@@ -12,12 +12,13 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from repertory._ids import root_of
 from repertory.context import decode_decision
 from repertory.context.plan import PinEntry, UnpinEntry
 from repertory.errors import JournalError, RunError
 from repertory.memory.documents import document_of
 from repertory.memory.payload import without_sources
-from repertory.record.contents import StoredBody, root_of
+from repertory.record.contents import StoredBody
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, DecisionMade, PayloadChanged
 from repertory.runs.live import LiveRun

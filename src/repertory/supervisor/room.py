@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from repertory._ids import is_below
 from repertory.errors import LimitExceeded
 from repertory.runs.live import LiveRun
-
-
-def is_below(run_id: str, ancestor: str) -> bool:
-    """Whether a run is somewhere below another: a delegated run's id begins with its parent's."""
-    return run_id.startswith(f"{ancestor}.")
 
 
 def reserve_room(parent: LiveRun, run_id: str) -> bool:

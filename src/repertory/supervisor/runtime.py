@@ -12,6 +12,7 @@ import anyio.abc
 import anyio.lowlevel
 import msgspec
 
+from repertory._ids import is_below
 from repertory.actors import ActorRef, ActorSystem, StopReason, Supervision
 from repertory.agents.agent import Agent
 from repertory.errors import (
@@ -42,7 +43,7 @@ from repertory.supervisor.claims import Claims
 from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
-from repertory.supervisor.room import is_below, reserve_room
+from repertory.supervisor.room import reserve_room
 from repertory.views.policies import check_policies, results_of
 
 if TYPE_CHECKING:

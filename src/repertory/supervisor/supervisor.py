@@ -15,7 +15,7 @@ import msgspec
 
 from repertory._choices import check_choice, check_fields, check_number, check_text, check_type
 from repertory._error_texts import leaves_of
-from repertory._ids import new_id
+from repertory._ids import new_id, root_of
 from repertory._postgres_address import Place
 from repertory.actors import open_system
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
@@ -34,7 +34,6 @@ from repertory.llm.model import Model
 from repertory.loop.permission import check_rules
 from repertory.memory import MemoryActor, MemoryQuota
 from repertory.record import open_journal
-from repertory.record.contents import root_of
 from repertory.record.journal import Durability, Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
 from repertory.runs.accounting import Tallies
