@@ -19,7 +19,7 @@ from backends import RunAsync
 from repertory.errors import JournalDamaged, JournalError, JournalUnreadable, RunNotFound
 from repertory.record import Journal, ModelCallRow, RunRow, SearchHit, SqliteJournal, ToolCallRow, open_journal
 from repertory.record.rows import TABLES, Table
-from repertory.record.sqlite_journal import find_damage
+from repertory.record.sqlite_damage import find_damage
 
 RUNS = ("run-1", "run-2")
 SIDES = [(table.side, table.side_column) for table in TABLES.values() if table.side]

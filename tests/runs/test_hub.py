@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from repertory.runs.events import Event, EventHub, EventsMissed, RunResumed
+from repertory.runs.event_hub import EventHub
+from repertory.runs.events import Event, EventsMissed, RunResumed
 
 
 def event(number: int) -> RunResumed:

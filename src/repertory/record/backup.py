@@ -19,6 +19,7 @@ import msgspec
 
 from repertory.errors import ConfigurationError, JournalDamaged, JournalUnreadable, JournalWriteFailed
 from repertory.record.rows import TABLES
+from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
@@ -27,7 +28,6 @@ from repertory.record.sqlite_file import (
     open_to_write,
     read_uri,
 )
-from repertory.record.sqlite_journal import find_damage
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many bytes of how many are copied."""

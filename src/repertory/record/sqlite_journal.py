@@ -1,41 +1,31 @@
-"""The journal in a file, its twin in memory, and the one way to open either.
-
-A file is read over aiosqlite, read-only, from the first read on. aiosqlite needs an asyncio loop. So the journal owns
-a thread with one, under trio and asyncio alike, and a read crosses over to it; results are decoded there too, so that
-a large read does not stall the caller's loop.
-"""
+"""The journal in a file, and its twin in memory."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import sqlite3
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import ExitStack
-from contextvars import Context
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly, JournalUnreadable
-from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
+from repertory.errors import JournalClosed, JournalReadOnly, JournalUnreadable
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Durability, Journal, Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.removal import SqliteTables, remove_slice
-from repertory.record.rows import TABLES, UNREADABLE, EncodedRecord, Table, Value, lenient_text
+from repertory.record.rows import EncodedRecord, Value
 from repertory.record.schema import migrate
 from repertory.record.search import SearchIndex, index_slice
+from repertory.record.sqlite_damage import find_damage
 from repertory.record.sqlite_file import (
     FileLock,
     check_readable,
@@ -43,16 +33,11 @@ from repertory.record.sqlite_file import (
     file_space,
     make_folder,
     open_to_write,
-    read_uri,
 )
+from repertory.record.sqlite_reader import SqliteReader
 from repertory.record.sqlite_writer import Inserter, SqliteWriter
-from repertory.record.waiting import Ticket, wake_all
+from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
-
-if TYPE_CHECKING:
-    import asyncio
-
-    import aiosqlite
 
 T = TypeVar("T")
 
@@ -308,208 +293,3 @@ class SqliteJournal(OwnedJournal):
             # A thread that hangs in the disk may still write; then the file stays owned until the process ends.
             if self._lock is not None and (writer is None or writer.ended):
                 self._lock.release()
-
-
-class _Answer(Ticket, Generic[T]):
-    """What a query gave, once it is done."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: list[T] = []
-
-    def give(self, value: T) -> None:
-        """Have it, and let go on who waits."""
-        self._values.append(value)
-        wake_all(self.finish())
-
-    def fail(self, error: BaseException) -> None:
-        """Have the error raised by who waits."""
-        wake_all(self.finish(lambda: error))
-
-    async def value(self) -> T:
-        """Wait for it."""
-        await self.wait()
-        return self._values[0]
-
-
-class SqliteReader:
-    """Answers queries from any task of any loop, one at a time."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._lock = threading.Lock()  # guards the two below
-        self._stack: ExitStack | None = None
-        self._closed = False
-        self._portal: BlockingPortal | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # the portal's
-        self._tasks: set[asyncio.Task[None]] = set()  # on that loop
-        self._turn = anyio.Lock()  # on the portal's loop: one query at a time, and closing behind them
-        self._connection: aiosqlite.Connection | None = None
-        self._forked = False
-        leave_behind_in_forks(self)
-
-    async def fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
-        """Run one query and decode its rows.
-
-        A cancelled call stops waiting; the query itself runs to its end in the background.
-
-        Raises:
-            JournalClosed: After ``aclose``.
-            JournalUnreadable: SQLite cannot read the file.
-            JournalDamaged: Something in it is not what was written; ``what`` is named in the error.
-        """
-        if self._portal is None and not self._closed:
-            await anyio.to_thread.run_sync(self._start)
-        with self._lock:
-            if self._portal is None or self._closed:
-                raise self._is_closed()
-            assert self._loop is not None
-            answer = _Answer[T]()
-            # The portal's own way waits until its loop has taken the task, while that may be decoding a large answer.
-            # In a context of its own: the caller's says that this is trio, where it is.
-            query = partial(self._query, what, sql, values, decode)
-            self._loop.call_soon_threadsafe(self._begin, answer, query, context=Context())
-        return await answer.value()
-
-    def _begin(self, answer: _Answer[T], query: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        import asyncio
-
-        async def give() -> None:
-            try:
-                answer.give(await query())
-            except BaseException as error:  # noqa: BLE001 - carried over to the waiting task, which raises it
-                answer.fail(error)
-
-        task = asyncio.get_running_loop().create_task(give())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _is_closed(self) -> JournalClosed:
-        if self._forked:
-            return in_a_fork(self._path)
-        return JournalClosed(f"{self._path} is closed; nothing was read")
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._stack is None and not self._closed:
-                self._stack = ExitStack()
-                self._portal = self._stack.enter_context(start_blocking_portal("asyncio", name="repertory-reader"))
-                self._loop = self._portal.call(_running_loop)
-
-    async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
-        async with self._turn:
-            if self._closed:
-                raise self._is_closed()
-            try:
-                connection = await self._connect()
-                try:
-                    rows = await connection.execute_fetchall(sql, values)
-                except sqlite3.OperationalError as error:
-                    if "Could not decode to UTF-8" not in str(error):
-                        raise
-                    # Once more, so that it can be said which record it is. Always so would be much slower.
-                    connection.text_factory = lenient_text
-                    rows = await connection.execute_fetchall(sql, values)
-                return decode(rows)
-            except sqlite3.Error as error:
-                raise explain(error, self._path, f"read {what} in") from error
-            except UNREADABLE as error:
-                raise JournalDamaged(f"cannot read {what} in {self._path}: {error}") from error
-
-    async def _connect(self) -> aiosqlite.Connection:
-        import aiosqlite
-
-        if self._connection is None:
-            self._connection = await aiosqlite.connect(read_uri(self._path), uri=True, timeout=30.0)
-            await self._connection.execute("PRAGMA query_only = 1")
-        return self._connection
-
-    async def _disconnect(self) -> None:
-        import asyncio
-
-        async with self._turn:
-            if self._connection is not None:
-                await self._connection.close()
-        if self._tasks:  # they wait for their turn, to be told that it is closed
-            await asyncio.wait(self._tasks)
-
-    def abandon(self) -> None:
-        """In a fork, where the thread is not: refuse everything, and never close the connection."""
-        keep_for_ever((self._stack, self._connection, self._tasks))
-        self._lock = threading.Lock()  # another thread of the parent may have held it
-        self._closed = self._forked = True
-        self._stack = self._portal = self._connection = self._loop = None
-        self._tasks = set()
-
-    def close(self) -> None:
-        """Close the connection and end the thread; blocks until the query that runs is done. Safe to call twice."""
-        with self._lock:
-            self._closed = True
-            stack, self._stack = self._stack, None
-        if stack is not None and self._portal is not None:
-            with stack:
-                self._portal.call(self._disconnect)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    import asyncio
-
-    return asyncio.get_running_loop()
-
-
-# --- damage -----------------------------------------------------------------------------------------------
-
-_MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
-
-
-def find_damage(path: str, deep: bool) -> list[str]:
-    """Everything that is wrong in a file; see ``SqliteJournal.check``."""
-    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
-        connection.execute("PRAGMA query_only = 1")
-        connection.text_factory = lenient_text
-        found = _of_sqlite(connection, path, "integrity_check" if deep else "quick_check")
-        if deep:
-            for table in TABLES.values():
-                found += itertools.islice(_of_table(connection, path, table), _MOST)
-            found += _missing(connection, path)
-        return found
-
-
-def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
-    try:
-        found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
-    except sqlite3.Error as error:  # so damaged that SQLite cannot even list the damage
-        return [str(explain(error, path, "read"))]
-    return [] if found == ["ok"] else found
-
-
-def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
-    try:
-        # In the order of the table itself: an index may be damaged, too.
-        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
-            try:
-                table.read(row)
-            except JournalDamaged as error:
-                yield str(error)
-    except sqlite3.Error as error:
-        yield str(explain(error, path, f"read {table.name} in"))
-
-
-def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
-    """Whole records that are not there: numbers are dense over all tables."""
-    try:
-        counts = [
-            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
-            for table in TABLES.values()
-        ]
-        removed = "SELECT coalesce(sum(records), 0), coalesce(max(newest), 0) FROM removals"
-        counts.append(connection.execute(removed).fetchone())
-        moved = "SELECT coalesce(sum(records - upto), 0) FROM moved"  # of numbers with gaps
-        (gaps,) = connection.execute(moved).fetchone()
-    except sqlite3.Error as error:
-        return [str(explain(error, path, "count what is in"))]
-    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # with what was removed
-    written = newest + gaps
-    return [] if there == written else [f"{written} records were written, and {there} are there"]

@@ -1,4 +1,4 @@
-"""What this process knows of a run while it lives, and what all its runs share."""
+"""What this process knows of a run while it lives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -22,7 +22,6 @@ from repertory.llm.model import Model
 from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Draft, Ledger, RunStatistics
-from repertory.record.journal import Journal
 from repertory.record.records import (
     EventLogged,
     PayloadChanged,
@@ -31,62 +30,24 @@ from repertory.record.records import (
     RunStateChanged,
 )
 from repertory.record.waiting import Ticket
-from repertory.runs.accounting import Spending, Tallies, Tally
-from repertory.runs.alerts import AlertThresholds, Watch
+from repertory.runs.accounting import Spending, Tally
+from repertory.runs.alerts import Watch
 from repertory.runs.events import (
     Alert,
     AnyEvent,
-    EventHub,
     StateChanged,
     to_record,
 )
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
 from repertory.runs.inbox import Inbox, Said
 from repertory.runs.log import log, log_event
-from repertory.runs.models import OpenModels
+from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
-from repertory.runs.telemetry import Telemetry, Trace
-from repertory.runs.tool_sets import ToolSets
+from repertory.runs.telemetry import Trace
 from repertory.runs.waiting_calls import WaitingCalls
-from repertory.tools import Approvals, Tool, ToolCallCache
-
-if TYPE_CHECKING:
-    from repertory.machines.machine import Machines
+from repertory.tools import Tool, ToolCallCache
 
 Wish: TypeAlias = Literal["go", "pause", "stop", "close"]
-
-
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a supervisor share.
-
-    Attributes:
-        alerts: From where on a run's figures are worth an alert; None for no alerts.
-        approvals: Rules for the tool calls of all runs; None for none.
-        clock: Gives seconds since 1970.
-        machines: This one, where several share the journal.
-    """
-
-    journal: Journal
-    models: OpenModels
-    memory: ActorRef[Any]
-    summarizer: ActorRef[Any]
-    tallies: Tallies
-    hub: EventHub
-    tool_sets: ToolSets
-    telemetry: Telemetry
-    clock: Callable[[], float]
-    alerts: AlertThresholds | None = None
-    approvals: Approvals | None = None
-    machines: Machines | None = None
-
-    async def may_begin_effect(self) -> None:
-        """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.
-
-        Raises:
-            LeaseLost: Another machine has taken them over.
-        """
-        if self.machines is not None:
-            await self.machines.lease.wait_fresh()
 
 
 class RunEnd(msgspec.Struct, frozen=True):

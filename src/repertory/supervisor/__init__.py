@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from repertory.supervisor.opening import open_supervisor, run, run_sync
 from repertory.supervisor.queue import QueuedRun
 from repertory.supervisor.quotas import Quota, Quotas
 from repertory.supervisor.run_handle import Run
-from repertory.supervisor.supervisor import Supervisor, open_supervisor, run, run_sync
+from repertory.supervisor.supervisor import Supervisor
 
 __all__ = ["QueuedRun", "Quota", "Quotas", "Run", "Supervisor", "open_supervisor", "run", "run_sync"]

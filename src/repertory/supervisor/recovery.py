@@ -12,9 +12,10 @@ from repertory.record import Ledger
 from repertory.record.records import RunRow
 from repertory.runs.events import IterationStarted
 from repertory.runs.inbox import SAID, Said
-from repertory.runs.live import LiveRun, Shared
+from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import payload_on_record
+from repertory.runs.shared import Shared
 from repertory.runs.telemetry import TRACED
 from repertory.runs.waiting_calls import WAITING_EVENTS
 from repertory.summarizer.messages import RESULT_SUMMARIZED

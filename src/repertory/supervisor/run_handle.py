@@ -19,7 +19,8 @@ from repertory.memory.documents import Path
 from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
 from repertory.record.records import RunState, SummaryStored
-from repertory.runs.events import Event, EventReader
+from repertory.runs.event_hub import EventReader
+from repertory.runs.events import Event
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of

@@ -34,10 +34,11 @@ from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.runs.events import RunSpawned, StateChanged
 from repertory.runs.inbox import Said
-from repertory.runs.live import LiveRun, RunEnd, Shared
+from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.runs.models import check_prices
 from repertory.runs.payloads import check_payloads, instructions_of, new_payload
+from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.queue import Queue

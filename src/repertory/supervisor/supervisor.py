@@ -1,68 +1,43 @@
-"""The supervisor: where runs are started, found, resumed and ended."""
+"""The supervisor as its callers hold it: where runs are started, found, resumed and ended."""
 
 from __future__ import annotations
 
-import logging
-import os
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
-import anyio
 import msgspec
 
-from repertory._choices import check_choice, check_fields, check_number, check_text, check_type
-from repertory._error_texts import leaves_of
+from repertory._choices import check_fields, check_number, check_text, check_type
 from repertory._ids import new_id, root_of
-from repertory._postgres_address import Place
-from repertory.actors import open_system
-from repertory.agents.agent import Agent, ResultT, check_agent, check_listener, check_model
+from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
 from repertory.agents.tasks import check_run_id, read_task
 from repertory.context import MessageEvent, ResultPolicy
 from repertory.errors import (
     ConfigurationError,
     ContentNotFound,
-    JournalError,
     RunError,
     RunNotFound,
 )
 from repertory.llm.messages import Json
-from repertory.llm.model import Model
 from repertory.loop.permission import check_rules
-from repertory.memory import MemoryActor, MemoryQuota
-from repertory.record import open_journal
-from repertory.record.journal import Durability, Journal
+from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunStarted, RunState
-from repertory.runs.accounting import Tallies
-from repertory.runs.alerts import AlertThresholds
-from repertory.runs.events import EventHub, EventReader
-from repertory.runs.live import LiveRun, Shared
-from repertory.runs.log import log, redacted_log
-from repertory.runs.models import check_prices, open_models
+from repertory.runs.event_hub import EventReader
+from repertory.runs.live import LiveRun
+from repertory.runs.models import check_prices
 from repertory.runs.payloads import check_payloads
-from repertory.runs.telemetry import NoTelemetry, Telemetry
-from repertory.runs.tool_sets import ToolSets
 from repertory.runs.waiting_calls import WaitingCall
-from repertory.summarizer import SummarizerActor
-from repertory.supervisor.claims import Claims
 from repertory.supervisor.forking import Fork, fork, remove
 from repertory.supervisor.queue import QueuedRun
 from repertory.supervisor.quotas import Quotas, check_client
-from repertory.supervisor.relay import RemoteRun, serve_commands
-from repertory.supervisor.retention import Retention
+from repertory.supervisor.relay import RemoteRun
 from repertory.supervisor.run_handle import Run
-from repertory.supervisor.runtime import SUPERVISION, Runtime
-from repertory.tools import Approvals
+from repertory.supervisor.runtime import Runtime
 from repertory.views.policies import check_policies
 
 if TYPE_CHECKING:
-    from repertory.machines import Machine, Machines
-
-T = TypeVar("T")
-Backend: TypeAlias = Literal["trio", "asyncio"]
+    from repertory.machines import Machine
 
 
 class Supervisor:
@@ -441,235 +416,3 @@ class Supervisor:
         if live.begun is not None:
             await live.begun.wait()
         return Run(live, self._runtime)
-
-
-_ALERTS = AlertThresholds()
-
-
-@asynccontextmanager
-async def open_supervisor(
-    path: Place | None = None,
-    *,
-    model: Model | str | None = None,
-    durability: Durability = "power",
-    journal: Journal | None = None,
-    summaries: Model | str | Sequence[Model | str] | None = None,
-    alerts: AlertThresholds | None = _ALERTS,
-    content_retention: float | None = 3600.0,
-    telemetry: Telemetry | None = None,
-    drain_timeout: float = 5.0,
-    redact: Sequence[str] = (),
-    approvals: Approvals | None = None,
-    max_runs: int | None = None,
-    quotas: Quotas | None = None,
-    memory_quota: MemoryQuota | None = None,
-    labels: Sequence[str] | None = None,
-    lease: float | None = None,
-    name: str | None = None,
-    clock: Callable[[], float] = time.time,
-) -> AsyncGenerator[Supervisor]:
-    """Open a place for runs.
-
-    Leaving the block brings runs that are still going to their next boundary, waits for that at most
-    ``drain_timeout`` seconds, and cancels what is left. Their record stays, so they can be resumed. Runs that wait in
-    the queue stay there on record, and keep their place when they are resumed.
-
-    Args:
-        path: The journal's file, made if it is not there; None keeps the record in memory only.
-        model: For agents that name none; None takes what the environment offers, see ``open_model``. Models that are
-            named are opened here and closed with the block; one that is handed in stays open.
-        durability: What an acknowledged write survives; see ``open_journal``.
-        journal: An open journal to use instead of ``path``; it stays open.
-        summaries: The model that writes summaries, or several, tried in this order; () for none. None takes the small
-            model of the same provider where an agent's model is one behind the Messages API, and none elsewhere.
-        alerts: From where on a run's figures are worth an ``Alert`` event; None for no alerts.
-        content_retention: Seconds after the end of a tree of runs for which the content store keeps copies of what
-            their ledgers hold as well; None keeps them for good. What only the store has stays, unless a
-            ``ResultPolicy`` or whoever stored it gave it a time. See ``docs/memory.md``.
-        telemetry: Makes traces and metrics, such as ``repertory.otel.OpenTelemetry()``; None for none.
-        drain_timeout: Seconds.
-        redact: Environment variables whose values, as they are now, are neither recorded nor shown to a model: each
-            becomes ``[redacted: NAME]``. Not together with ``journal``; ``open_journal`` has the same option.
-        approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
-            What agents and tools say counts besides: the strictest does.
-        max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
-            no bound.
-        quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
-        memory_quota: How much one scope of memory may hold; None for the bounds that ``MemoryQuota`` has by itself.
-        labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
-            and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
-            that ask for none; None to run only what is started or resumed here.
-        lease: Seconds after which others may take over the runs of this process when it is not heard of; None for 30.
-        name: Of this machine, for people; None for its host and process id.
-        clock: Gives the time in seconds since 1970.
-
-    Raises:
-        LeaseLost: Another machine has taken over the runs of this one, where several share the journal.
-        JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
-            the block is cancelled, and the failure comes out of it as itself.
-        ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; ``max_runs``, ``quotas`` or ``memory_quota`` are none; or a value to redact is
-            shorter than 8 characters.
-    """
-    if journal is not None and redact:
-        raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
-    check_model(model, "open_supervisor: model")
-    if summaries is not None and (isinstance(summaries, str) or not isinstance(summaries, Sequence)):
-        summaries = (summaries,)
-    for each in summaries or ():
-        wanted = None if isinstance(each, type) else each  # a class of models has all that a model has
-        check_type("open_supervisor: summaries", wanted, str | Model, "a Model, the name of one, or several")
-    words = "AlertThresholds, or None for no alerts"
-    check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
-    check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
-    check_type("open_supervisor: memory_quota", memory_quota, MemoryQuota | None, "MemoryQuota(…), or None")
-    check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
-    errors: list[BaseException] = []
-    try:
-        async with AsyncExitStack() as stack:
-            if journal is None:
-                journal = await stack.enter_async_context(open_journal(path, durability=durability, redact=redact))
-            stack.enter_context(redacted_log(journal.redact))
-            machines = await _take_part(stack, journal, name=name, labels=labels, lease=lease)
-            models = await stack.enter_async_context(open_models(model, summaries))
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            tool_sets = ToolSets(tasks)
-            stack.callback(tool_sets.close)  # once no run is left
-            system = await stack.enter_async_context(
-                open_system(
-                    "repertory", supervision=SUPERVISION, drain_timeout=drain_timeout, on_dead_letter=_log_dead_letter
-                )
-            )
-            memory = partial(MemoryActor, journal, quota=memory_quota, clock=clock)
-            summarizer = partial(SummarizerActor, journal, clock=clock)
-            shared = Shared(
-                journal=journal,
-                models=models,
-                memory=system.spawn(memory, "memory", restart="permanent"),
-                summarizer=system.spawn(summarizer, "summarizer", restart="permanent"),
-                tallies=Tallies(journal),
-                hub=EventHub(),
-                tool_sets=tool_sets,
-                telemetry=telemetry or NoTelemetry(),
-                clock=clock,
-                alerts=alerts,
-                approvals=approvals,
-                machines=machines,
-            )
-            retention = Retention(journal, seconds=content_retention, clock=clock)
-            runtime = Runtime(shared, system, tasks, retention)
-            for left in await journal.read_removals(finished=False):
-                await journal.remove_run(left, at=clock())
-            await retention.clean()
-            cleaning = anyio.CancelScope()
-            stack.callback(cleaning.cancel)
-            tasks.start_soon(retention.clean_for_ever, cleaning)
-            serving = anyio.CancelScope()
-            stack.callback(serving.cancel)
-            tasks.start_soon(runtime.queue.serve, serving)
-            if machines is not None:
-                from repertory.machines.commands import Commands  # as nothing of it is needed with one process
-
-                runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
-                runtime.queue.claim_next = runtime.claims.take_next
-                sharing = anyio.CancelScope()
-                stack.callback(sharing.cancel)
-                tasks.start_soon(runtime.claims.serve, sharing)
-                runtime.commands = Commands(machines)
-            supervisor = Supervisor(runtime)
-            supervisor.change_bounds(max_runs=max_runs, quotas=quotas)
-            if machines is not None and runtime.commands is not None:
-                commanding = anyio.CancelScope()
-                stack.callback(commanding.cancel)
-                tasks.start_soon(serve_commands, runtime, machines, runtime.commands, supervisor.drain, commanding)
-            try:
-                yield supervisor
-                runtime.wind_down()
-            except BaseException as error:
-                errors.append(error)
-                raise
-            finally:
-                runtime.close()
-                shared.hub.close()
-                shared.tallies.close()
-    except BaseExceptionGroup as group:
-        # The groups are those of our own task groups: an error of the caller's own comes out as itself.
-        leaves = leaves_of(group)
-        if errors and leaves == errors:
-            raise errors[0] from errors[0].__cause__
-        # All runs of one journal fail with it, one after the other, and cancel the caller: one failure, once.
-        if not all(isinstance(leaf, JournalError) for leaf in leaves):
-            raise
-        of_it = (JournalError, anyio.get_cancelled_exc_class())
-        if all(isinstance(leaf, of_it) for error in errors for leaf in leaves_of(error)):
-            raise leaves[0] from leaves[0].__cause__
-        raise BaseExceptionGroup("the journal failed, and so did the caller", [leaves[0], errors[0]]) from None
-
-
-async def _take_part(
-    stack: AsyncExitStack, journal: Journal, *, name: str | None, labels: Sequence[str] | None, lease: float | None
-) -> Machines | None:
-    """Take part in a journal that others share; None where it is this process's alone."""
-    if not journal.is_shared:
-        if labels or lease is not None or name is not None:
-            raise ConfigurationError("open_supervisor: labels, lease and name are for a journal on PostgreSQL")
-        return None
-    from repertory.machines.machine import LEASE, open_machines  # here, as nothing of it is needed with one process
-
-    return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease or LEASE))
-
-
-def _log_dead_letter(letter: object) -> None:
-    log(logging.DEBUG, "actor.dead.letter", letter=repr(letter)[:500])
-
-
-def run(main: Callable[..., Awaitable[T]], *args: Any, backend: Backend | None = None, uvloop: bool = False) -> T:
-    """Run an async function to its end, as ``anyio.run`` does.
-
-    Args:
-        main: The function.
-        args: Its arguments.
-        backend: The event loop; None takes what the environment variable ``REPERTORY_BACKEND`` names, and trio
-            where it is not set.
-        uvloop: Use uvloop; it needs ``backend="asyncio"`` and the extra ``repertory[uvloop]``.
-
-    Raises:
-        ConfigurationError: There is no such event loop.
-    """
-    named = backend or os.environ.get("REPERTORY_BACKEND") or "trio"
-    check_choice("backend, or REPERTORY_BACKEND", named, Backend)
-    options = {"use_uvloop": True} if uvloop else {}
-    return anyio.run(main, *args, backend=named, backend_options=options)
-
-
-def run_sync(
-    agent: Agent[ResultT],
-    task: object,
-    *,
-    path: Place | None = None,
-    backend: Backend | None = None,
-    payload: Any = None,
-    context: Any = None,
-    **options: Any,
-) -> ResultT:
-    """Run one agent on one task and return its result.
-
-    Args:
-        agent: What runs.
-        task: What it is asked to do, as ``Supervisor.spawn`` takes it.
-        path: Where the record is kept; None keeps it in memory only.
-        backend: As ``run`` takes it.
-        payload: As ``Supervisor.spawn`` takes it.
-        context: The same.
-        options: For ``open_supervisor``.
-
-    Raises:
-        RunFailed: The run ended with an error; ``__cause__`` holds it.
-    """
-
-    async def main() -> ResultT:
-        async with open_supervisor(path, **options) as supervisor:
-            started = await supervisor.spawn(agent, task, payload=payload, context=context)
-            return await started.wait_result()
-
-    return run(main, backend=backend)

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from repertory.llm.messages import Block, ToolResult, ToolUse, decode_content, text_of
-from repertory.record.sqlite_journal import find_damage
+from repertory.record.sqlite_damage import find_damage
 from repertory.torture.team import COMMITTED, EFFECTS
 
 Turn = tuple[str, Sequence[Block]]  # role and content of one entry

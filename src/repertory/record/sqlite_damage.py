@@ -1,0 +1,66 @@
+"""What is wrong in a file of SQLite: what SQLite says of it, and what the checksums and numbers of its records say."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from repertory.errors import JournalDamaged
+from repertory.record.rows import TABLES, Table, lenient_text
+from repertory.record.sqlite_file import explain, read_uri
+
+_MOST: Final = 100  # findings of one kind; SQLite's own limit is the same
+
+
+def find_damage(path: str, deep: bool) -> list[str]:
+    """Everything that is wrong in a file; see ``SqliteJournal.check``."""
+    with contextlib.closing(sqlite3.connect(read_uri(path), uri=True, timeout=30.0)) as connection:
+        connection.execute("PRAGMA query_only = 1")
+        connection.text_factory = lenient_text
+        found = _of_sqlite(connection, path, "integrity_check" if deep else "quick_check")
+        if deep:
+            for table in TABLES.values():
+                found += itertools.islice(_of_table(connection, path, table), _MOST)
+            found += _missing(connection, path)
+        return found
+
+
+def _of_sqlite(connection: sqlite3.Connection, path: str, pragma: str) -> list[str]:
+    try:
+        found = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}")]
+    except sqlite3.Error as error:  # so damaged that SQLite cannot even list the damage
+        return [str(explain(error, path, "read"))]
+    return [] if found == ["ok"] else found
+
+
+def _of_table(connection: sqlite3.Connection, path: str, table: Table) -> Iterator[str]:
+    try:
+        # In the order of the table itself: an index may be damaged, too.
+        for row in connection.execute(f"{table.select_from()} ORDER BY t.seq"):
+            try:
+                table.read(row)
+            except JournalDamaged as error:
+                yield str(error)
+    except sqlite3.Error as error:
+        yield str(explain(error, path, f"read {table.name} in"))
+
+
+def _missing(connection: sqlite3.Connection, path: str) -> list[str]:
+    """Whole records that are not there: numbers are dense over all tables."""
+    try:
+        counts = [
+            connection.execute(f"SELECT count(*), coalesce(max(seq), 0) FROM {table.name} NOT INDEXED").fetchone()
+            for table in TABLES.values()
+        ]
+        removed = "SELECT coalesce(sum(records), 0), coalesce(max(newest), 0) FROM removals"
+        counts.append(connection.execute(removed).fetchone())
+        moved = "SELECT coalesce(sum(records - upto), 0) FROM moved"  # of numbers with gaps
+        (gaps,) = connection.execute(moved).fetchone()
+    except sqlite3.Error as error:
+        return [str(explain(error, path, "count what is in"))]
+    there, newest = sum(count for count, _ in counts), max(seq for _, seq in counts)  # with what was removed
+    written = newest + gaps
+    return [] if there == written else [f"{written} records were written, and {there} are there"]

@@ -1,0 +1,54 @@
+"""What all runs of a supervisor share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from repertory.actors import ActorRef
+from repertory.record.journal import Journal
+from repertory.runs.accounting import Tallies
+from repertory.runs.alerts import AlertThresholds
+from repertory.runs.event_hub import EventHub
+from repertory.runs.models import OpenModels
+from repertory.runs.telemetry import Telemetry
+from repertory.runs.tool_sets import ToolSets
+from repertory.tools import Approvals
+
+if TYPE_CHECKING:
+    from repertory.machines.machine import Machines
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a supervisor share.
+
+    Attributes:
+        alerts: From where on a run's figures are worth an alert; None for no alerts.
+        approvals: Rules for the tool calls of all runs; None for none.
+        clock: Gives seconds since 1970.
+        machines: This one, where several share the journal.
+    """
+
+    journal: Journal
+    models: OpenModels
+    memory: ActorRef[Any]
+    summarizer: ActorRef[Any]
+    tallies: Tallies
+    hub: EventHub
+    tool_sets: ToolSets
+    telemetry: Telemetry
+    clock: Callable[[], float]
+    alerts: AlertThresholds | None = None
+    approvals: Approvals | None = None
+    machines: Machines | None = None
+
+    async def may_begin_effect(self) -> None:
+        """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.
+
+        Raises:
+            LeaseLost: Another machine has taken them over.
+        """
+        if self.machines is not None:
+            await self.machines.lease.wait_fresh()
