@@ -149,6 +149,8 @@ class LiveRun:
         ``line`` are its sub-agents that have not ended, ``repeats`` are the tool calls that need not be made again,
         ``first_event`` is the number of its first event in this process.
         """
+        if self.shared.plain_loops:
+            self.agent = msgspec.structs.replace(self.agent, context=None)
         agent, shared, policy = self.agent, self.shared, self.agent.context
         self.run_id = self.started.run_id
         self.members = {self.run_id}

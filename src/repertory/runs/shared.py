@@ -29,6 +29,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         approvals: Rules for the tool calls of all runs; None for none.
         clock: Gives seconds since 1970.
         machines: This one, where several share the journal.
+        plain_loops: Whether every agent shows its model everything, whatever its ``context`` says.
     """
 
     journal: Journal
@@ -43,6 +44,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     alerts: AlertThresholds | None = None
     approvals: Approvals | None = None
     machines: Machines | None = None
+    plain_loops: bool = False
 
     async def may_begin_effect(self) -> None:
         """Wait until something may be done that cannot be taken back: nobody else can own the runs of this process.

@@ -69,6 +69,7 @@ async def open_supervisor(
     max_runs: int | None = None,
     quotas: Quotas | None = None,
     memory_quota: MemoryQuota | None = None,
+    plain_loops: bool | None = None,
     labels: Sequence[str] | None = None,
     lease: float | None = None,
     name: str | None = None,
@@ -102,6 +103,9 @@ async def open_supervisor(
             no bound.
         quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
         memory_quota: How much one scope of memory may hold; None for the bounds that ``MemoryQuota`` has by itself.
+        plain_loops: Whether all agents run as plain loops, which show their models everything, whatever their
+            ``context`` says; a run that is resumed so is edited no more. None takes what the environment variable
+            ``REPERTORY_PLAIN_LOOPS`` says (1 or 0).
         labels: What this machine offers, where several share a journal on PostgreSQL: it takes runs from their queue,
             and from machines that died or drain, that ask for no other labels and whose agents it can find. () for runs
             that ask for none; None to run only what is started or resumed here.
@@ -114,8 +118,8 @@ async def open_supervisor(
         JournalError: The file cannot be opened: it is locked, too new or not a journal. Or it failed later: then
             the block is cancelled, and the failure comes out of it as itself.
         ConfigurationError: The model's name makes no sense, or it is none; ``summaries`` are no models, or ``alerts``
-            are no ``AlertThresholds``; ``max_runs``, ``quotas`` or ``memory_quota`` are none; or a value to redact is
-            shorter than 8 characters.
+            are no ``AlertThresholds``; ``max_runs``, ``quotas`` or ``memory_quota`` are none; a value to redact is
+            shorter than 8 characters; or ``REPERTORY_PLAIN_LOOPS`` is neither 1 nor 0.
     """
     if journal is not None and redact:
         raise ConfigurationError("open_supervisor: redact must be given to open_journal, which opened the journal")
@@ -129,6 +133,9 @@ async def open_supervisor(
     check_type("open_supervisor: alerts", alerts, AlertThresholds | None, words)
     check_type("open_supervisor: approvals", approvals, Approvals | None, "Approvals(…), or None for no rules")
     check_type("open_supervisor: memory_quota", memory_quota, MemoryQuota | None, "MemoryQuota(…), or None")
+    check_type("open_supervisor: plain_loops", plain_loops, bool | None, "True, False or None")
+    if plain_loops is None:
+        plain_loops = _plain_loops_wanted()
     check_number("open_supervisor: content_retention", content_retention, int | float, least=0, none=True)
     errors: list[BaseException] = []
     try:
@@ -161,6 +168,7 @@ async def open_supervisor(
                 alerts=alerts,
                 approvals=approvals,
                 machines=machines,
+                plain_loops=plain_loops,
             )
             retention = Retention(journal, seconds=content_retention, clock=clock)
             runtime = Runtime(shared, system, tasks, retention)
@@ -223,6 +231,13 @@ async def _take_part(
     from repertory.machines.machine import LEASE, open_machines  # here, as nothing of it is needed with one process
 
     return await stack.enter_async_context(open_machines(journal, name=name, labels=labels or (), lease=lease or LEASE))
+
+
+def _plain_loops_wanted() -> bool:
+    said = os.environ.get("REPERTORY_PLAIN_LOOPS", "")
+    if said not in ("", "0", "1"):
+        raise ConfigurationError(f"REPERTORY_PLAIN_LOOPS must be 1 or 0, got {said!r:.100}")
+    return said == "1"
 
 
 def _log_dead_letter(letter: object) -> None:
