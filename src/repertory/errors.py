@@ -60,6 +60,7 @@
     │   └── LimitExceeded           iterations, depth, runs, money, tokens, time, tool calls
     ├── RecordingError              a recorded run cannot be read
     ├── ServiceUnavailable          no service answers where one was looked for, or not in time
+    │   └── ServiceGone             one that was asked does not answer any more
     └── AddressInUse                another process serves at this socket or port
 
 Messages are a lower-case fact with the offending value and where it was found, then what to do instead.
@@ -356,6 +357,10 @@ class LimitExceeded(RunError):
 
 class ServiceUnavailable(RepertoryError):
     """No service answers where one was looked for, or not in time; the message says how to get one that does."""
+
+
+class ServiceGone(ServiceUnavailable):
+    """A service does not answer, or not any more; it may come back."""
 
 
 class AddressInUse(RepertoryError):

@@ -154,17 +154,6 @@ def test_attached_without_a_terminal_it_ends_with_the_run(served: Served) -> Non
     assert f"run {run_id} stopped" in stopped.stderr
 
 
-def test_who_is_attached_is_told_that_the_service_has_died(served: Served) -> None:
-    """At once, with what to do."""
-    terminal = Terminal(served.folder, "attach", begin(served, "walker"))
-    terminal.expect("type to it")
-    terminal.expect("· step")
-    served.process.kill()
-    assert terminal.end() == 75
-    assert "repertory serve" in terminal.seen
-    served.end()
-
-
 def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) -> None:
     """``repertory run`` in another terminal is no service: its run can be looked at, and takes no messages."""
     served.process.terminate()

@@ -80,10 +80,10 @@ class Served:
         return value
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        """End it, if it has not ended. Safe to call twice."""
+        self.process.kill()
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self.process.communicate()
 
     def end(self) -> tuple[int, list[str]]:
         """Wait for its end; its exit code and all it said."""

@@ -11,12 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from repertory.cli import output
+from repertory.cli.attaching import attach
 from repertory.cli.chat import chat
 from repertory.cli.company import down, reload, up
 from repertory.cli.contents import content
 from repertory.cli.demo import demo
 from repertory.cli.doctor import doctor
-from repertory.cli.following import attach, logs
+from repertory.cli.following import logs
 from repertory.cli.histories import fork, remove, retry, rewind
 from repertory.cli.keeping import backup, migrate, restore, vacuum
 from repertory.cli.machines import drain, machines

@@ -14,7 +14,14 @@ import httpx2
 import msgspec
 
 from repertory._postgres_address import PostgresAddress
-from repertory.errors import ConfigurationError, RepertoryError, RunError, RunNotFound, ServiceUnavailable
+from repertory.errors import (
+    ConfigurationError,
+    RepertoryError,
+    RunError,
+    RunNotFound,
+    ServiceGone,
+    ServiceUnavailable,
+)
 from repertory.llm.messages import Json
 from repertory.runs.streaming import Piece
 from repertory.runs.waiting_calls import WaitingCall
@@ -70,6 +77,11 @@ class ServiceClient:
     async def greet(self) -> None:
         """Find out who serves. Raises ``ServiceUnavailable``."""
         self.service = await self._ask("GET", "/service", ServiceView, within=GREETING)
+
+    async def is_resuming(self) -> bool:
+        """Whether it may still take up by itself what another process left unfinished."""
+        await self.greet()
+        return self.service.resuming
 
     @property
     def database(self) -> str:
@@ -154,9 +166,10 @@ class ServiceClient:
         body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
         return (await self._ask("POST", "/runs", Started, body)).id
 
-    async def send(self, run_id: str, text: str) -> None:
-        """Say something to a run; it is durable afterwards."""
-        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text})
+    async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
+        """Say something to a run; it is durable afterwards. With a ``message_id`` it is safe to repeat."""
+        body = {"text": text} | ({} if message_id is None else {"message_id": message_id})
+        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, body)
 
     async def steer(self, run_id: str, verb: str) -> None:
         """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
@@ -286,11 +299,11 @@ def _raise_refusal(status: int, body: bytes) -> None:
     raise _ERRORS.get(status, RepertoryError)(words)
 
 
-def _unreachable(place: Place, error: Exception, within: float = SILENCE) -> ServiceUnavailable:
+def _unreachable(place: Place, error: Exception, within: float = SILENCE) -> ServiceGone:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return ServiceUnavailable(
+        return ServiceGone(
             f"the service at {place} did not answer within {within:g} s; it may hang: try again, else end it (kill, "
             "then kill -9; nothing that was acknowledged is lost) and start repertory serve --resume"
         )
     words = str(error) or type(error).__name__
-    return ServiceUnavailable(f"no service answers at {place} ({words}); start one with repertory serve")
+    return ServiceGone(f"no service answers at {place} ({words}); start one with repertory serve")

@@ -85,6 +85,7 @@ class Control:
         self._limits = dict(limits)
         self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time)
         self.on_reload: Callable[[Control], Sequence[str]] | None = None
+        self.has_taken_up = True  # False as long as what an earlier process left is being resumed
         self._started_at = time.time()
         self._roots: dict[str, Run] = {}
         self._beginning: set[str] = set()
@@ -128,6 +129,7 @@ class Control:
             pid=os.getpid(),
             started_at=self._started_at,
             seq=await self.journal.last_event(),
+            resuming=self.journal.is_shared or not self.has_taken_up,
         )
 
     def offer(self, offers: Mapping[str, Offer]) -> None:

@@ -143,6 +143,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                 control.monitor.on_round.append(systemd.alive)
                 control.deliveries.offer(options.webhooks)
                 control.on_reload = options.on_reload
+                control.has_taken_up = False
                 if options.on_start is not None:
                     options.on_start(control)
                 stopping = anyio.Event()
@@ -178,6 +179,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                             caring.start_soon(partial(clean, supervisor, days=options.keep_finished))
                         caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)
+                        control.has_taken_up = True
                         await asked_to_end.wait()
                         systemd.stopping("ending")
                         caring.cancel_scope.cancel()

@@ -275,6 +275,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
         pid: The process.
         started_at: Seconds since 1970.
         seq: The number of the newest event.
+        resuming: Whether it may still take up by itself what another process left unfinished.
     """
 
     version: str
@@ -282,6 +283,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started_at: float
     seq: int
+    resuming: bool
 
 
 def run_view(row: RunRow, *, live: bool) -> RunView:

@@ -1,0 +1,397 @@
+"""``repertory attach``: a run of a service at a terminal, what it says as it says it, and something said to it.
+
+When the service is restarted meanwhile, what was missed is shown out of the record, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from repertory._ids import new_id
+from repertory.cli import output
+from repertory.cli.conversing import Lines, Screen, terminal_kept
+from repertory.cli.databases import At, ask_about_run
+from repertory.cli.following import RECONNECT, Scribe, ends, find_again, going_away, has_ended, wait_live, write_line
+from repertory.cli.options import DATABASE, PORT, RUN, SOCKET
+from repertory.cli.output import one_line
+from repertory.cli.reading import call_line
+from repertory.errors import RepertoryError, RunError, ServiceGone
+
+if TYPE_CHECKING:
+    import anyio
+
+    from repertory.runs.events import ModelAnswered
+    from repertory.runs.streaming import Piece
+    from repertory.runs.waiting_calls import WaitingCall
+    from repertory.service.client import ServiceClient
+    from repertory.service.sources import RunSource
+    from repertory.service.views import EventView, RunDetail
+
+_HOW: Final = "y allows it, n REASON denies it"
+_RECENT: Final = 500  # events, of all runs, that are looked through for calls when somebody attaches
+_CALLS: Final = 10  # of which so many are shown
+_LONGEST: Final = 2000  # characters of what was asked, above what is followed
+_NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a service went away
+
+
+def attach(
+    run_id: str | None = RUN,
+    *,
+    reconnect: float = RECONNECT,
+    db: str | None = DATABASE,
+    socket: Path | None = SOCKET,
+    port: int | None = PORT,
+) -> None:
+    """Follow a run of the service as it works, and say something to it.
+
+    At a terminal, a line that is typed is said to the run; where a call waits for an approval, y allows it and n REASON
+    denies it. Ctrl-C or Ctrl-D leaves, and the run goes on; several may be attached. Elsewhere it ends with the run.
+    Where the service is restarted, it goes on with the next one. Of a run that another process runs, which is no
+    service, what happens is shown.
+    """
+    at = At(db, socket, port)
+
+    async def follow(source: RunSource, found: str) -> None:
+        from repertory.cli.stopping import stopped_by_signals
+        from repertory.service.client import ServiceClient
+
+        detail = await source.read_run(found)
+        if source.place is None and not detail.run.live:
+            raise RunError(
+                f"nobody runs {found}, which is {detail.run.state}: repertory chat {found} goes on with it here, "
+                "repertory serve --resume in a service; repertory logs shows what it did"
+            )
+        async with stopped_by_signals() as stop:
+            if isinstance(source, ServiceClient):
+                await _Attached(source, detail, at, reconnect).main()
+            else:
+                output.say("the process that runs it is no service: it takes no messages, and what it says comes late")
+                await _watch(source, detail)
+        if stop.asked.is_set():
+            left = stop.interrupted(f"left; the run goes on: repertory attach {found}")
+            if left.exit_code != output.INTERRUPTED:
+                raise left
+            output.remark("")
+            output.say(str(left))
+
+    with terminal_kept():
+        ask_about_run(run_id, at, follow, backend="trio")
+
+
+async def _watch(source: RunSource, detail: RunDetail) -> None:
+    """Show what happens in a run that a process runs which takes no messages."""
+    scribe = Scribe(source, detail.run.id)
+    seq = (await source.list_runs(0)).seq
+    async with aclosing(source.follow(None, after=seq)) as events:
+        async for event in events:
+            if scribe.is_ours(event):
+                await scribe.take(event, write_line)
+                if event.run_id == detail.run.id and ends(event):
+                    return
+
+
+class _Attached:
+    """A terminal, or what stands for one, that shows a run of a service."""
+
+    def __init__(self, client: ServiceClient, detail: RunDetail, at: At, reconnect: float) -> None:
+        import anyio
+
+        self._client = client
+        self._at = at
+        self._reconnect = reconnect
+        self._run_id = detail.run.id
+        self._detail = detail
+        self._scribe = Scribe(client, self._run_id)
+        self._screen = Screen()
+        self._heard = _Heard()
+        self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
+        self._said: list[str] = []  # here, and not yet seen among the events
+        self._asked: dict[tuple[str, str], WaitingCall] = {}
+        self._going = anyio.Event()
+        self._gone = anyio.Event()  # the service that is asked
+        self._back = anyio.Event()  # the one after it
+
+    async def main(self) -> None:
+        """Show the run until it ends, or the person at the terminal leaves."""
+        import anyio
+
+        self._seq = (await self._client.list_runs(0)).seq
+        self._detail = await self._client.read_run(self._run_id)
+        await self._greet()
+        await self._show_recent(self._seq)
+        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+            if self._typed_at:
+                tasks.start_soon(self._type, tasks.cancel_scope)
+            while (error := await self._show()) is not None:
+                await self._go_on(error, stack)
+            tasks.cancel_scope.cancel()
+        await self._screen.end_line()
+        run = self._detail.run
+        if run.state in ("failed", "stopped"):
+            raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
+
+    async def _show(self) -> ServiceGone | None:
+        """Show the run until it ends; or until the service goes away, and how it did."""
+        import anyio
+
+        gone: ServiceGone | None = None
+        try:
+            for call in await self._client.waiting():
+                if self._scribe.is_ours(call):
+                    await self._ask(call)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._show_events)
+                await self._show_text()
+                tasks.cancel_scope.cancel()
+        except* ServiceGone as errors:
+            leaf: BaseException = errors
+            while isinstance(leaf, BaseExceptionGroup):
+                leaf = leaf.exceptions[0]
+            assert isinstance(leaf, ServiceGone)
+            gone = leaf
+        return gone
+
+    async def _go_on(self, error: ServiceGone, stack: AsyncExitStack) -> None:
+        """Go on with the next service, from where this one went away. Raises ``ServiceGone`` where none comes."""
+        import anyio
+
+        self._gone.set()
+        await self._screen.remark(f"[{one_line(going_away(self._client, self._reconnect))}]")
+        while True:
+            within = self._reconnect
+            self._client = await find_again(self._at, self._client, stack, error, within=within)
+            self._scribe.source = self._client
+            try:
+                if not self._typed_at:  # else it may be told to go on
+                    await wait_live(self._client, self._run_id, within=within)
+                await self._screen.remark(f"[the service at {self._client.place} answers]")
+                seq = (await self._client.list_runs(0)).seq
+                while self._seq < seq and (page := await self._client.read_events(None, after=self._seq)):
+                    for view in page:
+                        await self._take(view, missed=True)
+                break
+            except ServiceGone as again:
+                error = again
+        self._gone = anyio.Event()
+        back, self._back = self._back, anyio.Event()
+        back.set()
+
+    async def _greet(self) -> None:
+        run, screen = self._detail.run, self._screen
+        keys = "; type to it, Ctrl-C leaves" if self._typed_at else ""
+        await screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
+        await screen.remark(f"> {output.clean(run.task[:_LONGEST])}")
+
+    async def _show_recent(self, seq: int) -> None:
+        """Show what was asked last, behind the task, and the newest calls of the turn that is under way."""
+        from repertory.service.views import event_of
+
+        said = ""
+        recent: list[EventView] = []
+        for view in await self._client.read_events(None, after=max(0, seq - _RECENT)):
+            if view.type == "UserSaid" and view.run_id == self._run_id:
+                said = view.body["text"]
+                recent.clear()
+            elif view.type == "ToolStarted" and view.seq <= seq and self._scribe.is_ours(view):
+                recent.append(view)
+        if said:
+            await self._screen.remark(f"> {output.clean(said[:_LONGEST])}")
+        for view in recent[-_CALLS:] if self._detail.run.live else ():
+            event = event_of(view, agent=await self._scribe.agent_of(view))
+            assert event is not None
+            await self._screen.show_call(event, self._run_id)
+
+    async def _show_text(self) -> None:
+        """Show what the run says, turn after turn; where nobody can type, to the end of this one."""
+        import anyio
+
+        from repertory.record import FINAL_STATES
+
+        while True:
+            self._going = anyio.Event()
+            async with aclosing(self._client.stream(self._run_id)) as pieces:
+                await self._screen.show_text(self._heard.new_of(pieces))
+            await self._screen.end_line()
+            self._detail = await self._client.read_run(self._run_id)
+            run, result = self._detail.run, self._detail.result
+            if run.state in FINAL_STATES and result and not self._heard.text.strip().endswith(result.strip()):
+                await self._screen.show(f"{result}\n")
+            if not self._typed_at and (run.state in FINAL_STATES or not run.live):
+                return
+            if run.state in FINAL_STATES or not run.live:
+                await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
+                await self._going.wait()
+
+    async def _show_events(self) -> None:
+        async with aclosing(self._client.follow(None, after=self._seq)) as views:
+            async for view in views:
+                await self._take(view)
+        raise has_ended(self._client)
+
+    async def _take(self, view: EventView, *, missed: bool = False) -> None:
+        """Show what happened; ``missed``: while there was no service to hear it from."""
+        from repertory.runs import events
+        from repertory.service.views import event_of
+
+        if self._scribe.is_ours(view):
+            event = event_of(view, agent=await self._scribe.agent_of(view))
+            of_it = view.run_id == self._run_id
+            if view.type == "UserSaid" and of_it:
+                await self._hear(view.body["text"])
+            elif isinstance(event, events.ModelAnswered) and of_it and missed:
+                await self._screen.show_text(self._heard.new_of(_pieces_of(event)))
+                await self._screen.end_line()
+            elif isinstance(event, events.ApprovalRequested) and not missed:
+                key = event.run_id, event.call_id
+                for call in await self._client.waiting():
+                    if (call.run_id, call.call_id) == key:
+                        await self._ask(call)
+            elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
+                del self._asked[view.run_id, event.call_id]
+                how = "allowed" if event.allowed else "denied"
+                await self._screen.remark(one_line(f"[{event.tool} is {how}, by {event.by or 'nobody'}]"))
+            elif isinstance(event, events.RunResumed) and of_it:
+                self._going.set()
+            elif isinstance(event, events.StateChanged) and of_it:
+                if event.state == "running":
+                    self._going.set()
+                elif event.state == "paused":
+                    await self._screen.remark("[paused]")
+            elif event is not None:
+                await self._screen.show_call(event, self._run_id)
+        self._seq = view.seq
+
+    async def _hear(self, text: str) -> None:
+        """Something was said to the run; show what others said."""
+        if text in self._said:
+            self._said.remove(text)
+        else:
+            await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
+        self._going.set()
+
+    async def _ask(self, call: WaitingCall) -> None:
+        key = call.run_id, call.call_id
+        if call.kind != "approval" or key in self._asked:
+            return
+        self._asked[key] = call
+        how = _HOW if self._typed_at else f"repertory approve {one_line(call.call_id)}"
+        wanted = call_line(call.tool, dict(call.arguments), 1000)
+        await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
+
+    async def _type(self, everything: anyio.CancelScope) -> None:
+        """Say each line that is typed to the run, or decide what waits with it."""
+        lines = Lines("")
+        while (line := await lines.read()) is not None:
+            if line.strip():
+                try:
+                    await self._say(line)
+                except RepertoryError as error:
+                    await self._screen.remark(one_line(f"[not said: {error}]"))
+        output.say(f"left; the run goes on: repertory attach {self._run_id}")
+        everything.cancel()
+
+    async def _say(self, line: str) -> None:
+        """Say it, if need be to the next service: it is heard once."""
+        import anyio
+
+        message_id, is_said = new_id("typed"), False
+        while True:
+            try:
+                if await self._decide(line.strip()):
+                    return
+                if not is_said:
+                    self._said.append(line)
+                    is_said = True
+                await self._client.send(self._run_id, line, message_id=message_id)
+                self._going.set()
+                return
+            except ServiceGone:
+                with anyio.move_on_after(_NOTICED):
+                    await self._gone.wait()
+                if not self._gone.is_set():
+                    raise
+                await self._back.wait()
+
+    async def _decide(self, line: str) -> bool:
+        """Whether a line was the answer to a call that waits."""
+        word, _, reason = line.partition(" ")
+        if not self._asked or word.lower() not in ("y", "yes", "n", "no"):
+            return False
+        call = next(iter(self._asked.values()))
+        allowed = word.lower().startswith("y")
+        body = {} if allowed else {"reason": reason.strip() or "denied at the terminal"}
+        await self._client.decide(
+            call.run_id, call.call_id, "approve" if allowed else "deny", {"by": getpass.getuser(), **body}
+        )
+        return True
+
+
+class _Heard:
+    """What was shown of the words of a run, so that what comes again, from whichever service, is not shown again.
+
+    Attributes:
+        iteration: The newest of which something was shown.
+        text: What was shown of it.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.text = ""
+
+    async def new_of(self, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+        """What is new among pieces, which begin with the beginning of an answer."""
+        from repertory.runs.streaming import StreamRestarted, TextStreamed
+
+        iteration, said = 0, ""
+        async for piece in pieces:
+            if piece.iteration < self.iteration:
+                continue
+            if piece.iteration != iteration:
+                iteration, said = piece.iteration, ""
+            if piece.iteration > self.iteration:
+                self.iteration, self.text = iteration, ""
+            if isinstance(piece, StreamRestarted):
+                is_void, said, self.text = bool(self.text), "", ""
+                if is_void:
+                    yield piece
+            elif isinstance(piece, TextStreamed):
+                said += piece.text
+                rest = _rest_of(said, self.text)
+                if rest is None:
+                    yield StreamRestarted(iteration=iteration, reason="the service was restarted")
+                    rest = said
+                if rest:
+                    self.text = said
+                    yield TextStreamed(iteration=iteration, text=rest)
+            else:
+                yield piece
+
+
+def _rest_of(said: str, shown: str) -> str | None:
+    """What follows in a text behind what was shown of it, line breaks aside; None where it is another text."""
+    if said.startswith(shown):
+        return said[len(shown) :]
+    was, is_now = shown.replace("\n", ""), said.replace("\n", "")
+    if was.startswith(is_now):
+        return ""
+    if not is_now.startswith(was):
+        return None
+    left = len(was)
+    for at, letter in enumerate(said):
+        if not left:
+            return said[at:]
+        left -= letter != "\n"
+    return ""
+
+
+async def _pieces_of(event: ModelAnswered) -> AsyncIterator[Piece]:
+    """A whole answer, as if it were streamed."""
+    from repertory.runs.streaming import TextStreamed
+
+    if event.text:
+        yield TextStreamed(iteration=event.iteration, text=event.text)
