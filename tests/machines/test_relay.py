@@ -164,6 +164,36 @@ def test_a_run_elsewhere_is_paused_resumed_and_stopped(postgres: PostgresServer,
     run_async(main)
 
 
+def test_a_command_that_takes_long_holds_up_no_other(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """A message to a run that is stopping waits until its model has answered; meanwhile it is killed."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        asked = anyio.Event()
+
+        async def answer(request: ModelRequest) -> object:
+            if "heard" in str(request.messages):
+                return DONE
+            asked.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        async with two(uri, answer) as (owner, other), anyio.create_task_group() as tasks:
+            run = await owner.spawn(PATIENT, "Wait.")
+            await asked.wait()
+            there = await remote(other, run.id)
+            await there.stop()
+            tasks.start_soon(there.send, "Is it heard?")
+            with anyio.fail_after(PATIENCE), postgres.connect(uri) as connection:
+                while connection.execute("SELECT 1 FROM commands WHERE verb = 'send'").fetchone() is None:
+                    await anyio.sleep(0.01)
+                await there.kill()
+                while (await owner.journal.read_run(run.id)).result != DONE:
+                    await anyio.sleep(0.01)
+
+    run_async(main)
+
+
 def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer, run_async: RunAsync) -> None:
     """A command outlives the machine it was for; who asked is told that nobody has answered yet."""
     uri = postgres.emptied_journal()

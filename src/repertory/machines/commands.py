@@ -31,9 +31,13 @@ _SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = 
 _ANSWER: Final = "SELECT error, message FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
 _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body FROM commands c
     JOIN ownership o ON o.run_id = c.root_id WHERE o.machine_id = $1 AND c.answered_at IS NULL ORDER BY c.at"""
-# Of a run that has ended meanwhile, and so belongs to nobody, there is nothing more to be asked.
+_TAKE: Final = """UPDATE commands c SET taken_by = $1 FROM ownership o
+    WHERE o.run_id = c.root_id AND o.machine_id = $1 AND c.answered_at IS NULL AND c.taken_by IS DISTINCT FROM $1"""
+# Of a run that has ended meanwhile, and so belongs to nobody, there is nothing more to be asked; but what a machine has
+# begun is its own to answer, as a message lets the run go on.
 _LATE: Final = """UPDATE commands c SET answered_at = clock_timestamp(), error = 'RunError', message = $1
-    WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)"""
+    WHERE answered_at IS NULL AND NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = c.root_id)
+      AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = c.taken_by AND m.lost_at IS NULL)"""
 _DONE: Final = "UPDATE commands SET answered_at = clock_timestamp(), error = $2, message = $3 WHERE command_id = $1"
 _FORGET: Final = "DELETE FROM commands WHERE answered_at < clock_timestamp() - interval '1 day'"
 
@@ -115,6 +119,7 @@ class Commands:
 
         def read(connection: Connection) -> list[Command]:
             connection.execute(_LATE, ["the run has ended meanwhile"])
+            connection.execute(_TAKE, [self._machines.machine_id])
             rows = connection.execute(_OPEN, [self._machines.machine_id]).fetchall()
             return [Command(command_id, run_id, verb, decode_json(body)) for command_id, run_id, verb, body in rows]
 

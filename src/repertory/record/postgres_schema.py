@@ -91,10 +91,11 @@ _MACHINES: Final = (
     "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
     # Which machine wrote the records from a number on, up to the next number here.
     "CREATE TABLE batches (first bigint PRIMARY KEY, machine_id uuid NOT NULL)",
-    # What is asked of runs that other machines own; `root_id` is the tree that has an owner.
+    # What is asked of runs that other machines own; `root_id` is the tree that has an owner, `taken_by` the machine
+    # that has begun to carry it out.
     """CREATE TABLE commands (command_id text COLLATE "C" PRIMARY KEY, root_id text COLLATE "C" NOT NULL,
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
-       answered_at timestamptz, error text, message text)""",
+       taken_by uuid, answered_at timestamptz, error text, message text)""",
     "CREATE INDEX commands_open ON commands (root_id, at) WHERE answered_at IS NULL",
     # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
     # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.

@@ -140,18 +140,37 @@ async def serve_commands(
     drain: Callable[[], Awaitable[None]],
     scope: anyio.CancelScope,
 ) -> None:
-    """Carry out what is asked of this machine and its runs, until the scope is cancelled."""
+    """Carry out what is asked of this machine and its runs, until the scope is cancelled.
+
+    One after the other, as they were asked; but one that takes long, such as a message to a run that is stopping, is
+    not waited for: what comes next may be what it waits for.
+    """
+    under_way: dict[str, anyio.Event] = {}
+
+    async def carry(command: Command) -> None:
+        try:
+            await _serve(runtime, commands, command)
+        except JournalError as error:  # it is still open, and begun again
+            log(logging.WARNING, "commands.not.seen", exc_info=error)
+        finally:
+            under_way.pop(command.command_id).set()
+
     with scope:
-        while True:
-            try:
-                for command in await commands.open():
-                    await _serve(runtime, commands, command)
-                if await machines.is_asked_to_drain():
-                    await drain()
-            except JournalError as error:  # the server is away; whoever writes hears of it
-                machines.lease.check()
-                log(logging.WARNING, "commands.not.seen", exc_info=error)
-            await machines.wait_hint(_POLL)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    for command in await commands.open():
+                        if command.command_id not in under_way:
+                            done = under_way[command.command_id] = anyio.Event()
+                            tasks.start_soon(carry, command)
+                            with anyio.move_on_after(_POLL):
+                                await done.wait()
+                    if await machines.is_asked_to_drain():
+                        await drain()
+                except JournalError as error:  # the server is away; whoever writes hears of it
+                    machines.lease.check()
+                    log(logging.WARNING, "commands.not.seen", exc_info=error)
+                await machines.wait_hint(_POLL)
 
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
