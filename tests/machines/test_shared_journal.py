@@ -325,3 +325,29 @@ def test_a_file_has_no_machines(run_async: RunAsync) -> None:
                 await supervisor.drain()
 
     run_async(main)
+
+
+def test_runs_are_forked_and_rewound_where_they_are(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Ended or under way; at another machine it is refused and changes nothing."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        gate, agent = Gate(), rp.Agent("clerk")
+        async with rp.open_supervisor(uri, name="owner", model=FunctionModel(gate.answer)) as owner:
+            run = await owner.spawn(agent, "Go.", run_id="one")
+            async with rp.open_supervisor(uri, model=FunctionModel(lambda _: "Done.")) as other:
+                for begin in (other.fork("one", iteration=0, agent=agent), other.rewind("one", 0, agent=agent)):
+                    with pytest.raises(RunError, match="another machine"):
+                        await begin
+            forked = await owner.fork("one", iteration=0, agent=agent)
+            rewound = await owner.rewind("one", 0, agent=agent)
+            with anyio.fail_after(PATIENCE):
+                assert await run.wait_ended() == "stopped"
+                gate.open.set()
+                again = await owner.fork(forked.id, text="And then?", agent=agent)
+                for each in (forked, rewound, again):
+                    assert await each.wait_result() == "Done."
+                    assert await owners_of(owner, each.id) == [("owner", 1, "started")]
+            assert len(await owner.runs()) == 4
+
+    run_async(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from repertory.errors import ConfigurationError, ContextMissing, RunError, RunEx
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
+from repertory.record.records import FINAL_STATES
 from repertory.testing import FunctionModel, call
+from repertory.testing.storms import cancelled_after
 
 STEPS = 12
+CHECKPOINTS = (*range(0, 40, 3), 81, 160, 321, 640)  # after which a call is cancelled, also bare tasks of asyncio
 
 
 @rp.tool(effect="transactional")
@@ -202,6 +206,71 @@ class Held:
             self.asked.set()
             await anyio.sleep_forever()
         return answer(request)
+
+
+def test_a_fork_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsync) -> None:
+    """After 0, 1, 2, … steps: no run is on record that nobody runs."""
+
+    async def main() -> None:
+        agent = counter()
+        async with rp.open_supervisor(model=FunctionModel(answer), summaries=()) as supervisor:
+            await (await supervisor.spawn(agent, "Count the shelves.", run_id="one")).wait_result()
+            for steps in CHECKPOINTS:
+                fork = partial(supervisor.fork, "one", new_id=f"fork-{steps}", agent=agent)
+                await cancelled_after(steps, fork, bare=steps % 2 == 1)
+            with anyio.fail_after(20):
+                while any(row.state != "done" for row in await supervisor.runs()):
+                    await anyio.sleep(0.005)
+
+    run_async(main)
+
+
+def test_a_rewind_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsync) -> None:
+    """Either goes on: the run itself, or the one in its place; never both, and never none."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        async def wait(request: ModelRequest) -> str:
+            await go.wait()
+            return "Done."
+
+        clerk = rp.Agent("clerk")
+        async with rp.open_supervisor(model=FunctionModel(wait), summaries=()) as supervisor:
+            for steps in CHECKPOINTS:
+                await supervisor.spawn(clerk, "Go.", run_id=f"run-{steps}")
+                rewind = partial(supervisor.rewind, f"run-{steps}", 0, new_id=f"new-{steps}", agent=clerk)
+                await cancelled_after(steps, rewind, bare=steps % 2 == 1)
+            go.set()
+            with anyio.fail_after(20):
+                while any(row.state not in FINAL_STATES for row in await supervisor.runs()):
+                    await anyio.sleep(0.005)
+            states = {row.started.run_id: row.state for row in await supervisor.runs()}
+            for steps in CHECKPOINTS:
+                pair = states[f"run-{steps}"], states.get(f"new-{steps}")
+                assert pair in (("done", None), ("stopped", "done"))
+
+    run_async(main)
+
+
+def test_a_removal_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsync) -> None:
+    """No run is left in part."""
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=FunctionModel(lambda request: "Done.")) as supervisor:
+            journal = supervisor.journal
+            for steps in CHECKPOINTS:
+                run = await supervisor.spawn(rp.Agent("clerk"), "Go.", run_id=f"run-{steps}")
+                await run.wait_result()
+                await cancelled_after(steps, partial(supervisor.remove, run.id), bare=steps % 2 == 1)
+            with anyio.fail_after(20):
+                while await journal.read_removals(finished=False):
+                    await anyio.sleep(0.005)
+            there = {row.started.run_id for row in await supervisor.runs()}
+            for steps in CHECKPOINTS:
+                assert bool(await journal.read_entries(f"run-{steps}")) == (f"run-{steps}" in there)
+
+    run_async(main)
 
 
 def test_a_rewound_run_ends_and_another_goes_on_from_earlier(run_async: RunAsync) -> None:

@@ -79,6 +79,10 @@ class Claims:
             self._fences[run_id] = claim
         return claim is not None
 
+    async def is_elsewhere(self, run_id: str) -> bool:
+        """Whether another machine owns a run, so that nobody here may write to its record."""
+        return await self.machines.owner_of(run_id) not in (None, "", self.machines.machine_id)
+
     async def give_back(self, row: RunRow) -> None:
         """Undo ``claim`` for a run that does not go on here after all."""
         if self._fences.pop(row.started.run_id, None) is None:

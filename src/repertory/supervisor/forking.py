@@ -9,9 +9,9 @@ other run's: figures are counted once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-import anyio
 import msgspec
 
 from repertory._choices import check_number, check_text
@@ -82,39 +82,58 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
     runtime.check(agent, origin)
     if origin.has_context and context is None:
         raise ContextMissing(f"run {origin.run_id} was given an application context: hand it in again, context=…")
-    new = wanted.new_id or _new_id("run")
+    begin = partial(_begin, runtime, row, wanted, new=wanted.new_id or _new_id("run"), agent=agent, context=context)
+    return await runtime.to_its_end(begin)
+
+
+async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
+    journal, origin = runtime.shared.journal, row.started.run_id
     async with runtime.alone_with(new):
         there = await runtime.read_run(new)
         if there is None:
-            live = runtime.find(origin.run_id)
-            if wanted.rewound and live is not None:
-                # What is refused leaves the other as it is.
-                await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+            records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+            live = runtime.find(origin)
+            elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
+            if elsewhere:
+                raise RunError(
+                    f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
+                    "once it has ended, or ask that machine"
+                )
+            if wanted.rewound and live is not None:  # what is refused has left it as it is
                 live.stop_asked = True
                 runtime.stop_queued(live)
                 live.kill()
                 await live.ended.wait()
-                row = await journal.read_run(origin.run_id)
-            await journal.write(await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock()))
-        elif there.started.origin != origin.run_id or wanted.iteration not in (None, there.started.origin_iteration):
+                row = await journal.read_run(origin)
+                records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+            if await journal.was_removed(origin):  # meanwhile: then what was read need not be all
+                raise RunNotFound(f"run {origin} was removed while it was forked")
+            await journal.write(records)
+        elif there.started.origin != origin or wanted.iteration not in (None, there.started.origin_iteration):
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         going = runtime.find(new)
         if going is None:
-            going = await runtime.take_up(await journal.read_run(new), agent, ended=FINAL_STATES, context=context)
+            row, claimed = await journal.read_run(new), there is None  # whoever writes its beginning owns it
+            going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
     return going
 
 
 async def remove(runtime: Runtime, run_id: str) -> None:
     """Take a run that has ended out of the journal; see ``Supervisor.remove``."""
+    if await runtime.read_run(run_id) is None:
+        raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+    await runtime.to_its_end(partial(_remove, runtime, run_id))
+
+
+async def _remove(runtime: Runtime, run_id: str) -> None:
     async with runtime.alone_with(run_id):
         row = await runtime.read_run(run_id)
         if row is None:
-            raise RunNotFound(f"no run has exactly the id {run_id!r}; what is removed is named in full")
+            raise RunNotFound(f"run {run_id} was removed meanwhile")
         check_removable(row)
         if runtime.find(run_id) is not None:
             raise RunError(f"run {run_id} has not ended yet; wait for its end before it is removed")
-        with anyio.CancelScope(shield=True):  # each slice is short
-            await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
+        await runtime.shared.journal.remove_run(run_id, at=runtime.shared.clock())
 
 
 def check_removable(row: RunRow) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -49,6 +49,8 @@ from repertory.views.policies import check_policies, results_of
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands
+
+T = TypeVar("T")
 
 # A run's actor that keeps crashing is given up; its neighbours go on.
 SUPERVISION = Supervision(max_restarts=3, period=60.0, when_exceeded="stop", backoff_first=0.1, backoff_max=5.0)
@@ -108,6 +110,38 @@ class Runtime:
     def alone_with(self, run_id: str) -> anyio.Lock:
         """Lets only one task at a time look whether a run is there, and begin it: two loops would ruin its record."""
         return self._beginning.setdefault(run_id, anyio.Lock())
+
+    async def to_its_end(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what takes several steps; once begun it goes on, also where whoever asked for it is cancelled meanwhile.
+
+        Raises:
+            RunError: The supervisor was cancelled first.
+        """
+        ended, outcome, errors = anyio.Event(), list[T](), list[Exception]()
+        is_heard = True
+
+        async def do() -> None:
+            try:
+                outcome.append(await work())
+            except Exception as error:  # noqa: BLE001 - raised below, for whoever asked
+                errors.append(error)
+                if not is_heard:
+                    log(logging.WARNING, "call.failed", exc_info=error)
+            finally:
+                ended.set()
+
+        await anyio.lowlevel.checkpoint()
+        self._tasks.start_soon(do)
+        try:
+            await ended.wait()
+        except BaseException:
+            is_heard = False
+            raise
+        if errors:
+            raise errors[0]
+        if not outcome:
+            raise RunError("the supervisor was cancelled before this was done; the record says how far it came")
+        return outcome[0]
 
     async def begin(
         self,

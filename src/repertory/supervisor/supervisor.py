@@ -266,7 +266,7 @@ class Supervisor:
         The two share nothing that either could change: the record, the payload and the stored contents of the tree are
         copied, memory is a snapshot as of then. What the other spent is not counted again: the figures of the new run
         begin at zero, and so do its limits on money, tokens, time and tool calls; iterations count on. Sub-agents of
-        the other do not come along, only what they reported.
+        the other do not come along, only what they reported. A cancelled call goes on to its end, or has not begun.
 
         Args:
             run_id: The other, or an unambiguous beginning of its id; a root, in any state.
@@ -278,7 +278,7 @@ class Supervisor:
 
         Raises:
             RunNotFound: There is no such run.
-            RunError: It is a sub-agent's, or it has no such iteration that is whole.
+            RunError: It is a sub-agent's, or it has no such iteration that is whole, or another machine runs it.
             RunExists: There is a run with the new id, and it is no such fork.
             ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
         """
@@ -309,7 +309,7 @@ class Supervisor:
 
         What other trees have copies of stays theirs, such as contents that were shared with them, and so does the
         memory that a fork sees. It is durable when the call returns. A kill in between leaves the run gone from every
-        list; the next process takes the rest. A cancelled call has removed it, or has not begun.
+        list; the next process takes the rest. A cancelled call goes on to its end, or has not begun.
 
         Args:
             run_id: The run, by its whole id, as this cannot be taken back. The id cannot be used again.
