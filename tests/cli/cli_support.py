@@ -21,6 +21,7 @@ from repertory.llm.messages import Text, ToolResult, ToolUse
 from repertory.llm.model import ToolSchema, Usage
 from repertory.record import ContentStored, Draft, Ledger, RunStarted, open_journal
 from repertory.record.records import DecisionMade, ModelReplied, RunStateChanged
+from terminal import Terminal
 
 RUN = "run-01kb3v8x2c-aaaaaa"
 CHILD = f"{RUN}.0badc0de"
@@ -60,6 +61,11 @@ def settings(home: Path, env: Mapping[str, str] | None = None) -> dict[str, str]
     """The environment of a person who has set nothing."""
     kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE_")}
     return {**kept, "HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "LANG": "C.UTF-8", **(env or {})}
+
+
+def at_a_terminal(*words: str, home: Path, columns: int = 80, **env: str) -> Terminal:
+    """A command at a terminal, with what lies in the home folder at hand."""
+    return Terminal(*words, folder=home, columns=columns, env={**settings(home), "PYTHONPATH": str(home), **env})
 
 
 def invoke(*words: str | Path, home: Path, env: Mapping[str, str] | None = None) -> Result:

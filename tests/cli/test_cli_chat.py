@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
-from cli_support import in_a_process, settings
+from cli_support import at_a_terminal, in_a_process, settings
 
 AGENT = '''\
 import anyio
@@ -56,53 +52,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Terminal:
-    """A talk at a terminal of its own."""
-
-    def __init__(self, home: Path, *words: str, **env: str) -> None:
-        self.fd, theirs = pty.openpty()
-        self.seen = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "repertory", "chat", *words],
-            preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
-            env={**settings(home), "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": str(home), **env},
-            cwd=home,
-        )
-        self.theirs = theirs
-
-    def expect(self, text: str) -> str:
-        """What is shown up to a text, which has to come."""
-        end = time.monotonic() + 30
-        while text not in self.seen:
-            assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
-            if select.select([self.fd], [], [], 0.05)[0]:
-                self.seen += os.read(self.fd, 65_536).decode()
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self.fd, text.encode())
-
-    def end(self) -> int:
-        """Wait for the end; its exit code."""
-        code = self.process.wait(timeout=30)
-        while select.select([self.fd], [], [], 0)[0]:
-            self.seen += os.read(self.fd, 65_536).decode()
-        return code
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self.theirs)
-        os.close(self.fd)
-
-
 def test_a_talk_at_a_terminal(home: Path) -> None:
     """Answers and calls are shown; Ctrl-C stops an answer and not the talk; after Ctrl-D it can be taken up again."""
-    terminal = Terminal(home, "--agent", "ag:clerk", "--db", "a.db")
-    try:
+    with at_a_terminal("chat", "--agent", "ag:clerk", "--db", "a.db", home=home) as terminal:
         terminal.expect("> ")
         terminal.type("hello\r")
         terminal.expect("I heard: hello")
@@ -123,10 +75,7 @@ def test_a_talk_at_a_terminal(home: Path) -> None:
         assert terminal.end() == 0
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
         run = terminal.seen.partition("go on with: repertory chat ")[2].split()[0]
-    finally:
-        terminal.close()
-    terminal = Terminal(home, run, "--agent", "ag:clerk", "--db", "a.db")
-    try:
+    with at_a_terminal("chat", run, "--agent", "ag:clerk", "--db", "a.db", home=home) as terminal:
         assert "hello" in terminal.expect("I heard: hello")
         terminal.expect("> ")
         terminal.type("\x03")
@@ -134,19 +83,14 @@ def test_a_talk_at_a_terminal(home: Path) -> None:
         terminal.type("\x03")
         assert terminal.end() == 130
         assert termios.tcgetattr(terminal.theirs)[3] & termios.ECHO  # as the shell needs it
-    finally:
-        terminal.close()
 
 
 def test_no_colours_where_none_are_wanted(home: Path) -> None:
     """``NO_COLOR`` is heeded, and what a model says cannot steer the terminal."""
-    terminal = Terminal(home, "--agent", "ag:clerk", "--db", "a.db", NO_COLOR="1", TERM="dumb")
-    try:
+    with at_a_terminal("chat", "--agent", "ag:clerk", "--db", "a.db", home=home, NO_COLOR="1", TERM="dumb") as terminal:
         terminal.expect("> ")
         terminal.type("look\r")
         assert "\x1b[2m" not in terminal.expect("I heard")
-    finally:
-        terminal.close()
 
 
 def talk(home: Path, questions: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from cli_support import settings
+from cli_support import at_a_terminal, settings
 
 AGENT = '''\
 import repertory as rp
@@ -32,6 +28,7 @@ def answer(request):
 
 clerk = rp.Agent("clerk", "Pay.", tools=[pay], model=FunctionModel(answer), context=None)
 '''
+CLERK = ("--agent", "ag:clerk", "--db", "a.db")
 
 
 @pytest.fixture
@@ -41,23 +38,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*words: str) -> list[str]:
-    """``repertory run`` of that agent."""
-    return [sys.executable, "-m", "repertory", *words, "--agent", "ag:clerk", "--db", "a.db"]
-
-
 @pytest.mark.parametrize("words", [["run", "Pay all."], ["run", "Pay all.", "--plain"], ["chat"]])
 def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> None:
     """Yes, no with a reason, and other arguments; what makes no sense is asked again."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command(*words),
-        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - there are no threads here
-        env={**settings(home), "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(home)},
-        cwd=home,
-    )
-    seen, end = "", time.monotonic() + 40
-    try:
+    with at_a_terminal(*words, *CLERK, home=home, columns=100) as terminal:
         for asked, typed in [
             *([("> ", "Pay all.\r")] if words == ["chat"] else []),
             ("change the arguments", "what?\r"),
@@ -73,25 +57,16 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
             ("not him | paid cyn 50", ""),
             *([("> ", "\x04")] if words == ["chat"] else []),
         ]:
-            while asked not in seen:
-                assert time.monotonic() < end, f"no {asked!r} in {seen!r}"
-                if select.select([ours], [], [], 0.05)[0]:
-                    seen += os.read(ours, 65_536).decode()
-            seen = seen.partition(asked)[2]
-            os.write(ours, typed.encode())
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(theirs)
-        os.close(ours)
+            terminal.expect(asked)
+            terminal.type(typed)
+        assert terminal.end() == 0
 
 
 def test_without_a_terminal_the_call_stays_waiting_and_it_is_said_how_to_decide(home: Path) -> None:
     """The run can be ended and taken up where somebody is."""
     environment = {**settings(home), "PYTHONPATH": str(home)}
     with subprocess.Popen(
-        command("run", "Pay all."),
+        [sys.executable, "-m", "repertory", "run", "Pay all.", *CLERK],
         env=environment,
         cwd=home,
         stdin=subprocess.DEVNULL,

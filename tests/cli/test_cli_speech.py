@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import select
 import subprocess
 import sys
-import time
-from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_support import EVIL, EVIL_SHOWN, in_a_process, settings
+from cli_support import EVIL, EVIL_SHOWN, at_a_terminal, in_a_process, settings
 from rich.console import Console
 
 from repertory.cli.speech import Speech, SpokenLines
@@ -25,7 +20,7 @@ from repertory.runs.streaming import (
     ThinkingStreamed,
     ToolCallStreamed,
 )
-from repertory.testing.screen import Screen
+from terminal import Terminal
 
 AGENT = '''\
 import anyio
@@ -90,43 +85,12 @@ def open_gates(home: Path) -> None:
         (home / f"gate{number}").touch()
 
 
-class Terminal:
-    """A process at a terminal of its own."""
-
-    def __init__(self, home: Path, *words: str) -> None:
-        self._fd, self._theirs = pty.openpty()
-        self._screen = Screen(90, 24)
-        self._read = getincrementaldecoder("utf-8")().decode
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "repertory", *words],
-            preexec_fn=lambda: os.login_tty(self._theirs),  # noqa: PLW1509 - there are no threads here
-            env={**settings(home), "TERM": "xterm", "COLUMNS": "90", "LINES": "24", "PYTHONPATH": str(home)},
-            cwd=home,
-        )
-
-    def see(self, is_so: Callable[[str], bool]) -> str:
-        """Wait until what a person sees is so; what it is."""
-        end = time.monotonic() + 40
-        while not is_so(seen := "\n".join(self._screen.lines)):
-            assert time.monotonic() < end, seen
-            if select.select([self._fd], [], [], 0.05)[0]:
-                self._screen.write(self._read(os.read(self._fd, 65_536)))
-        return seen
-
-    def close(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self._theirs)
-        os.close(self._fd)
-
-
 @pytest.fixture
 def terminal(home: Path) -> Iterator[Terminal]:
     """``repertory run`` of the slow agent at a terminal."""
-    made = Terminal(home, "run", "Where is the gate?", "--agent", "ag:clerk", "--db", "a.db")
-    yield made
-    made.close()
+    words = ("run", "Where is the gate?", "--agent", "ag:clerk", "--db", "a.db")
+    with at_a_terminal(*words, home=home, columns=90) as terminal:
+        yield terminal
 
 
 def test_a_terminal_shows_what_the_model_says_while_it_says_it(home: Path, terminal: Terminal) -> None:
