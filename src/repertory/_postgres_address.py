@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -74,8 +73,3 @@ def postgres_address(place: object) -> PostgresAddress | None:
     if isinstance(place, str) and place.startswith(_SCHEMES):
         return PostgresAddress(place)
     return None
-
-
-def without_passwords(text: str) -> str:
-    """A text in which no connection URI has its password."""
-    return re.sub(r"(postgres(?:ql)?://[^\s:/@]*):[^\s/]*@", r"\1@", text)

@@ -47,7 +47,30 @@ def call(tool: str, /, *, call_id: str = "", **arguments: Any) -> ToolUse:
     return ToolUse(call_id, tool, arguments)
 
 
-class ScriptedModel:
+class _Fake:
+    """What every model of a test has: a name, a profile, and what it was asked."""
+
+    def __init__(self, name: str, profile: ModelProfile | None) -> None:
+        self._name = name
+        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self._prompts = _Prompts()
+        self.requests: list[ModelRequest] = []
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner is told."""
+        return self._profile
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class ScriptedModel(_Fake):
     """Answers with the steps of a script, one per call, whoever asks.
 
     A step is a text, a ``ToolUse`` (see ``call``), a sequence of blocks, a whole ``ModelResponse``, an exception to
@@ -70,21 +93,8 @@ class ScriptedModel:
     """
 
     def __init__(self, steps: Iterable[Step], *, name: str = "scripted", profile: ModelProfile | None = None) -> None:
+        super().__init__(name, profile)
         self._steps = tuple(steps)
-        self._name = name
-        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
-        self._prompts = _Prompts()
-        self.requests: list[ModelRequest] = []
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._name
-
-    @property
-    def profile(self) -> ModelProfile:
-        """What the planner is told."""
-        return self._profile
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
@@ -98,22 +108,19 @@ class ScriptedModel:
         number = len(self.requests)  # taken before the first await: two calls at once get two steps
         if number > len(self._steps):
             raise AssertionError(
-                f"the script of model {self._name!r} has {len(self._steps)} steps, and was asked for step {number}; "
+                f"the script of model {self.name!r} has {len(self._steps)} steps, and was asked for step {number}; "
                 f"the request ends with: {text_of(request.messages[-1].content)[-200:]!r}"
             )
         await anyio.lowlevel.checkpoint()
         return await _play(self._steps[number - 1], request, on_event, self._prompts)
 
-    async def aclose(self) -> None:
-        """Nothing to release."""
-
     def assert_complete(self) -> None:
         """Fail unless every step of the script was played."""
         left = len(self._steps) - len(self.requests)
-        assert left <= 0, f"{left} of {len(self._steps)} steps of model {self._name!r} were never asked for"
+        assert left <= 0, f"{left} of {len(self._steps)} steps of model {self.name!r} were never asked for"
 
 
-class FunctionModel:
+class FunctionModel(_Fake):
     """Answers with what a function of the request returns, in the forms that a ``ScriptedModel`` step has.
 
     Args:
@@ -132,21 +139,8 @@ class FunctionModel:
         name: str = "function",
         profile: ModelProfile | None = None,
     ) -> None:
+        super().__init__(name, profile)
         self._function = function
-        self._name = name
-        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
-        self._prompts = _Prompts()
-        self.requests: list[ModelRequest] = []
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._name
-
-    @property
-    def profile(self) -> ModelProfile:
-        """What the planner is told."""
-        return self._profile
 
     async def complete(
         self, request: ModelRequest, *, on_event: Callable[[StreamEvent], Any] | None = None
@@ -155,9 +149,6 @@ class FunctionModel:
         self.requests.append(request)
         await anyio.lowlevel.checkpoint()
         return await _play(self._function, request, on_event, self._prompts)
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
 
 class _Prompts:
