@@ -50,12 +50,15 @@ class PostgresServer:
     Args:
         uri: Of one that is there; None starts one.
         programs: The programs to start it with.
+        listen: The addresses that one that is started listens on, beside its socket, and where it trusts everybody; ""
+            for none.
     """
 
-    def __init__(self, uri: str | None, programs: Path | None) -> None:
+    def __init__(self, uri: str | None, programs: Path | None, *, listen: str = "") -> None:
         self._numbers = itertools.count(1)
         self._shared = ""
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._listen = listen
         self.folder = Path()
         if uri is not None:
             self._uri = uri
@@ -73,6 +76,9 @@ class PostgresServer:
             [*command, "-D", self.folder / "data"], check=False, capture_output=True, text=True, **self._as
         )
         assert done.returncode == 0, done.stderr
+        if listen:
+            with (self.folder / "data" / "pg_hba.conf").open("a") as file:
+                file.write("host all all all trust\n")
         self._uri = f"postgresql://postgres@/postgres?host={self.folder}"
         self.start()
 
@@ -84,7 +90,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         server = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder]
-        settings = ["listen_addresses=", "shared_buffers=32MB", "max_wal_size=256MB"]
+        settings = [f"listen_addresses={self._listen}", "shared_buffers=32MB", "max_wal_size=256MB"]
         options = [word for setting in settings for word in ("-c", setting)]
         with (self.folder / "log").open("ab") as log:
             self._keeper = subprocess.Popen(
