@@ -61,7 +61,7 @@ class Claims:
         self._wake = wake
         self._held: dict[str, LiveRun] = {}  # by somebody in this process, and under way nowhere or elsewhere
         self._left: set[str] = set()  # to others, as they cannot go on here
-        self._agents: dict[str, Agent[Any]] = {}
+        self._agents: dict[str, Agent[Any]] = {}  # those of runs that were in the queue when it was read last
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
         machines.on_wake = wake
@@ -123,6 +123,7 @@ class Claims:
             without_agents=without_agents,
             without_clients=without_clients,
         )
+        self._agents = {each.run_id: self._agents[each.run_id] for each in found if each.run_id in self._agents}
         fitting = [each.run_id for each in found if await self._fits(each)]
         if not fitting:
             return bool(found)
@@ -135,6 +136,8 @@ class Claims:
     async def _fits(self, candidate: Candidate) -> bool:
         """Whether this process can go on with a run; else it is left alone from now on."""
         run_id = candidate.run_id
+        if run_id in self._agents:
+            return True
         if run_id in self._held:
             self._agents[run_id] = self._held[run_id].agent
             return True
