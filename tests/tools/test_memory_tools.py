@@ -213,6 +213,9 @@ async def test_memory_is_ended_and_brought_back() -> None:
         assert len(await memory.query()) == 3
         assert "is not within the item log" in (await call(memory, "memory_restore", position=99)).text
         assert "has no item 'z'" in (await call(memory, "memory_clear", ids=["z"])).text
+        assert "ids names nothing" in (await call(memory, "memory_clear", ids=[])).text
+        some = await call(memory, "memory_clear", ids=["z", "a", "a", "y", "b"])
+        assert (some.status, some.text) == ("ok", "ended a, b; memory has no item 'z', 'y'")
 
 
 async def test_a_lead_takes_over_what_its_sub_agents_found() -> None:

@@ -216,9 +216,19 @@ async def _clear(context: ToolContext, *, ids: list[str] | None = None) -> ToolO
     with _told():
         if ids is None:
             return ToolOutput(f"all {await memory.clear():,} items of memory ended", source_type="memory")
-        for item_id in ids:
-            await memory.delete(item_id)
-    return ToolOutput(f"ended {', '.join(ids)}", source_type="memory")
+        ended: list[str] = []
+        missing: list[str] = []
+        for item_id in dict.fromkeys(ids):
+            try:
+                await memory.delete(item_id)
+                ended.append(item_id)
+            except ItemNotFound:
+                missing.append(item_id)
+    no_item = f"memory has no item {', '.join(map(repr, missing))}" if missing else ""
+    if not ended:
+        raise ToolRetry(f"{no_item or 'ids names nothing'}; memory_query lists what there is")
+    said = f"ended {', '.join(ended)}"
+    return ToolOutput(f"{said}; {no_item}" if missing else said, source_type="memory")
 
 
 async def _snapshot(context: ToolContext) -> ToolOutput:
