@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, TypedDict
 
@@ -162,28 +163,55 @@ def test_what_is_nested_too_deep_is_refused_when_it_is_said() -> None:
         payload.replace({"a": deep})
 
 
-def test_sources_are_kept_where_a_mapping_has_none_yet() -> None:
-    """The first one makes the list."""
+def cite(state: PayloadState, number: int) -> list[PayloadChanged]:
+    """Store a content of one address."""
+    stored = ContentStored(
+        content_id=f"c{number}",
+        run_id="r",
+        source_type="web",
+        source="t",
+        body="x" * number,
+        at=1.0,
+        url="https://a",
+    )
+    made = state.commit([], run_id="r", at=1.0, stored=stored)
+    for record in made:
+        state.adopt(record)
+    return made
 
-    class Loose(TypedDict, total=False):
-        sources: list[rp.SourceRecord]
 
-    state = PayloadState(ValueType(Loose, "test"))
+class Loose(TypedDict, total=False):
+    """A mapping that may do without sources."""
+
+    sources: list[rp.SourceRecord]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        (Loose, {}),
+        (msgspec.defstruct("Later", [("sources", list[rp.SourceRecord] | None, None)]), {}),
+        (msgspec.defstruct("Optionally", [("sources", Sequence[rp.SourceRecord] | None, None)]), {}),
+    ],
+)
+def test_sources_are_kept_where_there_are_none_yet(kind: Any, first: Any) -> None:
+    """The first one makes the list; what a sub-agent reads comes back to it."""
+    state = PayloadState(ValueType(kind, "test"), rp.PayloadScope(write=("sources",)))
+    state.adopt(state.begin(first, run_id="r", at=0.0))
+    assert state.brings_back() == []
+    cite(state, 1)
+    cite(state, 2)
+    (source,) = state.document["sources"]
+    assert (source["url"], source["content_id"], source["length"]) == ("https://a", "c2", 2)
+    (change,) = state.brings_back()
+    assert change.path == ("sources",)
+
+
+def test_what_is_no_list_of_sources_is_left_alone() -> None:
+    """A mapping of them is the application's own."""
+    state = PayloadState(ValueType(msgspec.defstruct("Own", [("sources", dict[str, rp.SourceRecord], {})]), "test"))
     state.adopt(state.begin({}, run_id="r", at=0.0))
-    for number in (1, 2):
-        stored = ContentStored(
-            content_id=f"c{number}",
-            run_id="r",
-            source_type="web",
-            source="t",
-            body="x" * number,
-            at=1.0,
-            url="https://a",
-        )
-        for record in state.commit([], run_id="r", at=1.0, stored=stored):
-            state.adopt(record)
-    (source,) = state.value["sources"]
-    assert (source.url, source.content_id, source.length) == ("https://a", "c2", 2)
+    assert cite(state, 1) == []
 
 
 @pytest.mark.parametrize("paths", ["topic", ("",), (1,)])

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
@@ -295,7 +296,7 @@ class PayloadState:
         self._before: PayloadState | None = None  # for a trial: what it was made of, which has the earlier changes
         self._brought: set[str] = set()  # the sub-agents whose changes are in
         hints = kind.hints().items()
-        self._source_fields = [(name,) for name, hint in hints if SourceRecord in get_args(hint)]
+        self._source_fields = [(name,) for name, hint in hints if _lists_sources(hint)]
 
     @property
     def value(self) -> Any:
@@ -365,7 +366,7 @@ class PayloadState:
             elif was is MISSING:
                 out.append(PayloadChange(path=parts, value=now))
             elif parts in self._source_fields:
-                new = [source for source in now if not any(is_same(source, known) for known in was)]
+                new = [source for source in now or () if not any(is_same(source, known) for known in was or ())]
                 out += [PayloadChange(path=parts, op="append", value=new)] if new else []
             else:
                 out += changes_between(was, now, parts)
@@ -429,6 +430,13 @@ class PayloadState:
                     yield PayloadChange(path=(*field, ids.index(record["id"])), value=record)
             if new := [record for record in records if record["id"] not in ids]:
                 yield PayloadChange(path=field, op="append", value=new)
+
+
+def _lists_sources(hint: Any) -> bool:
+    """Whether a field is a list of sources, or may be one."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(_lists_sources, get_args(hint)))
+    return get_origin(hint) in (list, tuple, Sequence) and SourceRecord in get_args(hint)
 
 
 def without_sources(document: Json, content_ids: set[str] | None) -> Iterator[PayloadChange]:
