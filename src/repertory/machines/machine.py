@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -114,6 +114,10 @@ def _nothing() -> None:
     pass
 
 
+def _no_bounds(_agent: str, _client: str) -> Sequence[Bound]:
+    return ()
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A run that waits for any machine."""
 
@@ -123,6 +127,35 @@ class Candidate(msgspec.Struct, frozen=True):
     agent_ref: str
     agent_digest: str
     why: str
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """How many runs of an agent, or of a client, may be under way on all machines together.
+
+    Attributes:
+        column: ``agent`` or ``client``.
+    """
+
+    column: Literal["agent", "client"]
+    name: str
+    most: int
+
+
+class WaitingRun(msgspec.Struct, frozen=True):
+    """A run that waits for a machine.
+
+    Attributes:
+        labels: What a machine must offer.
+        portable: Whether any machine may begin it that knows its agent; else the one where it was queued alone.
+        home: The name of the machine where it was last, or was queued.
+        home_there: Whether that one still takes part.
+    """
+
+    run_id: str
+    labels: tuple[str, ...]
+    portable: bool
+    home: str
+    home_there: bool
 
 
 class Machines:
@@ -216,20 +249,44 @@ class Machines:
     ) -> list[Candidate]:
         """Runs that wait for any machine with some of these labels, those first that are to begin first."""
         values: list[object] = [list(labels), list(without_runs), list(without_agents), list(without_clients), limit]
-        values.append(None if only is None else list(only))
+        values += [None if only is None else list(only), self.machine_id]
 
         def read(connection: Connection) -> list[Candidate]:
             return [Candidate(*row) for row in connection.execute(ownership.CANDIDATES, values).fetchall()]
 
         return await self.use("read the queue of", read)
 
-    async def claim(self, run_ids: Sequence[str]) -> Claim | None:
+    async def claim(
+        self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Sequence[Bound]] = _no_bounds
+    ) -> Claim | Bound | None:
         """Take the first of these runs that nobody has taken.
+
+        Args:
+            run_ids: Which, in any order.
+            bounds_of: Gives what bounds the runs of an agent and a client, by their names.
+
+        Returns:
+            The claim; None where others have taken all of them; or the bound that the first one would exceed. That is
+            decided in the transaction of the claim, one after the other for each name.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
         """
-        return await self._guarded(ownership.CLAIM, [self.machine_id, list(run_ids)])
+
+        def take(connection: Connection) -> Claim | Bound | None:
+            row = connection.execute(ownership.FIRST, [list(run_ids)]).fetchone()
+            if row is None:
+                return None
+            run_id, agent, client = row
+            for bound in bounds_of(agent, client):
+                connection.execute(ownership.COUNTING, [f"{bound.column} {bound.name}"])
+                counts = connection.execute(ownership.UNDER_WAY).fetchall()  # by a snapshot that comes after the lock
+                place = ("agent", "client").index(bound.column)
+                if sum(row[2] for row in counts if row[place] == bound.name) >= bound.most:
+                    return bound
+            return Claim(*connection.execute(ownership.CLAIM, [self.machine_id, run_id]).fetchone())
+
+        return await self._guarded("take a run in", take)
 
     async def claim_to_resume(self, run_id: str) -> Claim | None:
         """Take a run that waits, or has ended; None where another machine has it.
@@ -238,7 +295,66 @@ class Machines:
             LeaseLost: Another machine has taken this one over.
         """
         claim = await self.claim([run_id])
-        return claim or await self._guarded(ownership.CLAIM_ENDED, [self.machine_id, run_id])
+        if isinstance(claim, Claim):
+            return claim
+
+        def take(connection: Connection) -> Claim | None:
+            row = connection.execute(ownership.CLAIM_ENDED, [self.machine_id, run_id]).fetchone()
+            return None if row is None else Claim(*row)
+
+        return await self._guarded("take a run in", take)
+
+    async def under_way(self) -> dict[tuple[str, str], int]:
+        """How many trees of runs all machines together have under way, by their agent and client."""
+
+        def read(connection: Connection) -> dict[tuple[str, str], int]:
+            rows = connection.execute(ownership.UNDER_WAY).fetchall()
+            return {(agent, client): count for agent, client, count in rows}
+
+        return await self.use("count the runs of", read)
+
+    async def waiting(self) -> dict[str, WaitingRun]:
+        """The runs that wait for a machine, by id."""
+
+        def read(connection: Connection) -> dict[str, WaitingRun]:
+            rows = connection.execute(ownership.WAITING).fetchall()
+            return {row[0]: WaitingRun(row[0], tuple(row[1]), *row[2:]) for row in rows}
+
+        return await self.use("read the queue of", read)
+
+    async def keep_place(self, run_id: str, *, agent: str, client: str, most: int) -> int | None:
+        """Keep a place in the queue for a run that is not on record yet; it becomes that of the run with its record.
+
+        Args:
+            run_id: Its id.
+            agent: The agent's name.
+            client: Whose runs are counted.
+            most: How many of them may wait.
+
+        Returns:
+            None; or how many wait already, where those are as many as may.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+
+        def write(connection: Connection) -> int | None:
+            connection.execute(ownership.COUNTING, [f"queued {client}"])
+            (waiting,) = connection.execute(ownership.QUEUED, [client, run_id]).fetchone()
+            if waiting >= most:
+                return int(waiting)
+            connection.execute(ownership.KEEP_PLACE, [run_id, self.machine_id, agent, client])
+            return None
+
+        full: list[int | None] = []
+        with anyio.CancelScope(shield=True):  # or it could be kept after it was given back
+            full.append(await self._guarded("queue a run in", write))
+        return full[0]
+
+    async def give_place_back(self, run_id: str) -> None:
+        """Undo ``keep_place`` for a run that was not recorded after all."""
+        values = [run_id, self.machine_id]
+        await self.use("queue a run in", lambda connection: connection.execute(ownership.GIVE_PLACE_BACK, values))
 
     async def mine(self) -> list[Claim]:
         """The runs of this machine."""
@@ -275,16 +391,20 @@ class Machines:
 
         await self.use("let go of a run in", write)
 
-    async def _guarded(self, sql: LiteralString, values: Sequence[object]) -> Claim | None:
+    async def _guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
         self.lease.check()
 
-        def write(connection: Connection) -> Claim | None:
+        def write(connection: Connection) -> T:
             with connection.transaction():
-                connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
-                row = connection.execute(sql, values).fetchone()
-            return None if row is None else Claim(*row)
+                self._guard(connection)
+                return work(connection)
 
-        return await self.use("take a run in", write)
+        return await self.use(doing, write)
+
+    def _guard(self, connection: Connection) -> None:
+        """Begin a transaction of this machine, in a way that others can end it should this process stand still."""
+        connection.execute("SELECT set_config('application_name', $1, true)", [application_name(self.machine_id)])
+        connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
 
     # --- the others ---------------------------------------------------------------------------------------
 
@@ -313,10 +433,11 @@ class Machines:
         try:
             with connection.transaction():
                 connection.execute("SELECT set_config('lock_timeout', $1, true)", [_WAIT])
-                connection.execute(ownership.GUARD, [self.machine_id, ownership.NOTHING])
+                self._guard(connection)
                 if connection.execute(ownership.LOCK, [machine_id, gone]).fetchone() is None:
                     return False
                 connection.execute(ownership.LOSE, [machine_id])
+                connection.execute(ownership.LEFT_PLACES, [machine_id])
                 runs = connection.execute(ownership.LET_GO, [machine_id, "taken over"]).fetchall()
                 self.notify(connection, "queue")
         except driver().errors.LockNotAvailable:
@@ -339,6 +460,7 @@ class Machines:
 
         def write(connection: Connection) -> None:
             with connection.transaction():
+                connection.execute(ownership.LEFT_PLACES, [self.machine_id])
                 connection.execute(ownership.LET_GO, [self.machine_id, "moved"])
                 connection.execute(ownership.LEAVE, [self.machine_id])
                 self.notify(connection, "queue")

@@ -20,9 +20,12 @@ _RUN_ID: Final = {table.name: table.columns.index("run_id") for table in TABLES.
 _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 
 # A record of a run that is there already is refused later in the transaction, and this with it.
+# One whose place in the queue was kept before has it from now on.
 _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4, $5, $6, $7,
-        ARRAY(SELECT value FROM json_each($8)), $9
-    ON CONFLICT (run_id) DO NOTHING"""
+        ARRAY(SELECT value FROM json_each($8)), $9, CAST($10 AS uuid), $11::boolean
+    ON CONFLICT (run_id) DO UPDATE SET machine_id = excluded.machine_id, why = excluded.why, labels = excluded.labels,
+        place = excluded.place, portable = excluded.portable
+    WHERE ownership.why = 'entering' AND ownership.machine_id = excluded.home"""
 _END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 
 REGISTER: Final = """INSERT INTO machines
@@ -31,11 +34,11 @@ REGISTER: Final = """INSERT INTO machines
 LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.version, m.lease,
         extract(epoch FROM m.started_at)::float8, extract(epoch FROM m.until - clock_timestamp())::float8,
         m.draining, extract(epoch FROM m.lost_at)::float8,
-        (SELECT count(*) FROM ownership o WHERE o.machine_id = m.machine_id)
+        (SELECT count(*) FROM ownership o WHERE o.machine_id = m.machine_id AND o.why <> 'entering')
     FROM machines m ORDER BY m.started_at, m.machine_id"""
 ELSEWHERE: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m USING (machine_id)
-    WHERE o.machine_id IS DISTINCT FROM $1"""
-OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1"
+    WHERE o.machine_id IS DISTINCT FROM $1 AND o.why <> 'entering'"""
+OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
 # FOR UPDATE waits for a transaction of theirs that has passed its guard.
 OTHERS: Final = """SELECT machine_id::text, until < clock_timestamp(), kernel, pid FROM machines
@@ -43,6 +46,7 @@ OTHERS: Final = """SELECT machine_id::text, until < clock_timestamp(), kernel, p
 LOCK: Final = """SELECT 1 FROM machines WHERE machine_id = $1 AND lost_at IS NULL
     AND (until < clock_timestamp() OR $2::boolean) FOR UPDATE"""
 LOSE: Final = "UPDATE machines SET lost_at = clock_timestamp() WHERE machine_id = $1"
+LEFT_PLACES: Final = "DELETE FROM ownership WHERE machine_id = $1 AND why = 'entering'"
 LET_GO: Final = """UPDATE ownership SET machine_id = NULL, why = $2 WHERE machine_id = $1 RETURNING run_id"""
 LET_GO_RUN: Final = """UPDATE ownership SET machine_id = NULL, why = $3 WHERE machine_id = $1 AND run_id = $2"""
 _STATE: Final = "(SELECT state FROM run_states s WHERE s.run_id = o.run_id ORDER BY seq DESC LIMIT 1)"
@@ -53,12 +57,25 @@ CANDIDATES: Final = f"""SELECT run_id, agent, client, agent_ref, agent_digest, w
     FROM ownership o
     WHERE machine_id IS NULL AND labels <@ $1 AND NOT run_id = ANY($2) AND NOT agent = ANY($3)
       AND NOT client = ANY($4) AND ($6::text[] IS NULL OR run_id = ANY($6))
-      AND coalesce({_STATE}, 'running') <> 'paused'
+      AND (portable OR home = $7) AND coalesce({_STATE}, 'running') <> 'paused'
     {_ORDER} LIMIT $5"""
-CLAIM: Final = f"""UPDATE ownership SET machine_id = $1, fence = fence + 1 WHERE run_id = (
-        SELECT run_id FROM ownership WHERE machine_id IS NULL AND run_id = ANY($2)
-        {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED)
+FIRST: Final = f"""SELECT run_id, agent, client FROM ownership WHERE machine_id IS NULL AND run_id = ANY($1)
+    {_ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED"""
+CLAIM: Final = """UPDATE ownership SET machine_id = $1, home = $1, fence = fence + 1 WHERE run_id = $2
     RETURNING run_id, fence, why"""
+# Those who count runs of one name, to begin another, do so one after the other.
+COUNTING: Final = "SELECT pg_advisory_xact_lock('ownership'::regclass::oid::int4, hashtext($1))"
+UNDER_WAY: Final = """SELECT agent, client, count(*) FROM ownership
+    WHERE machine_id IS NOT NULL AND why <> 'entering' GROUP BY agent, client"""
+# A place in the queue is kept for a run before the run is on record: what would not fit is refused before.
+QUEUED: Final = """SELECT count(*) FROM ownership WHERE client = $1 AND run_id <> $2
+    AND (why = 'entering' OR (why = 'queued' AND machine_id IS NULL))"""
+KEEP_PLACE: Final = """INSERT INTO ownership
+    VALUES ($1, $2, 1, 'entering', $3, $4, '', '', ARRAY[]::text[], 0, $2, false) ON CONFLICT (run_id) DO NOTHING"""
+GIVE_PLACE_BACK: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2 AND why = 'entering'"
+WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
+        m.name IS NOT NULL AND m.lost_at IS NULL
+    FROM ownership o LEFT JOIN machines m ON m.machine_id = o.home WHERE o.machine_id IS NULL"""
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 ENDED: Final = """SELECT run_id FROM unnest($1::text[]) asked (run_id)
     WHERE NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = asked.run_id)"""
@@ -66,10 +83,11 @@ ENDED: Final = """SELECT run_id FROM unnest($1::text[]) asked (run_id)
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
                WHERE run_id = r.run_id AND type = 'RunClaimed'), 0) + 1, 'resumed', r.agent, r.client, r.agent_ref,
-           r.agent_digest, ARRAY(SELECT value FROM json_each(json_extract(r.more, '$.labels'))), r.at
+           r.agent_digest, ARRAY(SELECT value FROM json_each(json_extract(r.more, '$.labels'))), r.at, $1,
+           r.agent_ref <> '' AND coalesce(json_extract(r.more, '$.has_context'), '0') = '0'
     FROM runs r WHERE r.run_id = $2
     ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
-MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1"
+MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
 IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"
 DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
 LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"
@@ -118,12 +136,10 @@ class Guard:
                 yield LET_GO_RUN, (self._machine_id, run_id, state)
 
     def _row(self, run: dict[str, Any], *, queued: bool) -> list[Value]:
-        labels = _labels(str(run["more"]))
+        more = msgspec.json.decode(str(run["more"]))
+        labels, portable = encode_json(more.get("labels", [])), run["agent_ref"] and not more.get("has_context")
         texts = [to_column(run[name]) for name in ("agent", "client", "agent_ref", "agent_digest")]
         owner = None if queued else self._machine_id
         why = "queued" if queued else "started"
-        return [run["run_id"], owner, why, *texts, labels, run["at"] - AGEING * run["priority"]]
-
-
-def _labels(more: str) -> str:
-    return encode_json(msgspec.json.decode(more).get("labels", []))
+        place = run["at"] - AGEING * run["priority"]
+        return [run["run_id"], owner, why, *texts, labels, place, self._machine_id, str(bool(portable))]

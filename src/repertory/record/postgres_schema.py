@@ -82,11 +82,13 @@ _MACHINES: Final = (
        lease double precision NOT NULL, started_at timestamptz NOT NULL, until timestamptz NOT NULL,
        draining boolean NOT NULL DEFAULT false, lost_at timestamptz)
        WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
-    # The trees of runs that have not ended; NULL for an owner says that any machine may take one.
+    # The trees of runs that have not ended; NULL for an owner says that one waits for a machine. `home` is where it was
+    # last, or was queued: what is not portable, as it needs something of that process, goes on nowhere else.
     """CREATE TABLE ownership (run_id text COLLATE "C" PRIMARY KEY, machine_id uuid, fence bigint NOT NULL,
        why text NOT NULL, agent text COLLATE "C" NOT NULL, client text COLLATE "C" NOT NULL,
        agent_ref text NOT NULL, agent_digest text NOT NULL, labels text[] NOT NULL,
-       place double precision NOT NULL) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
+       place double precision NOT NULL, home uuid NOT NULL, portable boolean NOT NULL)
+       WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01)""",
     "CREATE INDEX ownership_by_machine ON ownership (machine_id)",
     "CREATE INDEX ownership_queue ON ownership (place) WHERE machine_id IS NULL",
     # Which machine wrote the records from a number on, up to the next number here.

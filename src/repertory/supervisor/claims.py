@@ -19,9 +19,10 @@ from repertory.runs.events import RunClaimed, to_record
 from repertory.runs.live import LiveRun, RunEnd
 from repertory.runs.log import log
 from repertory.supervisor.queue import KeepRoom
+from repertory.supervisor.quotas import Quotas
 
 if TYPE_CHECKING:
-    from repertory.machines.machine import Candidate, Claim, Machines
+    from repertory.machines.machine import Candidate, Claim, Machines, WaitingRun
 
 _POLL: Final = 1.0
 """Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
@@ -111,27 +112,55 @@ class Claims:
     # --- taking -------------------------------------------------------------------------------------------
 
     async def take_next(
-        self, without_agents: Collection[str], without_clients: Collection[str], keep_room: KeepRoom
+        self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
         """Claim the first run that may begin here and take it up; whether there may be another one."""
-        if self.machines.draining:
-            return False
-        found = await self.machines.candidates(
-            self._labels or (),
-            only=self._held if self._labels is None else None,
-            without_runs=self._left,
-            without_agents=without_agents,
-            without_clients=without_clients,
-        )
-        self._agents = {each.run_id: self._agents[each.run_id] for each in found if each.run_id in self._agents}
-        fitting = [each.run_id for each in found if await self._fits(each)]
-        if not fitting:
-            return bool(found)
-        with keep_room() as has_room:
-            claim = await self.machines.claim(fitting) if has_room else None
-            if claim is not None:
-                await self.take_up(claim)
-        return has_room
+        from repertory.machines.machine import Bound, Claim  # here, as nothing of it is needed with one process
+
+        def bounds_of(agent: str, client: str) -> list[Bound]:
+            names = {"agent": agent, "client": client}
+            return [Bound(column, names[column], most) for column, most in quotas.runs_of(agent, client).items()]
+
+        full = {"agent": set(without_agents), "client": set(without_clients)}
+        while not self.machines.draining:
+            found = await self.machines.candidates(
+                self._labels or (),
+                only=self._held if self._labels is None else None,
+                without_runs=self._left,
+                without_agents=full["agent"],
+                without_clients=full["client"],
+            )
+            self._agents = {each.run_id: self._agents[each.run_id] for each in found if each.run_id in self._agents}
+            fitting = [each.run_id for each in found if await self._fits(each)]
+            if not fitting:
+                return bool(found)
+            with keep_room() as has_room:
+                claim = await self.machines.claim(fitting, bounds_of) if has_room else None
+                if isinstance(claim, Claim):
+                    await self.take_up(claim)
+            if not isinstance(claim, Bound):
+                return has_room
+            full[claim.column].add(claim.name)
+        return False
+
+    # --- the queue of all machines ------------------------------------------------------------------------
+
+    async def under_way(self) -> dict[tuple[str, str], int]:
+        """How many runs of all machines are under way, by agent and client."""
+        return await self.machines.under_way()
+
+    async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
+        """Keep a place for a new run; else how many of its client's wait, which are as many as may."""
+        names = {"agent": started.agent, "client": started.client}
+        return await self.machines.keep_place(started.run_id, **names, most=most)
+
+    async def give_place_back(self, started: RunStarted) -> None:
+        """Undo ``keep_place``."""
+        await self.machines.give_place_back(started.run_id)
+
+    async def reasons(self) -> dict[str, str]:
+        """Which machines those who wait for one wait for, by the ids of the runs."""
+        return {run_id: _why(waiting) for run_id, waiting in (await self.machines.waiting()).items()}
 
     async def _fits(self, candidate: Candidate) -> bool:
         """Whether this process can go on with a run; else it is left alone from now on."""
@@ -150,10 +179,12 @@ class Claims:
         self._agents[run_id] = agent
         return True
 
-    async def take_up(self, claim: Claim) -> None:
-        """Go on with a run that belongs to this machine now."""
+    async def take_up(self, claim: Claim, *, sure: bool = True) -> None:
+        """Go on with a run that belongs to this machine now; ``sure`` says that nobody here can have let it go."""
         run_id = claim.run_id
         async with self._home.alone_with(run_id):
+            if not sure and claim not in await self.machines.mine():
+                return  # it was being started or resumed here, and waits for any machine now
             row, agent = await self._home.read_run(run_id), self._agents.pop(run_id, None)
             if self._home.find(run_id) is not None:
                 return
@@ -231,7 +262,7 @@ class Claims:
         if not self.machines.draining:
             for claim in await self.machines.mine():
                 if self._home.find(claim.run_id) is None:
-                    await self.take_up(claim)
+                    await self.take_up(claim, sure=False)
 
     async def _follow(self) -> None:
         held = [live for live in self._held.values() if live.elsewhere]
@@ -241,6 +272,16 @@ class Claims:
                 live.end, live.state, live.ending = RunEnd(row.state, row.result, row.error), row.state, True
                 if not live.ended.is_set():
                     live.set_ended()
+
+
+def _why(waiting: WaitingRun) -> str:
+    asked = f" with the labels {', '.join(waiting.labels)}" if waiting.labels else ""
+    if waiting.portable:
+        return f"it waits for a machine{asked} that has room and knows its agent"
+    needs = "it has an agent or a context that only the process has which queued it"
+    if waiting.home_there:
+        return f"it waits for machine {waiting.home}{asked} alone, as {needs}"
+    return f"no machine can begin it, as {needs}, and that has ended; resume it with these"
 
 
 class _Unknown(RepertoryError):

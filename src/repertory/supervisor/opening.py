@@ -100,8 +100,9 @@ async def open_supervisor(
         approvals: Which tool calls of its runs wait until a person allows them, or are never made; None for no rules.
             What agents and tools say counts besides: the strictest does.
         max_runs: How many runs may be under way at once, each with all runs below it; more wait in the queue. None for
-            no bound.
-        quotas: How much agents and clients may use; a run that would go beyond that waits. None for none.
+            no bound. Of this process alone, where several share the journal.
+        quotas: How much agents and clients may use, in all processes that share the journal; a run that would go beyond
+            that waits. None for none.
         memory_quota: How much one scope of memory may hold; None for the bounds that ``MemoryQuota`` has by itself.
         plain_loops: Whether all agents run as plain loops, which show their models everything, whatever their
             ``context`` says; a run that is resumed so is edited no more. None takes what the environment variable
@@ -185,7 +186,7 @@ async def open_supervisor(
                 from repertory.machines.commands import Commands  # as nothing of it is needed with one process
 
                 runtime.claims = Claims(machines, runtime, labels=labels, wake=runtime.queue.wake)
-                runtime.queue.claim_next = runtime.claims.take_next
+                runtime.queue.shared = runtime.claims
                 sharing = anyio.CancelScope()
                 stack.callback(sharing.cancel)
                 tasks.start_soon(runtime.claims.serve, sharing)

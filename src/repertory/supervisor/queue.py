@@ -6,9 +6,9 @@ Only runs at the top of a tree wait. One below another would wait for a place th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Generator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Final, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -45,7 +45,32 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KeepRoom: TypeAlias = Callable[[], AbstractContextManager[bool]]
-ClaimNext: TypeAlias = Callable[[Collection[str], Collection[str], KeepRoom], Awaitable[bool]]
+
+
+class SharedQueue(Protocol):
+    """The queue of a journal that several processes share: the database says who takes what, and counts."""
+
+    async def take_next(
+        self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
+    ) -> bool:
+        """Claim the first run that may begin and begin it here, if room can be kept; whether to look again."""
+        ...
+
+    async def under_way(self) -> Mapping[tuple[str, str], int]:
+        """How many runs of all processes are under way, by agent and client."""
+        ...
+
+    async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
+        """Keep a place for a new run; else how many of its client's wait, which are as many as may."""
+        ...
+
+    async def give_place_back(self, started: RunStarted) -> None:
+        """Undo ``keep_place`` for a run that was not recorded."""
+        ...
+
+    async def reasons(self) -> Mapping[str, str]:
+        """Which processes those who wait for one wait for, by the ids of the runs."""
+        ...
 
 
 class Queue:
@@ -61,13 +86,11 @@ class Queue:
         begin: Starts a run that waited.
 
     Attributes:
-        claim_next: Where several processes share the journal: claims the first run that may begin, leaving out those of
-            some agents and clients, and begins it here if it can keep room for it; whether to look again. None where
-            one process has it alone.
+        shared: That of all processes, where several share the journal; None where one has it alone.
     """
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], begin: Callable[[LiveRun], None]) -> None:
-        self.claim_next: ClaimNext | None = None
+        self.shared: SharedQueue | None = None
         self._claiming = 0  # runs that are on their way here
         self._journal = journal
         self._clock = clock
@@ -79,6 +102,7 @@ class Queue:
         self._elsewhere: set[str] = set()  # on record as waiting, but nobody has taken them up in this process
         self._entering: Counter[str] = Counter()
         self._used: dict[tuple[str, str], Amount] = {}
+        self._under_way: Mapping[tuple[str, str], int] = {}  # in all processes that share the journal
         self._changed = anyio.Event()
 
     def bound(self, max_runs: int | None, quotas: Quotas) -> None:
@@ -98,17 +122,21 @@ class Queue:
 
     # --- who enters and leaves ----------------------------------------------------------------------------
 
-    @contextmanager
-    def entering(self, started: RunStarted) -> Generator[None]:
+    @asynccontextmanager
+    async def entering(self, started: RunStarted, *, why: str = "") -> AsyncGenerator[None]:
         """Keep room in the queue for a new run while it is being made.
+
+        Args:
+            started: The run.
+            why: Why it cannot begin in this process anyway.
 
         Raises:
             QueueFull: It would have to wait, and its client has as many in the queue as it may.
         """
-        client = started.client
+        client, why = started.client, why or self.why_waits(started)
         most = self._quotas.of_client(client).queued
-        waiting = self._entering[client] + sum(live.started.client == client for live in self._waiting.values())
-        if most is not None and waiting >= most and (why := self.why_waits(started)):
+        waiting = await self._keep_place(started, most) if why and most is not None else None
+        if waiting is not None:
             name = f"client {client}" if client else "the queue"
             raise QueueFull(
                 f"{name} has {waiting} runs waiting, as many as may (queued); try again later: {why}",
@@ -117,17 +145,35 @@ class Queue:
         self._entering[client] += 1
         try:
             yield
+        except BaseException:
+            if self.shared is not None and why:
+                with anyio.CancelScope(shield=True):
+                    await self.shared.give_place_back(started)
+            raise
         finally:
             self._entering[client] -= 1
 
+    async def _keep_place(self, started: RunStarted, most: int) -> int | None:
+        if self.shared is not None:
+            return await self.shared.keep_place(started, most=most)
+        client = started.client
+        waiting = self._entering[client] + sum(live.started.client == client for live in self._waiting.values())
+        return waiting if waiting >= most else None
+
     async def look(self) -> None:
-        """Read from the record what was used today, where a quota bounds that."""
+        """Read from the record what was used today, and what others have under way, where a quota bounds that."""
         if self._quotas.is_daily:
             self._used = await self._journal.read_used(midnight(self._clock()))
+        if self.shared is not None and self._quotas.bounds_runs:
+            self._under_way = await self.shared.under_way()
 
     def why_waits(self, started: RunStarted) -> str:
         """Why a run cannot begin now; "" where it can."""
-        return self._no_room(started.agent, started.client) or ("others wait before it" if self._waiting else "")
+        if why := self._no_room(started.agent, started.client):
+            return why
+        if self.shared is not None and self._quotas.runs_of(started.agent, started.client):
+            return "it begins once it is counted among those of all machines"
+        return "others wait before it" if self._waiting else ""
 
     def went(self, live: LiveRun) -> None:
         """Count a run that is under way now."""
@@ -171,12 +217,12 @@ class Queue:
         """
         if self._is_full():
             return False
-        if self.claim_next is not None:
+        if self.shared is not None:
             await self.look()
             agents = {name for name in self._quotas.agents if self._over_agent(name)}
-            known = {live.started.client for live in self._going.values()} | set(self._quotas.clients)
+            known = {client for _, client in (*self._under_way, *self._used)} | set(self._quotas.clients)
             clients = {name for name in known if self._over_client(name)}
-            return await self.claim_next(agents, clients, self._keep_room)
+            return await self.shared.take_next(agents, clients, self._quotas, self._keep_room)
         if not self._waiting:
             return False
         await self.look()
@@ -207,15 +253,17 @@ class Queue:
     async def list(self) -> list[QueuedRun]:
         """Who waits, in the order in which they begin, and what for."""
         await self.look()
-        rows = await self._journal.read_queue()
+        rows, reasons = await self._journal.read_queue(), {} if self.shared is None else await self.shared.reasons()
         return [
-            QueuedRun(**msgspec.structs.asdict(row), position=position, reason=self._reason(row))
+            QueuedRun(**msgspec.structs.asdict(row), position=position, reason=self._reason(row, reasons))
             for position, row in enumerate(rows, 1)
         ]
 
-    def _reason(self, row: QueuedRow) -> str:
-        if self.claim_next is not None:
-            return self._no_room(row.agent, row.client) or "it waits for a machine that can run it"
+    def _reason(self, row: QueuedRow, reasons: Mapping[str, str]) -> str:
+        if self.shared is not None:
+            no_quota = self._over_agent(row.agent) or self._over_client(row.client)
+            where = reasons.get(row.run_id, "it is about to begin")
+            return f"{no_quota}; {where}" if no_quota else where
         if row.run_id not in self._waiting:
             return "nobody has taken it up since the process that queued it ended; resume it"
         return self._no_room(row.agent, row.client) or "others begin before it"
@@ -227,15 +275,21 @@ class Queue:
             return ""
         return f"{len(self._going)} runs are under way, and {self._max_runs} may be at once (max_runs)"
 
+    def _counts(self) -> Iterable[tuple[tuple[str, str], int]]:
+        """How many runs are under way, by agent and client."""
+        if self.shared is not None:
+            return self._under_way.items()
+        return (((live.started.agent, live.started.client), 1) for live in self._going.values())
+
     def _over_agent(self, name: str) -> str:
         quota = self._quotas.of_agent(name)
-        runs = 0 if quota.runs is None else sum(live.started.agent == name for live in self._going.values())
+        runs = 0 if quota.runs is None else sum(count for (agent, _), count in self._counts() if agent == name)
         used = sum((amount for (agent, _), amount in self._used.items() if agent == name), start=Amount())
         return quota.reached(f"agent {name}", runs=runs, used=used)
 
     def _over_client(self, name: str) -> str:
         quota = self._quotas.of_client(name)
-        runs = 0 if quota.runs is None else sum(live.started.client == name for live in self._going.values())
+        runs = 0 if quota.runs is None else sum(count for (_, client), count in self._counts() if client == name)
         used = sum((amount for (_, client), amount in self._used.items() if client == name), start=Amount())
         return quota.reached(f"client {name}" if name else "who asks without a name", runs=runs, used=used)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -108,6 +108,19 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     def of_client(self, name: str) -> Quota:
         """The quota of a client."""
         return self.clients.get(name) or self.clients.get(ANY_CLIENT, _NO_QUOTA)
+
+    def runs_of(self, agent: str, client: str) -> dict[Literal["agent", "client"], int]:
+        """How many runs of an agent, and of a client, may be under way; without those that have no bound."""
+        bounds: dict[Literal["agent", "client"], int | None] = {
+            "agent": self.of_agent(agent).runs,
+            "client": self.of_client(client).runs,
+        }
+        return {column: most for column, most in bounds.items() if most is not None}
+
+    @property
+    def bounds_runs(self) -> bool:
+        """Whether any of them bounds how many runs are under way."""
+        return any(quota.runs is not None for quota in (*self.agents.values(), *self.clients.values()))
 
     @property
     def is_daily(self) -> bool:

@@ -162,7 +162,8 @@ class Runtime:
         if parent is not None:
             return await self._begin(started, agent, parent=parent, payload=payload, context=context)
         await self.queue.look()
-        with self.queue.entering(started):
+        elsewhere = "" if self.claims is None else self.claims.why_elsewhere(started)
+        async with self.queue.entering(started, why=elsewhere):
             return await self._begin(started, agent, parent=None, payload=payload, context=context)
 
     async def _begin(
