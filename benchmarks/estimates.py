@@ -33,6 +33,9 @@ def errors(run: RecordedRun) -> list[float]:
 
 def main() -> int:
     """Measure and print."""
+    if not sys.argv[1:]:
+        print("nothing to measure: name recorded runs, as in python benchmarks/estimates.py RUNS.jsonl.gz")
+        return 0
     runs = [run for name in sys.argv[1:] for run in read_recordings(Path(name)) if isinstance(run, RecordedRun)]
     for least, what in ((0, "all runs"), (40, "runs of 40 iterations and more")):
         off = sorted(error for run in runs if len(run.turns) >= least for error in errors(run))

@@ -192,6 +192,12 @@ def test_what_is_not_there_is_one_line_and_an_exit_code(
     assert result.err.count("\n") == 1
 
 
+def test_what_to_do_next_names_the_database_that_was_meant(made: Path, home: Path) -> None:
+    """A command that is copied from the line looks where the first one did."""
+    for words in (("inspect", "nothing"), ("fork", "nothing"), ("rm", "nothing")):
+        assert f"repertory ps -a --db {made} lists" in invoke(*words, "--db", made, home=home).err
+
+
 def test_follow_ends_with_the_run(made: Path, home: Path) -> None:
     """Following a run that has ended shows it and returns, and says how it ended."""
     result = invoke("ledger", RUN, "--follow", "--db", made, home=home)

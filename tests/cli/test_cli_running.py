@@ -268,6 +268,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(made: Path, home: Path
         (("run",), "missing argument"),
         (("ps", "--nonsense"), "no such option"),
         (("nonsense",), "no such command"),
+        (("rnu",), "no such command 'rnu'; perhaps 'run'; see repertory --help"),
         (("run", "x", "--backend", "nonsense"), "nonsense"),
     ],
 )

@@ -77,7 +77,7 @@ def _load(reference: str, arguments: dict[str, Any]) -> Agent[Any]:
         raise ConfigurationError(f"expected an agent as module:name, or the path of its file, got {reference!r}")
     found = _import(reference, "agent", arguments)
     if not isinstance(found, Agent):
-        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not an Agent")
+        raise ConfigurationError(f"{reference!r} is of the type {type(found).__name__}, not an Agent")
     return found
 
 

@@ -89,8 +89,8 @@ class _Group(TyperGroup):
             return code if isinstance(code, int) else output.OK
         except _UsageError as error:
             context = error.ctx.command_path if error.ctx is not None else "repertory"
-            message: str = error.format_message().rstrip(".")
-            output.say(f"{message[:1].lower()}{message[1:]}; see {context} --help")
+            message: str = error.format_message().rstrip(".?").replace(". Did you mean", "; perhaps")
+            output.say(f"{message[:1].lower()}{message[1:].replace('Value error, ', '')}; see {context} --help")
             return output.USAGE
         except (Exception, KeyboardInterrupt, BaseExceptionGroup) as raised:  # noqa: BLE001
             # The outermost frame: whatever it is, a person is at the other end.

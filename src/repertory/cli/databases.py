@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -144,9 +145,8 @@ def read_run(
 
     def missing(where: str) -> str:
         if newest:
-            there = "" if db is None else f" --db {db}"
-            return f"every run in {where} has finished or is under way; repertory ps -a{there} lists them"
-        return str(no_run(run_id, where))
+            return f"every run in {where} has finished or is under way; repertory ps -a{_beside(db)} lists them"
+        return str(no_run(run_id, where, db))
 
     return read_found(db, find, reader, missing)
 
@@ -325,7 +325,7 @@ def ask_about_run(
                 if found is not None:
                     return await ask(client, found)
                 if at.is_service_named or named_database(at.db) is not None:
-                    raise no_run(run_id, client.database)
+                    raise no_run(run_id, client.database, at.db)
         paths = databases_to_read(at.db)
         for path in paths:
             async with open_record(path) as source:
@@ -334,7 +334,7 @@ def ask_about_run(
                     if named_database(at.db) is None:
                         say(f"reading {path}")
                     return await ask(source, found)
-        raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}")
+        raise no_run(run_id, str(paths[0]) if len(paths) == 1 else f"the {len(paths)} databases in {data_dir()}", at.db)
 
     return anyio.run(main, backend=backend)
 
@@ -348,7 +348,12 @@ async def find_in_service(client: ServiceClient, run_id: str | None) -> str | No
     return found
 
 
-def no_run(run_id: str | None, where: str) -> NothingThere:
-    """The error of a run that is not there."""
+def no_run(run_id: str | None, where: str, db: str | None) -> NothingThere:
+    """The error of a run that is not there; ``db`` is the database that was named, if one was."""
     what = "no run" if run_id is None else f"no run {run_id!r}"
-    return NothingThere(f"there is {what} in {where}; repertory ps -a lists what there is")
+    return NothingThere(f"there is {what} in {where}; repertory ps -a{_beside(db)} lists what there is")
+
+
+def _beside(db: str | None) -> str:
+    """How a command says which database it means, where one was named."""
+    return "" if db is None else f" --db {shlex.quote(db)}"

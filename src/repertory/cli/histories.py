@@ -95,7 +95,7 @@ def remove(
         async with open_journal(path) as journal:
             row = next((row for row in await journal.read_runs() if row.started.run_id == run_id), None)
             if row is None:
-                raise no_run(run_id, str(path))
+                raise no_run(run_id, str(path), db)
             check_removable(row)
             await journal.remove_run(run_id, at=time.time())
 
@@ -135,7 +135,7 @@ async def _fork_here(run_id: str, db: str | None, iteration: int | None, text: s
     async with open_journal(path) as journal:
         found = find_id([(row.started.run_id, row.started.parent_id) for row in await journal.read_runs()], run_id)
         if found is None:
-            raise no_run(run_id, str(path))
+            raise no_run(run_id, str(path), db)
         row = await journal.read_run(found)
         await journal.write(await fork_records(journal, row, wanted, new_id=new, at=time.time()))
     return new

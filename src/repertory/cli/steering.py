@@ -298,5 +298,5 @@ async def find_run(client: ServiceClient, run_id: str) -> str:
     """The id of the run of a service that a part of it stands for. Raises ``NothingThere``."""
     found = await find_in_service(client, run_id)
     if found is None:
-        raise no_run(run_id, client.database)
+        raise no_run(run_id, client.database, None)
     return found

@@ -418,7 +418,8 @@ class _Turn:
         return "\n".join(line if index == 0 and cited_in(line) else f"- {line}" for index, line in enumerate(chosen))
 
     def _about(self) -> str:
-        return ", ".join(keyword.word for keyword in self.wanted[:5]) or "this"
+        words = {keyword.stem: keyword.word for keyword in reversed(self.wanted)}  # the larger question repeats some
+        return ", ".join(reversed(list(words.values())[-5:])) or "this"
 
     def _quote(self) -> str:
         """The sentences in view that fit the last message best."""

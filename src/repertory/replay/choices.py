@@ -82,5 +82,5 @@ def policy_named(name: str) -> ContextPolicy | None:
             raise ConfigurationError(f"policy {name!r}: module {module_name!r} has no {attribute!r}") from None
         raise ConfigurationError(f"policy {name!r} could not be made: {type(error).__name__}: {error}") from error
     if found is not None and not isinstance(found, ContextPolicy):
-        raise ConfigurationError(f"policy {name!r} is a {type(found).__name__}, not a ContextPolicy")
+        raise ConfigurationError(f"policy {name!r} is of the type {type(found).__name__}, not a ContextPolicy")
     return found
