@@ -23,6 +23,8 @@ pytestmark = pytest.mark.nightly
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 TAKEN = "SELECT count(*) FROM events WHERE type = 'RunClaimed' AND body LIKE '%taken over%'"
 
+GONE = "SELECT CAST(count(*) = 0 AS int) FROM pg_stat_activity WHERE client_addr = '10.77.1.2'"
+
 
 class FarFleet(Fleet):
     """Machines on computers of their own, at most one on each."""
@@ -115,6 +117,7 @@ def test_a_machine_that_is_cut_off_does_nothing_more(far_server: PostgresServer,
         until_then = acts(fleet.effects_at(1))
         wait_for(fleet, "SELECT count(*) FROM run_status WHERE state = 'done' AND depth = 0", len(run_ids))
         assert first.poll() is None  # it waits for its server
+        wait_for(fleet, GONE, 1)  # the server notices, too
         assert acts(fleet.effects_at(1)) == until_then
         net.heal(1)
         assert first.wait(60) == 3  # LeaseLost

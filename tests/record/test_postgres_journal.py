@@ -471,3 +471,13 @@ def test_a_guard_goes_before_every_transaction_and_stops_the_journal(postgres: P
                 submit(writer, event(number)).wait_sync()
         writer.close(30)
         assert connection.execute("SELECT count(*) FROM events").fetchone() == (2,)
+
+
+def test_a_lost_network_is_noticed_at_both_ends(postgres: PostgresServer) -> None:
+    """The system would wait for hours; an address that says something else keeps it."""
+    uri = postgres.new_database()
+    with connect(PostgresAddress(uri), notice=1.5) as connection:
+        found = connection.info.get_parameters()
+        assert (found["tcp_user_timeout"], found["keepalives_idle"], found["connect_timeout"]) == ("1500", "1", "2")
+    with connect(PostgresAddress(f"{uri}{'&' if '?' in uri else '?'}tcp_user_timeout=7")) as connection:
+        assert connection.info.get_parameters()["tcp_user_timeout"] == "7"

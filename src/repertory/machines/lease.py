@@ -13,7 +13,7 @@ import anyio
 
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import LeaseLost
-from repertory.record.postgres_sql import connect, driver
+from repertory.record.postgres_sql import NOTICE, connect, driver
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -112,7 +112,8 @@ class Lease:
             connection.close()
 
     def _connect(self) -> Connection:
-        connection = connect(self._address)
+        # A link that is cut for less than the lease must not cost it.
+        connection = connect(self._address, notice=min(NOTICE, self.seconds / RENEWALS))
         patience = f"{self.seconds / RENEWALS * 1000:.0f}"
         connection.execute("SELECT set_config('statement_timeout', $1, false)", [patience])
         return connection

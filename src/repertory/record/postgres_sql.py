@@ -28,14 +28,11 @@ Statement: TypeAlias = tuple[str, Sequence[Value]]
 FENCED: Final = "RPF01"
 """What the server says to a machine that was taken over."""
 _OLDEST: Final = 150000  # the oldest major version that is tested
-# A lost network would hang the client for ever; libpq's own settings that end it, where the address does not say.
-_NETWORK: Final = {
-    "connect_timeout": "10",
-    "keepalives_idle": "5",
-    "keepalives_interval": "2",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "10000",
-}
+NOTICE: Final = 10.0
+"""Seconds until a connection counts as lost whose other end is silent: a third of a machine's usual lease."""
+# What the server's end takes for lost, so that a computer that is gone does not keep its places among the connections.
+_SERVERS_NETWORK: Final = """SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
+    SET tcp_user_timeout = 10000"""
 
 
 # --- SQL --------------------------------------------------------------------------------------------------
@@ -129,8 +126,27 @@ def driver() -> Any:
     return psycopg
 
 
-def connect(address: PostgresAddress, *, durability: Durability = "power", readonly: bool = False) -> Connection:
+def _network(notice: float) -> dict[str, str]:
+    """Settings of libpq, where the address says nothing else; without them a lost network hangs the client for ever."""
+    return {
+        "connect_timeout": str(max(2, round(notice))),  # libpq's least
+        "keepalives_idle": str(max(1, round(notice / 2))),
+        "keepalives_interval": str(max(1, round(notice / 5))),
+        "keepalives_count": "3",
+        "tcp_user_timeout": f"{1000 * notice:.0f}",
+    }
+
+
+def connect(
+    address: PostgresAddress, *, durability: Durability = "power", readonly: bool = False, notice: float = NOTICE
+) -> Connection:
     """Open a connection, each of whose statements is a transaction unless it says otherwise.
+
+    Args:
+        address: Of the server.
+        durability: Of what is written over it.
+        readonly: Whether it can write nothing.
+        notice: Seconds until it counts as lost when the server is silent, about.
 
     Raises:
         psycopg.Error: The server cannot be reached, or refuses.
@@ -143,7 +159,7 @@ def connect(address: PostgresAddress, *, durability: Durability = "power", reado
         raise ConfigurationError(
             f"{address} is no address of a PostgreSQL server: {address.without_secrets(error).strip()}"
         ) from None
-    options = {**_NETWORK, "application_name": f"repertory {__version__}", **given}
+    options = {**_network(notice), "application_name": f"repertory {__version__}", **given}
     connection: Connection = psycopg.connect(
         **options, autocommit=True, cursor_factory=psycopg.RawCursor, client_encoding="UTF8"
     )
@@ -168,6 +184,7 @@ def _set_up(connection: Connection, durability: Durability, *, readonly: bool) -
             """SELECT set_config('synchronous_commit', 'on', false)
                WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"""
         )
+    settings.append(_SERVERS_NETWORK)
     settings.append("SET bytea_output = 'hex'; SET extra_float_digits = 1; SET standard_conforming_strings = on")
     for setting in settings:
         connection.execute(setting)
