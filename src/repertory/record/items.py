@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from repertory.record.reads import NO_LIMIT, Reads
 from repertory.record.records import ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.rows import TABLES, Value
 from repertory.record.search import FullText, IndexRow, Question, SearchIndex, indexable, label, phrases_of, spaced
-
-T = TypeVar("T")
 
 Layer: TypeAlias = tuple[str, int]
 """A scope, and the position of the item log up to which it is seen."""
@@ -19,7 +18,6 @@ Layer: TypeAlias = tuple[str, int]
 _ITEMS = TABLES[ItemWritten]
 # Ranking what a word of every item finds took 100 ms of 100,000 items; of the newest thousand it took 6.
 _RANKED: Final = 1_000
-NO_LIMIT: Final = 2**63 - 1  # the largest number that a LIMIT takes
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,22 +128,8 @@ def _select(
     return f"{' UNION ALL '.join(parts)} ORDER BY rank LIMIT ?", [*values, most]
 
 
-class ItemReads:
+class ItemReads(Reads):
     """The part of a journal that reads memory."""
-
-    _full_text: FullText = FullText()
-
-    async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Any], T]) -> T:
-        raise NotImplementedError
-
-    async def _catch_up(self, index: SearchIndex) -> None:
-        raise NotImplementedError
-
-    def _list(self, values: Iterable[object]) -> str:
-        raise NotImplementedError
-
-    async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
-        raise NotImplementedError
 
     async def read_scopes(self, owner: str | None = None) -> list[ScopeOpened]:
         """Every memory scope, or those that were opened for a run and for those below it."""
@@ -184,7 +168,7 @@ class ItemReads:
                      SELECT position FROM items WHERE seq = (SELECT max(seq) FROM items)
                      UNION ALL SELECT max(position) FROM scopes
                      UNION ALL SELECT max(position) FROM removals) ends"""
-        return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0]))
+        return await self._fetch("items", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
 
     async def item_position_at(self, number: int) -> int:
         """How far the log of items went before a record of the journal; 0 where there was none yet."""

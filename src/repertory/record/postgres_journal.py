@@ -17,11 +17,12 @@ import anyio.to_thread
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalClosed, JournalDamaged, JournalReadOnly
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
-from repertory.record.journal import Durability, Rows
+from repertory.record.journal import Durability
 from repertory.record.postgres_schema import ITEM_POSITIONS, check_readable, migrate
 from repertory.record.postgres_search import PostgresFullText, PostgresTables, index_slice
 from repertory.record.postgres_sql import check_server, connect, driver, explain, is_away, restore, to_column, translate
 from repertory.record.postgres_writer import PATIENCE, WRITING, PostgresWriter
+from repertory.record.reads import Rows
 from repertory.record.redaction import Redactor
 from repertory.record.removal import remove_slice
 from repertory.record.rows import UNREADABLE, Value, encode_json, encode_text

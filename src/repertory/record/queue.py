@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Collection
+from typing import Any, Final
 
 import msgspec
 
 from repertory.llm.profiles import Amount
+from repertory.record.reads import Reads
 from repertory.record.records import QueuedRow, ScheduleSettled
 from repertory.record.rows import Value
-
-T = TypeVar("T")
 
 AGEING: Final = 300.0
 """Seconds of waiting that weigh as much as one level of priority.
@@ -39,14 +38,8 @@ _USED: Final = """SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
     GROUP BY r.agent, r.client"""
 
 
-class QueueReads:
+class QueueReads(Reads):
     """The part of a journal that reads the queue of runs."""
-
-    async def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Any], T]) -> T:
-        raise NotImplementedError
-
-    async def _records(self, kind: type[Any], rest: str, *values: Value, side: bool = True) -> list[Any]:
-        raise NotImplementedError
 
     async def read_settled(self) -> dict[str, ScheduleSettled]:
         """What was settled last of each schedule, by its name."""

@@ -18,7 +18,8 @@ import anyio.to_thread
 
 from repertory.errors import JournalClosed, JournalReadOnly, JournalUnreadable
 from repertory.record.items import ItemQuery, Layer
-from repertory.record.journal import Durability, Journal, Rows
+from repertory.record.journal import Durability, Journal
+from repertory.record.reads import Rows
 from repertory.record.records import EntryAppended, ItemWritten, SearchHit
 from repertory.record.redaction import Redactor
 from repertory.record.removal import SqliteTables, remove_slice

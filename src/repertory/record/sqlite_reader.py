@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory.errors import JournalClosed, JournalDamaged
 from repertory.record.forks import in_a_fork, keep_for_ever, leave_behind_in_forks
-from repertory.record.journal import Rows
+from repertory.record.reads import Rows
 from repertory.record.rows import UNREADABLE, Value, lenient_text
 from repertory.record.sqlite_file import explain, read_uri
 from repertory.record.waiting import Ticket, wake_all

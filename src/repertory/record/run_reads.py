@@ -1,0 +1,406 @@
+"""What a journal tells of runs: how they stand, what was said and done in them, what they cost and what they keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from repertory.errors import JournalUnreadable, RunNotFound
+from repertory.llm.messages import Json
+from repertory.llm.profiles import Amount
+from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
+from repertory.record.entries import Entry
+from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows
+from repertory.record.records import (
+    ContentStored,
+    DecisionMade,
+    EntryAppended,
+    EventLogged,
+    ModelCalled,
+    ModelCallRow,
+    ModelReplied,
+    PayloadChanged,
+    Record,
+    RunRow,
+    RunStarted,
+    RunState,
+    RunStateChanged,
+    SearchHit,
+    SummaryStored,
+    ToolCallRow,
+    ToolFinished,
+    ToolIntended,
+    WebhookTried,
+)
+from repertory.record.requests import RecordedRequest
+from repertory.record.rows import TABLES, Value, encode_json
+from repertory.record.schema import LATEST_ITERATION
+from repertory.record.search import ENTRIES, search_hit
+from repertory.record.statistics import RunStatistics, statistics_sql
+
+B = TypeVar("B")
+R = TypeVar("R", bound=Record)
+
+_RUNS, _RUN_STATES, _ENTRIES = TABLES[RunStarted], TABLES[RunStateChanged], TABLES[EntryAppended]
+
+
+class RunReads(Reads):
+    """The part of a journal that reads runs."""
+
+    async def read_state_changes(self, *, after: int, limit: int) -> list[tuple[int, RunStateChanged]]:
+        """The changes of state of roots behind a number, each with its own, in order."""
+        bound = await self._complete_below()
+        which = "WHERE t.seq > ? AND t.seq < ? AND instr(t.run_id, '.') = 0 ORDER BY t.seq LIMIT ?"
+        return await self._read(RunStateChanged, which, after, bound, limit)
+
+    async def last_state_change(self) -> int:
+        """The number of the newest change of state; 0 where there is none."""
+        sql = "SELECT max(seq) FROM run_states"
+        return await self._fetch("states", sql, (), lambda rows: int(next(iter(rows))[0] or 0))
+
+    async def read_webhook_position(self, url: str) -> int | None:
+        """Up to which number a webhook was told of changes, or is to be told again; None where it is new."""
+        sql = "SELECT max(change) FROM webhook_attempts WHERE url = ?"
+
+        def decode(rows: Rows) -> int | None:
+            value = next(iter(rows))[0]
+            return None if value is None else int(value)
+
+        return await self._fetch("webhooks", sql, (url,), decode)
+
+    async def read_failed_webhooks(self, url: str) -> list[WebhookTried]:
+        """For each run whose last attempt at a webhook failed, that attempt."""
+        later = "SELECT 1 FROM webhook_attempts n WHERE n.url = t.url AND n.run_id = t.run_id AND n.seq > t.seq"
+        which = "t.url = ? AND t.outcome IN ('failed', 'disabled')"
+        return await self._records(WebhookTried, f"WHERE {which} AND NOT EXISTS ({later}) ORDER BY t.seq", url)
+
+    async def read_webhooks(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, WebhookTried]]:
+        """Attempts at webhooks, each with its number, the newest first; ``before`` a number, None for the newest."""
+        bound = NO_LIMIT if before is None else before
+        return await self._read(WebhookTried, "WHERE t.seq < ? ORDER BY t.seq DESC LIMIT ?", bound, limit)
+
+    async def read_records(self, kind: type[R], run_id: str) -> list[tuple[int, R]]:
+        """Every record of one kind that is a run's own, with its number, in order."""
+        return await self._read(kind, OF_RUN, run_id)
+
+    async def _pairs(
+        self, run_id: str, begun: type[B], ended: type[Any], key: Callable[[Any], Hashable], *, side: bool = True
+    ) -> list[tuple[B, Any]]:
+        """What a run began, in order, each with the last record that ended it, if any did.
+
+        What was begun again after a crash is there once for each attempt. An end without a beginning is nobody's.
+        """
+        pairs: list[tuple[B, Any]] = []
+        latest: dict[Hashable, int] = {}
+        found = [*await self._read(begun, OF_RUN, run_id, side=side), *await self._read(ended, OF_RUN, run_id)]
+        for _, record in sorted(found, key=itemgetter(0)):
+            if isinstance(record, begun):
+                latest[key(record)] = len(pairs)
+                pairs.append((record, None))
+            elif (index := latest.get(key(record))) is not None:
+                pairs[index] = pairs[index][0], record
+        return pairs
+
+    async def _read_runs(self, where: str, *values: Value) -> list[RunRow]:
+        width = len(_RUNS.columns) + 2  # with seq and checksum
+
+        def decode(row: Sequence[Value]) -> RunRow:
+            started: RunStarted = _RUNS.read(row[:width])[1]
+            called = int(row[-1] or 0)
+            now = RunStateChanged(run_id=started.run_id, state="running", at=started.at)
+            if row[width] is not None:
+                now = _RUN_STATES.read(row[width:-1])[1]
+            return RunRow(
+                started=started,
+                state=now.state,
+                updated_at=now.at,
+                iteration=max(now.iteration, called),
+                result=now.result,
+                error=now.error,
+                cancelled=now.cancelled,
+                reason=now.reason,
+            )
+
+        return await self._fetch(
+            "runs",
+            f"""SELECT {_RUNS.select("r")}, {_RUN_STATES.select("s")}, {LATEST_ITERATION}
+                FROM runs r LEFT JOIN run_states s
+                ON s.seq = (SELECT max(seq) FROM run_states WHERE run_id = r.run_id) {where} ORDER BY r.seq""",
+            values,
+            lambda rows: [decode(row) for row in rows],
+        )
+
+    async def read_run(self, run_id: str) -> RunRow:
+        """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
+        if not run_id:
+            raise RunNotFound("no run has the id ''")
+        found = await self._read_runs("WHERE r.run_id = ?", run_id) or await self._read_runs(
+            "WHERE substr(r.run_id, 1, ?) = ?", len(run_id), run_id
+        )
+        if not found:
+            raise RunNotFound(f"no run has the id {run_id!r}")
+        if len(found) > 1:
+            names = ", ".join(row.started.run_id for row in found[:3])
+            raise RunNotFound(f"{run_id!r} fits {len(found)} runs ({names}, …); give more of the id")
+        return found[0]
+
+    async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
+        """Runs in the order they were started; None means all states."""
+        if states is None:
+            return await self._read_runs("")
+        if not states:
+            return []
+        return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
+
+    async def read_tree(self, run_id: str) -> list[str]:
+        """The ids of a run and of all below it, in the order they were started."""
+        sql = f"SELECT run_id FROM runs WHERE {OF_TREE} ORDER BY seq"
+        return await self._fetch("runs", sql, (run_id,) * 3, lambda rows: [str(row[0]) for row in rows])
+
+    async def read_entries(self, run_id: str, *, start: int = 0, stop: int | None = None) -> list[Entry]:
+        """The ledger from position ``start`` up to, not including, ``stop``."""
+        bound, values = ("", ()) if stop is None else ("AND t.position < ?", (stop,))
+        return await self._read_entries(f"t.position >= ? {bound} ORDER BY t.position", run_id, start, *values)
+
+    async def count_entries(self, run_id: str) -> int:
+        """How many entries the ledger of a run has."""
+        sql = "SELECT coalesce(max(position) + 1, 0) FROM entries WHERE run_id = ?"
+        return await self._fetch("entries", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+
+    async def _read_entries(self, which: str, run_id: str, *values: Value) -> list[Entry]:
+        found = await self._records(EntryAppended, f"WHERE t.run_id = ? AND {which}", run_id, *values)
+        return [record.entry for record in found]
+
+    async def _read_positions(self, run_id: str, positions: Collection[int]) -> list[Entry]:
+        # Those alone: what is made of them can be read whatever became of other entries.
+        which = "t.position IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
+        return await self._read_entries(which, run_id, self._list(positions)) if positions else []
+
+    async def search_entries(self, run_id: str, query: str, *, limit: int = 20) -> list[SearchHit]:
+        """Full-text search over a run's ledger, best first: entries with any of the words, by BM25.
+
+        Other forms of a word count too, case and accents do not. Words in double quotes are a phrase. The first hundred
+        words of a query count. No query is a syntax error.
+        """
+        if (asked := self._full_text.entries(run_id, query, _ENTRIES.select("t"))) is None:
+            return []
+        await self._catch_up(ENTRIES)
+        sql, values = asked
+        return await self._fetch(
+            f"entries of {run_id!r:.60}",
+            f"{sql} ORDER BY score DESC, t.seq LIMIT ?",
+            (*values, max(0, limit)),
+            lambda rows: [search_hit(_ENTRIES.read(row[1:])[1], float(row[0] or 0), query) for row in rows],
+        )
+
+    async def read_decisions(self, run_id: str) -> list[DecisionMade]:
+        """Every change of the run's plan, in order."""
+        return await self._of_run(DecisionMade, run_id)
+
+    async def read_tool_calls(self, run_id: str) -> list[ToolCallRow]:
+        """Every tool call of the run, in the order of intent."""
+        pairs = await self._pairs(run_id, ToolIntended, ToolFinished, attrgetter("call_id"))
+        return [ToolCallRow(intended=intended, finished=finished) for intended, finished in pairs]
+
+    async def read_intents(self, run_id: str, *, iteration: int) -> list[ToolIntended]:
+        """The tool calls of the run that were begun in an iteration or later, in order; one for each attempt."""
+        rest = "WHERE t.run_id = ? AND t.iteration >= ? ORDER BY t.seq"
+        return await self._records(ToolIntended, rest, run_id, iteration)
+
+    async def read_outcomes(self, run_id: str) -> list[ToolFinished]:
+        """How every tool call of the run ended, in order; also those that never began, so that they had no intent."""
+        return await self._of_run(ToolFinished, run_id)
+
+    async def read_model_calls(self, run_id: str, *, contents: bool = True) -> list[ModelCallRow]:
+        """Every model call of the run, in order; the content of its reply from the ledger where that holds it.
+
+        Without ``contents`` it comes without what was asked and what the ledger holds of the answers.
+        """
+        pairs = await self._pairs(run_id, ModelCalled, ModelReplied, attrgetter("call"), side=contents)
+        if not contents:
+            return [ModelCallRow(called=called, replied=replied) for called, replied in pairs]
+        turns = [replied.position for _, replied in pairs if replied is not None and replied.position is not None]
+        held = {entry.position: entry.content for entry in await self._read_positions(run_id, turns)}
+
+        def whole(replied: ModelReplied | None) -> ModelReplied | None:
+            if replied is None or replied.position is None:
+                return replied
+            if replied.position not in held:
+                raise JournalUnreadable(
+                    f"the answer of model call {replied.call} of {run_id} is entry {replied.position}, which is not "
+                    "recorded"
+                )
+            return msgspec.structs.replace(replied, content=held[replied.position])
+
+        return [ModelCallRow(called=called, replied=whole(replied)) for called, replied in pairs]
+
+    async def read_statistics(self, run_id: str | None = None) -> dict[str, RunStatistics]:
+        """The figures of a run and of all runs below it, by run id; None means every run, in the order they began.
+
+        Added up where the records are, so it stays quick where ``read_model_calls`` would read every answer.
+        """
+        # '/' comes right after '.', so this is every id that begins with the run's own and a dot.
+        where = "" if run_id is None else "(run_id = ? OR (run_id > ? AND run_id < ?))"
+        sql, tree = statistics_sql(where), (run_id or "", f"{run_id}.", f"{run_id}/")
+        names = RunStatistics.__struct_fields__
+
+        def decode(rows: Rows) -> dict[str, RunStatistics]:
+            return {str(row[0]): msgspec.convert(dict(zip(names, row[1:], strict=True)), RunStatistics) for row in rows}
+
+        return await self._fetch("figures", sql, tree * sql.count(where) if where else (), decode)
+
+    async def read_spent(self, since: float) -> tuple[int, int, float]:
+        """What model calls have taken that ended since a time, whatever their run: calls, tokens and US dollars."""
+        taken = "input_tokens + cache_read_tokens + cache_write_tokens + cache_write_1h_tokens + output_tokens"
+        sql = f"SELECT count(*), coalesce(sum({taken}), 0), coalesce(sum(cost), 0.0) FROM model_replies WHERE at >= ?"
+
+        def decode(rows: Rows) -> tuple[int, int, float]:
+            calls, tokens, cost = next(iter(rows))
+            return int(calls or 0), int(tokens or 0), float(cost or 0)
+
+        return await self._fetch("model replies", sql, (since,), decode)
+
+    async def read_open_calls(self, run_id: str) -> dict[tuple[str, int], Amount]:
+        """The most that each model call without a reply can have taken, of a run and of those below it."""
+        answered = "SELECT 1 FROM model_replies r WHERE r.run_id = c.run_id AND r.call = c.call"
+        sql = f"""SELECT run_id, call, CAST(json_extract(more, '$.cost_at_most') AS DOUBLE PRECISION),
+                CAST(json_extract(more, '$.tokens_at_most') AS NUMERIC)
+            FROM model_calls c WHERE {OF_TREE} AND NOT EXISTS ({answered})"""
+
+        def decode(rows: Rows) -> dict[tuple[str, int], Amount]:
+            return {
+                (str(run), int(call or 0)): Amount(float(cost or 0), int(tokens or 0))
+                for run, call, cost, tokens in rows
+            }
+
+        return await self._fetch("open model calls", sql, (run_id,) * 3, decode)
+
+    async def read_elapsed(self, run_id: str) -> float:
+        """How long a tree of runs has been going, in seconds, as far as its events say; see ``EventLogged``."""
+        sql = f"SELECT max(elapsed) FROM events WHERE {OF_TREE}"
+        return await self._fetch("events", sql, (run_id,) * 3, lambda rows: float(next(iter(rows))[0] or 0.0))
+
+    async def count_tools_run(self, run_id: str) -> dict[str, int]:
+        """For a run and each one below it, how many tool calls began; one that began again after a crash is one."""
+        sql = f"SELECT run_id, count(DISTINCT call_id) FROM tool_intents WHERE {OF_TREE} GROUP BY run_id"
+        return await self._fetch(
+            "tool calls", sql, (run_id,) * 3, lambda rows: {str(row[0]): int(row[1] or 0) for row in rows}
+        )
+
+    async def read_request(self, run_id: str, call: int) -> Json:
+        """The whole request of one model call, as it was sent, put together from its parts.
+
+        Raises:
+            JournalUnreadable: The parts do not give the recorded digest.
+        """
+        calls = await self._of_run(ModelCalled, run_id)
+        request = RecordedRequest({record.call: record for record in calls if record.call <= call}, call)
+        return request.whole(await self._read_positions(run_id, request.positions))
+
+    async def read_summaries(self, run_id: str) -> list[SummaryStored]:
+        """Every summary of the run, in the order they were stored."""
+        return await self._of_run(SummaryStored, run_id)
+
+    async def read_content(self, content_id: str, *, root: str | None = None) -> ContentStored | None:
+        """One stored content, its body from the ledger where that holds it; None where there never was one.
+
+        The body is "", though the length is not 0, where it was cleaned up and the ledger does not hold all of it.
+
+        Args:
+            content_id: Its citation.
+            root: Only what this run and those below it stored; None for whoever may read everything.
+        """
+        # The latest of that id, and only then its body: an earlier one must not shine through a deleted one.
+        whose, values = ("", ()) if root is None else (f"AND {OF_TREE}", (root, root, root))
+        latest = f"t.seq = (SELECT max(seq) FROM contents WHERE content_id = ? {whose})"
+        found: list[ContentStored] = await self._records(ContentStored, f"WHERE {latest}", content_id, *values)
+        if not found:
+            return None
+        stored = found[0]
+        if not stored.body and stored.length:
+            return msgspec.structs.replace(stored, body=await self.read_held(stored))
+        return stored
+
+    async def read_held(self, stored: ContentStored) -> str:
+        """The whole of a content by what the ledger of its run holds of it; "" where that is not all."""
+        named = encode_json(stored.content_id)
+        return put_together(stored, await self._read_entries(HOLDING, stored.run_id, stored.content_id, named))
+
+    async def read_contents(self, run_id: str) -> list[ContentStored]:
+        """All stored contents of a run, their bodies left empty."""
+        return await self._records(ContentStored, OF_RUN, run_id, side=False)
+
+    async def read_due_bodies(
+        self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf
+    ) -> list[StoredBody]:
+        """What the content store holds though its time is over by ``now``; all times are seconds since 1970.
+
+        A content with a time of its own is due at its ``expires_at``, and ``retention`` seconds after the tree of its
+        run has ended. One without is due where that end lies between the two bounds, if its run has retrieved
+        anything: else nothing else holds it.
+        """
+        return await self._read_bodies(DUE, now, now, ended_after, ended_by)
+
+    async def read_bodies(self, run_id: str) -> list[StoredBody]:
+        """What the content store holds of a run and of those below it."""
+        return await self._read_bodies(f"{STORED} WHERE {OF_TREE} ORDER BY t.seq", run_id, run_id, run_id)
+
+    async def _read_bodies(self, rest: str, *values: Value) -> list[StoredBody]:
+        found = await self._read(ContentStored, rest, *values, side=False)
+        return [StoredBody(number=number, content=content) for number, content in found]
+
+    async def read_payload(self, run_id: str) -> list[PayloadChanged]:
+        """Every version of a run's payload, in order; [] where it has none."""
+        return await self._of_run(PayloadChanged, run_id)
+
+    async def payload_version(self, run_id: str) -> int:
+        """How many versions a run's payload had; 0 where it has none."""
+        sql = "SELECT max(version) FROM payloads WHERE run_id = ?"
+        return await self._fetch("payloads", sql, (run_id,), lambda rows: int(next(iter(rows))[0] or 0))
+
+    async def read_payloads(self, root: str) -> list[PayloadChanged]:
+        """Every version of the payloads of a run and of those below it, in the order they were written."""
+        return await self._records(PayloadChanged, f"WHERE {OF_TREE} ORDER BY t.seq", root, root, root)
+
+    async def read_events(
+        self,
+        run_id: str | None,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        types: Collection[str] = (),
+    ) -> list[tuple[int, EventLogged]]:
+        """A run's events with their sequence numbers, those after the given one, in order.
+
+        Args:
+            run_id: The run; None means every run.
+            after: The sequence number of the last event that is known already.
+            before: Give the last ones before this sequence number, instead of the first ones after ``after``.
+            limit: How many at most; None means all.
+            types: Only events of these; none of them means every type.
+        """
+        bound = await self._complete_below() if run_id is None else NO_LIMIT
+        whose, values = ("t.seq < ? AND", (bound,)) if run_id is None else ("t.run_id = ? AND", (run_id,))
+        if types:
+            whose, values = f"{whose} t.type IN ({_marks(list(types))}) AND", (*values, *types)
+        most = NO_LIMIT if limit is None else limit
+        if before is None:
+            first = f"WHERE {whose} t.seq > ? ORDER BY t.seq LIMIT ?"
+            return await self._read(EventLogged, first, *values, after, most)
+        last = f"WHERE {whose} t.seq > ? AND t.seq < ? ORDER BY t.seq DESC LIMIT ?"
+        return (await self._read(EventLogged, last, *values, after, before, most))[::-1]
+
+    async def last_event(self) -> int:
+        """The sequence number of the newest event of any run; 0 where there is none."""
+        sql = "SELECT coalesce(max(seq), 0) FROM events WHERE seq < ?"
+        bound = await self._complete_below()
+        return await self._fetch("events", sql, (bound,), lambda rows: next(int(row[0] or 0) for row in rows))
+
+
+def _marks(values: Sequence[Value]) -> str:
+    return ", ".join("?" * len(values))
