@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from backends import RunAsync
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm.messages import Image
 from repertory.mcp import McpServer
+from repertory.mcp.client import _last_words as last_words  # pyright: ignore[reportPrivateUsage]
 from repertory.tools import Tool, ToolContext, ToolOutput, call_tool
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
@@ -162,6 +165,58 @@ def test_a_cancelled_call_is_cancelled_at_the_server_and_tells_how_far_it_was(
 
     run_async(main)
     assert told == ["half done"]
+
+
+ODD = """
+import json, sys
+sys.stderr.write("x" * 300_000)
+sys.stderr.flush()
+tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("", "go", "g.o", "g_o")]
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"error": {"code": -32601, "message": "no"}}
+    if asked["method"] == "initialize":
+        info = {"name": "odd", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
+    if asked["method"] == "tools/list":
+        answer = {"result": {"tools": tools}}
+    if asked["method"] == "tools/call":
+        token = asked["params"]["_meta"]["progressToken"]
+        told = {"progressToken": token, "progress": 1, "message": "far " * 100_000}
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}), flush=True)
+        answer = {"result": {"content": [{"type": "text", "text": "gone"}]}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_an_odd_server_fills_nothing_and_has_the_tools_that_can_be_called(run_async: RunAsync) -> None:
+    """Without a name none can; a line without an end, and what it says of its progress, is cut."""
+    said: list[str] = []
+
+    async def main() -> None:
+        async with opened(McpServer("odd", [sys.executable, "-c", ODD])) as tools:
+            assert {*tools} == {"go", "g_o"}
+            context = ToolContext(progress=said.append)
+            assert (await call_tool(tools["go"], context=context)).content == "gone"
+        assert {len(each) for each in said} <= {500}
+
+    run_async(main)
+
+
+def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
+    """The newest ones, while it goes on."""
+    kept: deque[str] = deque(maxlen=20)
+    with last_words(kept) as stream:
+        stream.write("x" * 100_000)
+        stream.flush()
+        until = time.monotonic() + 30
+        while len(kept) < 20:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert {len(each) for each in kept} == {500}
 
 
 def test_a_list_that_changed_is_there_for_the_next_run(run_async: RunAsync) -> None:

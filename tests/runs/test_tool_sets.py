@@ -149,6 +149,31 @@ def test_names_that_clash_get_the_name_of_their_set_before_them(run_async: RunAs
     assert run_async(main) == {"count", "one_count", "two_count", "other"}
 
 
+def test_no_set_can_take_the_name_that_a_tool_of_another_has_instead(run_async: RunAsync) -> None:
+    """It gets its own set's name before it as well; what is the same even so is left out."""
+
+    async def main() -> list[str]:
+        model = ScriptedModel(["done"])
+        tools = [
+            Counter("one"),
+            Counter("two"),
+            Counter("thief", tool="one_count"),
+            Counter("o", tool="count"),
+            Counter("o_count", tool="x"),
+            Counter("y", tool="x"),
+            Counter("z", tool="o_count_x"),
+            Counter("l" * 100, tool="x" + "y" * 60),
+            Counter("l" * 100 + "m", tool="x" + "y" * 60),
+        ]
+        async with rp.open_supervisor(model=model) as supervisor:
+            await results(supervisor, rp.Agent("clerk", tools=tools), 1)
+        return [tool.name for tool in model.requests[0].tools]
+
+    names = run_async(main)
+    assert len({*names}) == len(names)
+    assert {"one_count", "two_count", "thief_one_count", "z_o_count_x"} <= {*names}
+
+
 class Offering(Counter):
     """A set that gives what it is told to."""
 

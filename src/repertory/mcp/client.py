@@ -48,6 +48,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")  # in the name of a tool, for the Messages API
 _MOST_PAGES = 100  # of the list of tools
 _LAST_WORDS = 20  # lines that a server process said last, told where it does not start
+_WORDS = 500  # characters of a line that it says beside its answers
 _POLLS = (0.05, 0.25, 1.0, 5.0)  # seconds before a server is called again that is not ready; then the last for good
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before a connection is made again, by failures in a row
 
@@ -288,7 +289,7 @@ class _Connection:
         made: dict[str, Tool] = {}
         for tool in offered:
             name = _UNFIT.sub("_", tool.name)[:LONGEST_NAME]
-            if name in made:
+            if not name or name in made:
                 log(logging.WARNING, "mcp.tool.dropped", server=self._server.name, tool=tool.name)
                 continue
             description = tool.description or tool.title or tool.name
@@ -358,7 +359,7 @@ class _Connection:
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = f" of {total:g}" if total is not None else ""
-            context.progress(message or f"{progress:g}{of}")
+            context.progress((message or f"{progress:g}{of}")[:_WORDS])
 
         meta: Any = {"repertory/idempotencyKey": context.idempotency_key} if context.idempotency_key else None
         given = None if answer is None else responses(answer)
@@ -441,8 +442,8 @@ def _last_words(lines: deque[str]) -> Generator[TextIO]:
 
     def read() -> None:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                lines.append(line.rstrip()[:500])
+            while line := stream.readline(_WORDS):  # one without an end must not fill the memory
+                lines.append(line.rstrip())
 
     threading.Thread(target=read, name="mcp stderr", daemon=True).start()
     with os.fdopen(writing, "w") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
@@ -95,12 +96,19 @@ class _Held:
 
 
 def _without_clashes(taken: Sequence[str], offered: Sequence[tuple[ToolSet, Sequence[Tool]]]) -> tuple[Tool, ...]:
-    """The tools of all sets; one whose name stands for several has the name of its set before it."""
-    names = [*taken, *(tool.name for _, tools in offered for tool in tools)]
-    return tuple(
-        msgspec.structs.replace(tool, name=f"{tool_set.name}_{tool.name}"[:LONGEST_NAME], own_name=tool.name)
-        if names.count(tool.name) > 1
-        else tool
-        for tool_set, tools in offered
-        for tool in tools
-    )
+    """The tools of all sets; one whose name stands for several has the name of its set before it.
+
+    So has one with a name that another one gets by that: no server can have its tool taken for another's. What cannot
+    be told apart even so is left out.
+    """
+    tools = [(tool, f"{tool_set.name}_{tool.name}"[:LONGEST_NAME]) for tool_set, given in offered for tool in given]
+    times = Counter([*taken, *(tool.name for tool, _ in tools)])
+    times.update([longer for tool, longer in tools if times[tool.name] > 1])
+    kept = dict[str, Tool | None].fromkeys(taken)
+    for tool, longer in tools:
+        name = longer if times[tool.name] > 1 else tool.name
+        if name in kept:
+            log(logging.WARNING, "tool.dropped", tool=tool.name, reason=f"another tool is called {name}")
+        else:
+            kept[name] = tool if name == tool.name else msgspec.structs.replace(tool, name=name, own_name=tool.name)
+    return tuple(tool for tool in kept.values() if tool is not None)
