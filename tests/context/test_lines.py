@@ -64,7 +64,7 @@ def test_rare_names_come_first_and_count_once() -> None:
         *["every_result has this_name"] * 30, "only_here stands\nonly_here again and every_result\nthis_name"
     )
     lines = ["this_name and every_result", "only_here stands", "the same only_here again", "words"]
-    assert choose_lines(lines, 30, common) == ["only_here stands"]
+    assert choose_lines(lines, 20, common) == ["only_here stands"]
 
 
 def test_what_reports_trouble_comes_first_where_it_is_rare() -> None:
@@ -72,6 +72,14 @@ def test_what_reports_trouble_comes_first_where_it_is_rare() -> None:
     lines = [f"part_{letter} is on its berth" for letter in "abcdef"]
     lines[3] = "the crane cannot find a berth"
     assert choose_lines(lines, 62, known("\n".join(lines))) == [lines[0], lines[3]]
+
+
+def test_the_lines_around_a_telling_one_take_what_room_is_left() -> None:
+    """The nearest first: code that is changed is found again by the lines around it."""
+    lines = ["try:", "    begin()", "    retries = max_attempts", "    finish()", "    return 0"]
+    vocabulary = known("\n".join(lines))
+    assert choose_lines(lines, 40, vocabulary) == lines[1:3]
+    assert choose_lines(lines, 53, vocabulary) == lines[1:4]
 
 
 def test_a_text_without_names_keeps_its_beginning() -> None:

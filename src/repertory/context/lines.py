@@ -10,6 +10,7 @@ import heapq
 import math
 import re
 import string
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -199,8 +200,8 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     """Choose lines, the most telling for their length first, and give them in their own order.
 
     A name counts once: the second line that holds it tells that much less. Errors and verdicts come first, where they
-    are few among the lines: of code that handles errors they would be every other one. A text without names leaves its
-    beginning.
+    are few among the lines: of code that handles errors they would be every other one. The lines around those that were
+    chosen take what room is left; a text without names leaves its beginning.
 
     Args:
         lines: From ``source_lines``.
@@ -242,9 +243,20 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
         room -= len(lines[at]) + 1
         told |= names[at]
         chosen.append(at)
-    if not chosen:
-        for at, line in enumerate(lines):
-            if len(line) < room:
-                room -= len(line) + 1
-                chosen.append(at)
+    # What room is left goes to the lines around those, so that they can be read, and found again, in their place.
+    for at in _nearest(chosen, len(lines)):
+        if len(lines[at]) < room:
+            room -= len(lines[at]) + 1
+            chosen.append(at)
     return [lines[at] for at in sorted(chosen)]
+
+
+def _nearest(chosen: Sequence[int], count: int) -> list[int]:
+    """The other places of so many, those nearest to a chosen one first; where there is none, from the beginning."""
+    places = sorted(chosen) or [-1]
+
+    def distance(at: int) -> int:
+        behind = bisect_left(places, at)
+        return min(abs(at - place) for place in places[max(0, behind - 1) : behind + 1])
+
+    return sorted((at for at in range(count) if distance(at)), key=distance)

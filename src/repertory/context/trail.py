@@ -14,22 +14,19 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from repertory.context.cutting import clip, first_chars
-from repertory.context.lines import Vocabulary, choose_lines, source_lines
+from repertory.context.lines import MOST_READ, Vocabulary, choose_lines, source_lines
 from repertory.context.plan import CoverRange
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.shaping import failed, media_in, tool_text, words_asked_for
 from repertory.llm.messages import Text, ToolUse, canonical_json, equal_items, text_of
 from repertory.record.entries import Entry
 
-SHARE = 1 / 6
-"""Of a long result's characters, what the trail keeps. Recorded runs keep 9 of 10 facts in view with it; with a fifth
-two in a hundred more, at a cost of two in a hundred more (`docs/context.md` has the table)."""
+SHARE = 0.2
+"""Of the characters of a long result or argument, what the trail keeps (`docs/context.md` has the table)."""
 _SHORT = 300  # characters of a result that stands whole
-_MOST = 9_600  # characters of one result; 5% of the cap on arrival
+_MOST = 4_800  # characters of one result: where all are bounded by twice that, more is paid for and as much is found
 _SAID = 1_000  # characters of what the agent said in one turn that stand word for word
 _ARGUMENT = 120  # characters of an argument that stands whole, on the line of its call
-_ARGUMENT_SHARE = 0.2  # of a longer one: what was written can be read again where it was written to
-_MOST_ARGUMENT = 2_000  # characters
 _ONE_LINE = 100  # characters of a result that stands on the line of its call
 _INDENT = " "  # one: it costs a character in every line
 _OLDER = "(older lines are left out)"
@@ -40,6 +37,11 @@ def room_of(length: int, importance: float = 1.0) -> int:
     if length <= _SHORT:
         return length
     return max(_SHORT // 2, min(_MOST, int(length * min(1.0, SHARE * importance))))
+
+
+def argument_room(length: int) -> int:
+    """How many characters of an argument of some length the trail keeps: an agent goes by the plans that it wrote."""
+    return max(_ARGUMENT, int(min(length, MOST_READ) * SHARE))
 
 
 class Trail:
@@ -202,8 +204,7 @@ class Trail:
                 short.append(f"{name}={text}")
                 continue
             lines = source_lines(text)
-            room = max(_ARGUMENT, min(_MOST_ARGUMENT, int(len(text) * _ARGUMENT_SHARE)))
-            chosen = self._choose(lines, room)
+            chosen = self._choose(lines, argument_room(len(text)))
             chosen = chosen or [clip(line, _ARGUMENT) for line in lines[:1]]  # so that calls can be told apart
             how_many = "" if len(chosen) == len(lines) else f" {len(chosen)} of {len(lines)} lines"
             long.append(f"{name}:{how_many}" + "".join(f"\n{_INDENT}{line}" for line in chosen))
