@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from context_scenes import clerk, read_log
 
 import repertory as rp
+from context_scenes import clerk, read_log
 from repertory.context import register_compactor
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import ConfigurationError, RunFailed
