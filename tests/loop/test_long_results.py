@@ -13,7 +13,8 @@ import repertory as rp
 from repertory.context import register_compactor
 from repertory.context.compactors import COMPACTORS
 from repertory.errors import RunStopped
-from repertory.llm.messages import text_of
+from repertory.llm.messages import canonical_json, text_of
+from repertory.llm.model import encode_request
 from repertory.testing import ScriptedModel, call
 
 CUT = rp.ContextPolicy(results=rp.ResultPolicy(cap_chars=500))
@@ -115,3 +116,29 @@ async def test_a_run_that_is_killed_while_its_result_is_looked_at_has_the_result
     assert outcome.status == "ok"
     assert entries[-1].content_id == stored.content_id
     assert len(model.requests) == 1
+
+
+@rp.tool(effect="pure")
+def fetch_document(number: int) -> str:
+    """Fetch a document of 200,000 characters."""
+    line = "source {0} says that the tide at mark {1} rises to {2} feet, and falls again\n"
+    return "".join(line.format(number, mark, mark * number % 97) for mark in range(3_000))[:200_000]
+
+
+@pytest.mark.parametrize("rhythm", ["strict", "thrifty"])
+async def test_twenty_documents_of_200_kilobytes_keep_the_view_small(rhythm: Any) -> None:
+    """Below 50 kB in strict rhythm; by default below what the model's profile says it attends to."""
+    steps = [call("fetch_document", number=number) for number in range(1, 22)]
+    model = ScriptedModel([*steps, "Read."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        policy = rp.ContextPolicy(rhythm=rhythm)
+        run = await supervisor.spawn(rp.Agent("reader", tools=[fetch_document], context=policy), "Read all.")
+        await run.wait_result()
+        figures = run.statistics()
+    longest = max(len(canonical_json(encode_request(request))) for request in model.requests)
+    assert figures.tokens_plain > 21 * 20 / 2 * 40_000
+    assert figures.tokens_seen < 0.2 * figures.tokens_plain
+    if rhythm == "strict":
+        assert longest < 50_000
+    else:
+        assert figures.largest_prompt <= model.profile.comfort
