@@ -141,9 +141,10 @@ class Plant:
             started = 0
             with trio.CancelScope() as life:
 
-                async def start(schedule: Schedule, run_id: str) -> None:
+                async def start(schedule: Schedule, due: float) -> None:
                     nonlocal started
-                    await supervisor.spawn(clerk, schedule.task, run_id=run_id, client=f"schedule:{schedule.name}")
+                    run_id, client = schedule.run_id(due), f"schedule:{schedule.name}"
+                    await supervisor.spawn(clerk, schedule.task_at(due), run_id=run_id, client=client)
                     started += 1
                     if kill_after is not None and kill_after(started):
                         life.cancel()
@@ -264,7 +265,7 @@ async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_
     """An agent that is gone stops no other schedule; a due time that the queue has no room for stays due."""
     plant = Plant()
 
-    async def gone(schedule: Schedule, run_id: str) -> None:
+    async def gone(schedule: Schedule, due: float) -> None:
         raise ConfigurationError("no agent 'clerk'")
 
     scheduler = Scheduler(plant.journal, gone, clock=plant.clock)
@@ -280,3 +281,18 @@ async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_
     plant.seconds = 1.6 * MINUTE
     await plant.up(4 * MINUTE, at("* * * * *", overlap="allow", missed="all"))
     assert await plant.course() == ["began 0", "started 1", "started 2"]
+
+
+def test_a_task_names_the_time_that_was_due() -> None:
+    """By the schedule's own clock, whatever the time is when the run begins; braces can be written."""
+    task = "{weekday}, {date} at {time} ({due}): write {{}}."
+    schedule = Schedule(name="s", agent="clerk", task=task, cron="0 7 * * *", timezone="Europe/Berlin")
+    due = next(schedule.due_after(datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()))
+    assert schedule.task_at(due) == "Monday, 2026-11-23 at 07:00 (2026-11-23T07:00+01:00): write {}."
+
+
+@pytest.mark.parametrize("task", ["{day}", "{}", "{date:%d}", "{date!r}", "{0}", "{date.year}", "{", "}", "{date"])
+def test_a_placeholder_that_nobody_knows_is_refused(task: str) -> None:
+    """With those that there are, or how braces are written."""
+    with pytest.raises(ConfigurationError, match=r"write \{\{ and \}\} for braces"):
+        Schedule(name="s", agent="clerk", task=task, cron="* * * * *")

@@ -290,9 +290,14 @@ class Control:
             self._hold(run)
         return run_id
 
-    async def _start_scheduled(self, schedule: Schedule, run_id: str) -> None:
-        client = f"schedule:{schedule.name}"
-        await self.start(schedule.agent, schedule.task, run_id=run_id, priority=schedule.priority, client=client)
+    async def _start_scheduled(self, schedule: Schedule, due: float) -> None:
+        await self.start(
+            schedule.agent,
+            schedule.task_at(due),
+            run_id=schedule.run_id(due),
+            priority=schedule.priority,
+            client=f"schedule:{schedule.name}",
+        )
 
     async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
         """Say something to a run; it is durable afterwards.

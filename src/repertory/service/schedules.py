@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from string import Formatter
 from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -27,6 +28,7 @@ Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "allow"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+PLACEHOLDERS: Final = ("date", "time", "weekday", "due")
 _GRACE: Final = 60.0  # seconds; cron knows no finer time than minutes, so what is not later than that is on time
 _LOOK: Final = 30.0  # seconds between two looks at the clock, which may be set
 _CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) takes larger jumps for corrections of the clock, and begins anew
@@ -39,7 +41,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: What it is called: a letter or digit, then letters, digits, ``_`` and ``-``, at most 60.
         agent: The agent, as the company names it.
-        task: What it is asked to do.
+        task: What it is asked to do. ``{date}`` in it (as 2026-11-23), ``{time}`` (07:00), ``{weekday}`` (Monday) and
+            ``{due}`` (2026-11-23T07:00+01:00) stand for the time that was due, in ``timezone``; ``{{`` and ``}}`` are
+            braces.
         cron: When: minute, hour, day of the month, month, day of the week, as Debian's cron reads them.
         timezone: Whose clock that is, as ``Europe/Berlin``. A time that the clock leaps over comes right after the
             leap; one that it shows twice counts once, unless the minute or hour begins with ``*``.
@@ -65,6 +69,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         words = "be a letter or digit, then letters, digits, _ and -, at most 60 in all"
         check_pattern("schedule name", self.name, _NAME, words)
         check_text("a task", self.task)
+        self._check_placeholders()
         check_choice("missed", self.missed, Missed)
         check_choice("overlap", self.overlap, Overlap)
         check_number("priority", self.priority, int, least=-100, most=100, none=True)
@@ -109,6 +114,27 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         if last == time:
             raise ConfigurationError(f"cron {self.cron!r:.100} is never due")
 
+    def task_at(self, due: float) -> str:
+        """What a run is asked to do for a due time."""
+        at = datetime.fromtimestamp(due, ZoneInfo(self.timezone))
+        # Not by the locale's names: the same due time must ask for the same, also from another machine.
+        weekday = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")[at.weekday()]
+        return self.task.format(
+            date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M}", weekday=weekday, due=at.isoformat(timespec="minutes")
+        )
+
+    def _check_placeholders(self) -> None:
+        try:
+            parts = list(Formatter().parse(self.task))
+        except ValueError as error:
+            raise ConfigurationError(f"a task: {error}; write {{{{ and }}}} for braces") from error
+        for _, name, form, conversion in parts:
+            if name is not None and (name not in PLACEHOLDERS or form or conversion):
+                listed = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                raise ConfigurationError(
+                    f"a task has no placeholder {{{name[:60]}}}; there are {listed}; write {{{{ and }}}} for braces"
+                )
+
     def run_id(self, due: float) -> str:
         """The id of the run for a due time."""
         return f"schedule-{self.name}-{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%MZ}"
@@ -135,12 +161,12 @@ class Scheduler:
 
     Args:
         journal: Where due times are settled.
-        start: Starts a run of a schedule under an id; the same again does no harm.
+        start: Starts the run of a schedule for a due time; the same again does no harm.
         clock: Gives seconds since 1970.
     """
 
     def __init__(
-        self, journal: Journal, start: Callable[[Schedule, str], Awaitable[object]], *, clock: Callable[[], float]
+        self, journal: Journal, start: Callable[[Schedule, float], Awaitable[object]], *, clock: Callable[[], float]
     ) -> None:
         self._journal = journal
         self._start = start
@@ -238,7 +264,7 @@ class Scheduler:
             skipped = f"run {before} of the time before has not ended"
         else:
             try:
-                await self._start(schedule, run_id)
+                await self._start(schedule, due)
             except QueueFull as error:
                 log(logging.WARNING, "schedule.waits", schedule=schedule.name, due=due, reason=str(error))
                 return False
