@@ -100,6 +100,11 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         ("[schedules]\nname = 1", 3, r"\[schedules\]: expected tables, each as \[\[schedules\]\]"),
         ('[[webhooks]]\nurl = "https://example.com"', 3, r"\[webhooks\] secret_env: is missing"),
         ('[[webhooks]]\nurl = "https://a.b"\nsecret_env = "S"\non = ["gone"]', 6, r"\[webhooks\] on: "),
+        (
+            '[[webhooks]]\nurl = "https://a.b"\nsecret_env = "NOT_SET"',
+            5,
+            r"\[webhooks\] secret_env: .* the environment has no NOT_SET",
+        ),
         ("[service\n", None, "is no TOML"),
         (f"[service]\nmax_runs = {'1' * 5000}", None, "is no TOML"),
         (f"[limits]\ntokens = {10**400}", 4, r"\[limits\] tokens: limits.tokens must be a whole number"),
@@ -118,6 +123,13 @@ def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | No
     if "no TOML" not in str(caught.value):
         assert caught.value.line == line, str(caught.value)
         assert f"company.toml, line {line}: " in str(caught.value)
+
+
+def test_a_context_that_is_not_there_is_said_with_its_line(folder: Path) -> None:
+    """When the service is to begin: to look for it may run what makes it."""
+    company = read_company(write(folder, '[service]\ncontext = "no_such_module:x"'))
+    with pytest.raises(DefinitionError, match=r"line 4: \[service\] context: no module named 'no_such_module'"):
+        company.options()
 
 
 def test_a_company_without_agents_is_none(tmp_path: Path) -> None:

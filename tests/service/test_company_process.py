@@ -138,6 +138,20 @@ def test_a_killed_company_goes_on_with_those_who_waited_in_their_order(company: 
     assert owner_of(company.database) is None
 
 
+@pytest.mark.nightly  # it is waited for ten seconds
+def test_a_company_that_stands_still_holds_nobody_up(company: Company) -> None:
+    """``down`` gives up, and says how to go on; once it moves again it ends, as it was told to."""
+    assert company.command("up", "--detach")[0] == 0
+    stopped = company.pid
+    os.kill(stopped, signal.SIGSTOP)
+    code, said = company.command("down")
+    os.kill(stopped, signal.SIGCONT)
+    assert code == 75
+    assert f"kill -CONT {stopped}" in said
+    assert "repertory down --now" in said
+    until(lambda: owner_of(company.database) is None)
+
+
 def test_a_wrong_file_changes_nothing_and_a_good_one_does(company: Company) -> None:
     """By ``reload`` and by SIGHUP: the error names line, table and key; what was waiting begins with more room."""
     assert company.command("up", "--detach")[0] == 0

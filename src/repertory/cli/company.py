@@ -7,7 +7,8 @@ from pathlib import Path
 from repertory.cli.options import BACKEND, Backend, argument, option
 
 _FILE = argument("FILE", "The company file.", Path("company.toml"))
-_WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for it to end
+_WAIT = 30.0  # seconds that --detach waits for the service to answer, and down for one that answers to end
+_FROZEN = 6.0  # seconds that down waits for one that did not answer: with those of asking it, ten in all
 
 
 def up(
@@ -61,10 +62,15 @@ def down(
         return
     going = 0 if now else _under_way(database)
     os.kill(owner.pid, signal.SIGKILL if now else signal.SIGTERM)
-    if not now:
+    if going is None:
+        output.say(f"process {owner.pid} is told to end, but does not answer")
+    elif not now:
         output.say(f"process {owner.pid} is ending; {going} runs go to their next boundary and can be resumed")
-    if not _until(lambda: owner_of(database) != owner):
-        raise ServiceUnavailable(f"process {owner.pid} has not ended in {_WAIT:g} s; repertory down --now kills it")
+    if not _until(lambda: owner_of(database) != owner, _FROZEN if going is None else _WAIT):
+        raise ServiceUnavailable(
+            f"process {owner.pid} has not ended; it may hang or stand still (kill -CONT {owner.pid}): repertory down "
+            f"{file} waits on, repertory down --now {file} kills it, and nothing that was acknowledged is lost"
+        )
     output.say("ended")
 
 
@@ -131,8 +137,8 @@ def _check_alone(file: Path, database: Path) -> None:
         )
 
 
-def _under_way(database: Path) -> int:
-    """How many runs the service has under way; 0 where it does not say."""
+def _under_way(database: Path) -> int | None:
+    """How many runs the service has under way; None where it does not say."""
     import anyio
 
     from repertory.errors import RepertoryError
@@ -148,9 +154,9 @@ def _under_way(database: Path) -> int:
         return sum(run.live and run.parent_id is None and run.state != "queued" for run in runs)
 
     try:
-        return anyio.run(main) if place is not None else 0
+        return anyio.run(main) if place is not None else None
     except RepertoryError:  # it hangs, or is about to end
-        return 0
+        return None
 
 
 def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) -> None:
@@ -187,12 +193,12 @@ def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) 
     raise ServiceUnavailable(f"the service did not answer in {_WAIT:g} s and was ended: {last}")
 
 
-def _until(condition: object) -> bool:
+def _until(condition: object, seconds: float = _WAIT) -> bool:
     """Wait for what another process is to do; whether it came."""
     import time
 
     assert callable(condition)
-    deadline = time.monotonic() + _WAIT
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -148,7 +148,7 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             socket=None if service.socket is None else at / service.socket,
             port=service.port,
             log=None if service.log is None else at / service.log,
-            context=None if service.context is None else load_context(service.context),
+            context=self._context(),
             root=None if service.root is None else at / service.root,
             redact=service.redact,
             model=self.models.default,
@@ -159,6 +159,14 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             on_start=self.apply,
             on_reload=self._reloader(),
         )
+
+    def _context(self) -> Any:
+        if self.service.context is None:
+            return None
+        try:
+            return load_context(self.service.context)
+        except ConfigurationError as error:
+            TomlFile(self.path).refuse("service", "context", str(error))
 
     def _reloader(self) -> Callable[[Control], Sequence[str]]:
         began = self
@@ -246,10 +254,7 @@ def read_company(path: Path) -> Company:
         service=service,
         models=file.table(ModelsTable, file.content.get("models", {}), "models"),
         retention=retention,
-        webhooks=tuple(
-            file.table(Webhook, each, "webhooks", number=number)
-            for number, each in enumerate(_several(file, "webhooks"))
-        ),
+        webhooks=tuple(_webhook(file, each, number) for number, each in enumerate(_several(file, "webhooks"))),
         offers=offers,
         quotas=Quotas(
             agents={name: file.table(Quota, table.quota, f"agents.{name}.quota") for name, table in agents.items()},
@@ -312,6 +317,15 @@ def _several(file: TomlFile, table: str) -> list[object]:
     if not isinstance(given, list):
         file.refuse(table, "", f"expected tables, each as [[{table}]]")
     return given
+
+
+def _webhook(file: TomlFile, given: object, number: int) -> Webhook:
+    webhook = file.table(Webhook, given, "webhooks", number=number)
+    try:
+        webhook.read_secret()
+    except ConfigurationError as error:
+        file.refuse("webhooks", "secret_env", str(error), number=number)
+    return webhook
 
 
 def _schedules(file: TomlFile, agents: set[str]) -> tuple[Schedule, ...]:
