@@ -283,6 +283,28 @@ async def test_a_spawn_that_is_repeated_finds_the_run_in_the_queue(autojump_cloc
     assert len(await journal.read_scopes()) == 2  # nothing is left of those that were refused
 
 
+async def test_forks_and_further_attempts_wait_in_no_queue_that_is_full(autojump_clock: Any) -> None:
+    """They are refused as a new run is, and nothing of them is on record; one that is repeated is no run more."""
+    office, journal = Office(), MemoryJournal()
+    quotas = Quotas(clients={"*": Quota(queued=1)})
+    async with rp.open_supervisor(
+        model=office.model, journal=journal, max_runs=1, quotas=quotas, clock=trio.current_time, drain_timeout=1
+    ) as supervisor:
+        stopped = await supervisor.spawn(agent, "a")
+        stopped.kill()
+        with pytest.raises(RunStopped):
+            await stopped.wait_result()
+        going = await supervisor.spawn(agent, "b")
+        for _ in range(2):
+            waiting = await supervisor.fork(going.id, iteration=0, new_id="waiting", agent=agent)
+            assert waiting.state == "queued"
+        with pytest.raises(QueueFull):
+            await supervisor.fork(going.id, iteration=0, new_id="more", agent=agent)
+        with pytest.raises(QueueFull):
+            await supervisor.retry(stopped.id, agent=agent)
+        assert [row.state for row in await journal.read_runs()] == ["stopped", "running", "queued"]
+
+
 async def test_clients_beside_each_other_queue_no_more_than_they_may(autojump_clock: Any) -> None:
     """The bound holds for spawns that are under way at once, for each client by itself."""
     office, refused = Office(), list[str]()

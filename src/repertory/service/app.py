@@ -445,18 +445,20 @@ class _Service:
         return Accepted()
 
     async def fork(self, request: Request, *, body: NewFork) -> Annotated[Response, Started]:
-        """Start a run that begins as this one did up to an iteration, beside it."""
-        run_id = await self._control.fork(
-            request.path_params["run_id"], body.iteration, text=body.text, new_id=body.run_id
-        )
-        return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
+        """Start a run that begins as this one did up to an iteration, beside it; 200 where it was there already."""
+        return await self._fork(request, body, rewind=False)
 
     async def rewind(self, request: Request, *, body: NewRewind) -> Annotated[Response, Started]:
-        """End a run, and start one in its place that begins as it did up to an iteration."""
-        run_id = await self._control.fork(
-            request.path_params["run_id"], body.iteration, text=body.text, new_id=body.run_id, rewind=True
-        )
-        return as_json(Started(id=run_id), 201, {"location": f"/runs/{run_id}"})
+        """End a run, and start one in its place that begins as it did up to an iteration; 200 as for a fork."""
+        return await self._fork(request, body, rewind=True)
+
+    async def _fork(self, request: Request, body: NewFork | NewRewind, *, rewind: bool) -> Response:
+        origin, text, new_id = request.path_params["run_id"], body.text, body.run_id
+        try:
+            run_id, is_new = await self._control.fork(origin, body.iteration, text=text, new_id=new_id, rewind=rewind)
+        except RunExists as error:
+            raise HTTPException(409, str(error)) from error
+        return as_json(Started(id=run_id), 201 if is_new else 200, {"location": f"/runs/{run_id}"})
 
     async def remove(self, request: Request) -> Response:
         """Take a run that has ended, and all below it, out of the journal for good; by its whole id."""
@@ -509,9 +511,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     post(f"{_RUN}/kill", _Service.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", _Service.pause, status=202, errors=(404, 409)),
     post(f"{_RUN}/resume", _Service.resume, status=202, errors=(404, 409, 422)),
-    post(f"{_RUN}/retry", _Service.retry, status=202, errors=(404, 409, 422)),
-    post(f"{_RUN}/fork", _Service.fork, status=201, errors=(404, 409, 422)),
-    post(f"{_RUN}/rewind", _Service.rewind, status=201, errors=(404, 409, 422)),
+    post(f"{_RUN}/retry", _Service.retry, status=202, errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/fork", _Service.fork, status=201, also=(200,), errors=(404, 409, 422, 429)),
+    post(f"{_RUN}/rewind", _Service.rewind, status=201, also=(200,), errors=(404, 409, 422, 429)),
     delete(_RUN, _Service.remove, status=204, errors=(404, 409)),
 )
 

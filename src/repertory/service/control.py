@@ -374,13 +374,14 @@ class Control:
         text: str | None = None,
         new_id: str | None = None,
         rewind: bool = False,
-    ) -> str:
+    ) -> tuple[str, bool]:
         """Start a run that begins as another did, beside it or in its place. Raises as ``Supervisor.fork``.
 
         Returns:
-            Its id, once it is durable.
+            Its id, once it is durable; and whether it is new: else the same was asked for before.
         """
         run_id, new = await self.find_id(run_id), new_id or _new_id("run")
+        is_new = new_id is None or not await self._is_on_record(new_id)
         self._forget_ended()
         with self._begin(new):
             if rewind and iteration is not None:
@@ -390,7 +391,14 @@ class Control:
                     run_id, iteration=iteration, text=text, new_id=new, context=self._context
                 )
             self._hold(run)
-        return new
+        return new, is_new
+
+    async def _is_on_record(self, run_id: str) -> bool:
+        """Whether there is a run of a whole id."""
+        try:
+            return (await self.journal.read_run(run_id)).started.run_id == run_id
+        except RunNotFound:
+            return False
 
     async def remove(self, run_id: str) -> None:
         """Take a run out of the journal, by its whole id. Raises as ``Supervisor.remove``."""

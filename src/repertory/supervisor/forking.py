@@ -9,6 +9,7 @@ other run's: figures are counted once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -90,32 +91,43 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
     journal, origin = runtime.shared.journal, row.started.run_id
     async with runtime.alone_with(new):
         there = await runtime.read_run(new)
-        if there is None:
-            records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
-            live = runtime.find(origin)
-            elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
-            if elsewhere:
-                raise RunError(
-                    f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
-                    "once it has ended, or ask that machine"
-                )
-            if wanted.rewound and live is not None:  # what is refused has left it as it is
-                live.stop_asked = True
-                runtime.stop_queued(live)
-                live.kill()
-                await live.ended.wait()
-                row = await journal.read_run(origin)
-                records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
-            if await journal.was_removed(origin):  # meanwhile: then what was read need not be all
-                raise RunNotFound(f"run {origin} was removed while it was forked")
-            await journal.write(records)
-        elif there.started.origin != origin or wanted.iteration not in (None, there.started.origin_iteration):
+        if there is not None and (
+            there.started.origin != origin or wanted.iteration not in (None, there.started.origin_iteration)
+        ):
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
-        going = runtime.find(new)
-        if going is None:
-            row, claimed = await journal.read_run(new), there is None  # whoever writes its beginning owns it
-            going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
+        await runtime.queue.look()
+        # One that is rewound makes room itself.
+        with runtime.queue.entering(row.started) if there is None and not wanted.rewound else nullcontext():
+            if there is None:
+                await _write(runtime, row, wanted, new=new)
+            going = runtime.find(new)
+            if going is None:
+                row, claimed = await journal.read_run(new), there is None  # whoever writes its beginning owns it
+                going = await runtime.take_up(row, agent, ended=FINAL_STATES, context=context, claimed=claimed)
     return going
+
+
+async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> None:
+    """Write a fork's beginning; where it takes the place of the other, end that one first."""
+    journal, origin = runtime.shared.journal, row.started.run_id
+    records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+    live = runtime.find(origin)
+    elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
+    if elsewhere:
+        raise RunError(
+            f"run {origin} is under way on another machine, whose record of it nobody else may write; fork it "
+            "once it has ended, or ask that machine"
+        )
+    if wanted.rewound and live is not None:  # what is refused has left it as it is
+        live.stop_asked = True
+        runtime.stop_queued(live)
+        live.kill()
+        await live.ended.wait()
+        row = await journal.read_run(origin)
+        records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
+    if await journal.was_removed(origin):  # meanwhile: then what was read need not be all
+        raise RunNotFound(f"run {origin} was removed while it was forked")
+    await journal.write(records)
 
 
 async def remove(runtime: Runtime, run_id: str) -> None:

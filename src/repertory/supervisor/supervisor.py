@@ -242,6 +242,7 @@ class Supervisor:
 
         Raises:
             RunError: It has not ended, is done, or is a sub-agent's.
+            QueueFull: As ``spawn``.
             RunNotFound, ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
         """
         check_text("a run_id", run_id)
@@ -249,7 +250,9 @@ class Supervisor:
         if row.state not in ("failed", "stopped"):
             what = "is done; fork it, or say something to it" if row.state == "done" else "has not ended"
             raise RunError(f"run {row.started.run_id} {what}; only what failed or was stopped can be tried again")
-        return await self.resume(row.started.run_id, agent=agent, context=context)
+        await self._runtime.queue.look()
+        with self._runtime.queue.entering(row.started):
+            return await self.resume(row.started.run_id, agent=agent, context=context)
 
     async def fork(
         self,
@@ -280,6 +283,7 @@ class Supervisor:
             RunNotFound: There is no such run.
             RunError: It is a sub-agent's, or it has no such iteration that is whole, or another machine runs it.
             RunExists: There is a run with the new id, and it is no such fork.
+            QueueFull: As ``spawn``.
             ConfigurationError, ContextMissing, PayloadInvalid: As ``resume``.
         """
         wanted = Fork(iteration=iteration, text=text, new_id=new_id)
