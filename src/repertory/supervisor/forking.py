@@ -96,8 +96,9 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
         ):
             raise RunExists(f"run {new} is there already, and is no such fork; give the new run another id")
         await runtime.queue.look()
-        # One that is rewound makes room itself.
-        with runtime.queue.entering(row.started) if there is None and not wanted.rewound else nullcontext():
+        more = msgspec.structs.replace(row.started, run_id=new)
+        # To rewind makes room itself.
+        async with runtime.queue.entering(more) if there is None and not wanted.rewound else nullcontext():
             if there is None:
                 await _write(runtime, row, wanted, new=new)
             going = runtime.find(new)

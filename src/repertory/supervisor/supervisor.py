@@ -250,8 +250,10 @@ class Supervisor:
         if row.state not in ("failed", "stopped"):
             what = "is done; fork it, or say something to it" if row.state == "done" else "has not ended"
             raise RunError(f"run {row.started.run_id} {what}; only what failed or was stopped can be tried again")
+        if self._runtime.claims is not None:  # it has its place in the queue of all machines
+            return await self.resume(row.started.run_id, agent=agent, context=context)
         await self._runtime.queue.look()
-        with self._runtime.queue.entering(row.started):
+        async with self._runtime.queue.entering(row.started):
             return await self.resume(row.started.run_id, agent=agent, context=context)
 
     async def fork(
