@@ -61,6 +61,8 @@ def _standing(detail: RunDetail) -> RenderableType:
 
     run, own, tree = detail.run, detail.statistics, detail.tree_statistics
     facts = Text.assemble((one_line(run.agent), "bold"), f" {one_line(run.id)}, ", coloured_state(run.state))
+    if run.machine:
+        facts.append(f" on {one_line(run.machine)}")
     if run.error:
         facts.append(f": {one_line(run.error, 200)}")
     facts.append(f"\ntask: {one_line(run.task, 300)}\n")

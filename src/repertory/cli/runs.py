@@ -160,8 +160,10 @@ def figures_of(run: RunView) -> tuple[str, str, str]:
 
 
 def _standing(run: RunView) -> Text:
-    """The state of a run, with its priority where it waits for its turn."""
+    """The state of a run, with its priority where it waits for its turn, and the machine of a whole tree."""
     state = coloured_state(run.state)
+    if run.machine and run.parent_id is None:
+        state.append(f" on {output.one_line(run.machine, 40)}", style="dim")
     return state.append(f" {run.priority:+}") if run.state == "queued" and run.priority else state
 
 
@@ -198,7 +200,7 @@ def tree(
         (
             f"{branch}{own_id(node.run.id, node.run.parent_id) if branch else output.one_line(node.run.id)}",
             output.one_line(node.run.agent),
-            coloured_state(node.run.state),
+            _standing(node.run),
             *_spent(node.statistics),
             node.memory or "–",
             output.one_line(node.run.error or node.run.task, 200),

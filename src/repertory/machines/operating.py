@@ -23,6 +23,11 @@ def list_machines(address: PostgresAddress) -> Sequence[Machine]:
     return _ask(address, "list the machines of", read_machines)
 
 
+def list_owners(address: PostgresAddress) -> dict[str, str]:
+    """The names of the machines that own the trees of runs that go on, by root; "" for one that waits. Blocks."""
+    return _ask(address, "read whose runs are in", lambda connection: dict(connection.execute(ownership.OWNERS)))
+
+
 def drain_machine(address: PostgresAddress, name: str) -> None:
     """Have a machine take no more runs and let its own go at their next boundary, within a second or so. Blocks.
 

@@ -36,8 +36,9 @@ LIST: Final = """SELECT m.machine_id::text, m.name, m.labels, m.host, m.pid, m.v
         m.draining, extract(epoch FROM m.lost_at)::float8,
         (SELECT count(*) FROM ownership o WHERE o.machine_id = m.machine_id AND o.why <> 'entering')
     FROM machines m ORDER BY m.started_at, m.machine_id"""
-ELSEWHERE: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m USING (machine_id)
-    WHERE o.machine_id IS DISTINCT FROM $1 AND o.why <> 'entering'"""
+OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m USING (machine_id)
+    WHERE o.why <> 'entering'"""
+ELSEWHERE: Final = f"{OWNERS} AND o.machine_id IS DISTINCT FROM $1"
 OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
 # FOR UPDATE waits for a transaction of theirs that has passed its guard.

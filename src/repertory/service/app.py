@@ -200,7 +200,8 @@ class _Service:
 
     async def metrics(self, request: Request) -> Response:
         """The figures of all runs as Prometheus reads them."""
-        return Response(await read_metrics(self._control.journal), media_type=CONTENT_TYPE)
+        machines = await self._control.supervisor.machines()
+        return Response(await read_metrics(self._control.journal, machines), media_type=CONTENT_TYPE)
 
     async def service(self, request: Request) -> ServiceView:
         """Who answers here."""
@@ -212,8 +213,10 @@ class _Service:
 
     async def overview(self, request: Request, *, query: OverviewQuery) -> Overview:
         """The newest trees of runs with their figures, and what was spent since midnight, or since a time."""
-        read = partial(read_overview, self._control.journal, self._control.is_live, query.limit)
-        return await read(since=query.since, read_only=self._access.read_only)
+        control = self._control
+        read = partial(read_overview, control.journal, control.is_live, control.machine_of, query.limit)
+        machines = await control.supervisor.machines()
+        return await read(since=query.since, read_only=self._access.read_only, machines=machines)
 
     async def stats(self, request: Request, *, query: StatsQuery) -> Json:
         """What a run saw and cost, as ``repertory stats --json`` says it; of the newest one where none is named."""

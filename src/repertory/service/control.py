@@ -162,11 +162,13 @@ class Control:
 
     async def list_runs(self, limit: int, *, figures: bool = False, wanted: Wanted | None = None) -> RunList:
         """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""
-        return await list_runs(self.journal, self.is_live, limit, figures=figures, wanted=wanted)
+        return await list_runs(
+            self.journal, self.is_live, limit, machine_of=self.machine_of, figures=figures, wanted=wanted
+        )
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        detail = await read_detail(self.journal, self.is_live, run_id)
+        detail = await read_detail(self.journal, self.is_live, run_id, machine_of=self.machine_of)
         if detail.run.state != "queued":
             return detail
         place = next((each for each in await self.queue() if each.run_id == detail.run.id), None)
@@ -510,6 +512,11 @@ class Control:
         run = self._roots.get(root_id)
         here = root_id in self._beginning or (run is not None and run.state not in FINAL_STATES)
         return here or root_id in self._elsewhere or self._find(root_id) is not None
+
+    def machine_of(self, root_id: str) -> str:
+        """The name of the machine that runs the tree of a root; "" where none does, or there is but one process."""
+        here = self.supervisor.machine if self._find(root_id) is not None else ""
+        return here or self._elsewhere.get(root_id, "")
 
     def _forget_ended(self) -> None:
         self._roots = {run_id: run for run_id, run in self._roots.items() if run.state not in FINAL_STATES}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from repertory.record.journal import Journal
 from repertory.record.records import RunRow
 from repertory.record.statistics import RunStatistics
+
+if TYPE_CHECKING:
+    from repertory.machines import Machine
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,11 +42,18 @@ _COUNTERS: Final[tuple[tuple[str, str, dict[str, str]], ...]] = (
 )
 
 
-async def read_metrics(journal: Journal) -> bytes:
-    """Read the figures of every run in a journal, added up by agent. They count on over restarts."""
+async def read_metrics(journal: Journal, machines: Sequence[Machine] = ()) -> bytes:
+    """Read the figures of every run in a journal, added up by agent. They count on over restarts.
+
+    Args:
+        journal: The database.
+        machines: The supervisors that share it; those that were lost are left out.
+    """
     rows, figures = await journal.read_runs(), await journal.read_statistics()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(rows, figures))
+    if machines:
+        registry.register(_Machines([each for each in machines if each.lost_at is None]))
     return generate_latest(registry)
 
 
@@ -71,3 +81,31 @@ class _Figures:
                 for kind, field in fields.items():
                     family.add_metric([agent, *([kind] if kinds else [])], getattr(own, field))
             yield family
+
+
+class _Machines:
+    """The supervisors that share a journal, each by its name, its id, as two may have one name, and its labels."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self._machines = machines
+
+    def collect(self) -> Iterable[Metric]:
+        """Each metric with its values by machine."""
+        names = ["machine", "machine_id", "labels"]
+        runs = GaugeMetricFamily("repertory_machine_runs", "Trees of runs that a machine owns.", labels=names)
+        age = GaugeMetricFamily(
+            "repertory_machine_lease_age_seconds", "Seconds since a machine renewed its lease.", labels=names
+        )
+        left = GaugeMetricFamily(
+            "repertory_machine_lease_left_seconds", "Seconds until its lease runs out; below 0 it has.", labels=names
+        )
+        draining = GaugeMetricFamily(
+            "repertory_machine_draining", "1 where a machine lets its runs go and takes no more.", labels=names
+        )
+        for each in self._machines:
+            values = [each.name, each.machine_id, ",".join(each.labels)]
+            runs.add_metric(values, each.runs)
+            age.add_metric(values, max(0.0, each.lease - each.left))
+            left.add_metric(values, each.left)
+            draining.add_metric(values, each.draining)
+        yield from (runs, age, left, draining)

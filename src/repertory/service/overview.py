@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from repertory.llm.messages import Json
 from repertory.record.journal import Journal
-from repertory.record.records import RunRow
 from repertory.record.statistics import RunStatistics
-from repertory.service.views import IsLive, newest_trees, roots_of, run_view
+from repertory.service.views import IsLive, MachineOf, RunView, newest_trees, roots_of, run_view
 
 _MOST = 300  # characters of a task, a result or an error that a line may have; the run itself has the whole
 _SHOWN = (
@@ -38,6 +38,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
             ``RunStatistics``, the same as ``repertory stats`` gives: ``figures`` (its own) and ``tree`` (with those
             below it).
         more: How many older trees are left out.
+        machines: The supervisors that share the journal, as ``repertory machines --json`` lists them; [] where it is
+            one process's alone.
     """
 
     seq: int
@@ -46,9 +48,19 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     today: Json
     runs: list[Json]
     more: int
+    machines: list[Json] = msgspec.field(default_factory=list[Json])
 
 
-async def read_overview(journal: Journal, is_live: IsLive, limit: int, *, since: float, read_only: bool) -> Overview:
+async def read_overview(
+    journal: Journal,
+    is_live: IsLive,
+    machine_of: MachineOf,
+    limit: int,
+    *,
+    since: float,
+    read_only: bool,
+    machines: Sequence[msgspec.Struct] = (),
+) -> Overview:
     """Read the newest trees of runs with their figures, and what was spent since a time; 0 for last midnight."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
     now = time.time()
@@ -64,18 +76,23 @@ async def read_overview(journal: Journal, is_live: IsLive, limit: int, *, since:
         read_only=read_only,
         today=await _read_spent(journal, since or _midnight(now)),
         runs=[
-            _line(row, is_live(roots[row.started.run_id]), figures.get(row.started.run_id), trees[row.started.run_id])
-            for row in rows
+            _line(
+                run_view(row, live=is_live(root), machine=machine_of(root)),
+                row.result,
+                figures.get(row.started.run_id),
+                trees[row.started.run_id],
+            )
+            for row, root in ((row, roots[row.started.run_id]) for row in rows)
         ],
+        machines=[msgspec.to_builtins(machine) for machine in machines],
         more=more,
     )
 
 
-def _line(row: RunRow, live: bool, own: RunStatistics | None, tree: RunStatistics) -> Json:
-    view = run_view(row, live=live)
+def _line(view: RunView, result: str | None, own: RunStatistics | None, tree: RunStatistics) -> Json:
     line: Json = msgspec.to_builtins(view)
     line["task"], line["error"] = view.task[:_MOST], view.error and view.error[:_MOST]
-    line["result"] = row.result and row.result[:_MOST]
+    line["result"] = result and result[:_MOST]
     line["figures"] = {name: getattr(own or RunStatistics(), name) for name in _SHOWN}
     line["tree"] = {name: getattr(tree, name) for name in _SHOWN}
     return line

@@ -169,6 +169,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
         state: Of the root; several with commas between them.
         agent: The name of the root's agent.
         client: Who asked for it.
+        machine: The name of the machine that runs it.
         text: What its task has somewhere.
         since: Started then or later, in seconds since 1970.
         until: Started before that; 0 for no such bound.
@@ -182,6 +183,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
     state: Annotated[str, msgspec.Meta(pattern=rf"^(({_STATES})(,({_STATES}))*)?$")] = ""
     agent: str = ""
     client: str = ""
+    machine: str = ""
     text: str = ""
     since: Count = 0
     until: Count = 0
@@ -196,6 +198,7 @@ class RunsQuery(msgspec.Struct, frozen=True):
             states=tuple(filter(None, self.state.split(","))),
             agent=self.agent,
             client=self.client,
+            machine=self.machine,
             text=self.text,
             since=self.since,
             until=self.until or math.inf,

@@ -19,7 +19,16 @@ from repertory.record.records import RunState
 from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCalls
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
-from repertory.service.views import EventView, RunDetail, RunList, event_view, list_runs, read_detail
+from repertory.service.views import (
+    EventView,
+    MachineOf,
+    RunDetail,
+    RunList,
+    event_view,
+    list_runs,
+    no_machine,
+    read_detail,
+)
 
 _POLL: Final = 0.5  # seconds between two looks at a record that another process writes
 _PAGE: Final = 500  # events that are read at once
@@ -98,11 +107,11 @@ class RecordSource:
 
     async def list_runs(self, limit: int = sys.maxsize) -> RunList:
         """The newest trees of runs, with their figures."""
-        return await list_runs(self.journal, self._is_live, limit, figures=True)
+        return await list_runs(self.journal, self._is_live, limit, machine_of=await self._read_owners(), figures=True)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
-        return await read_detail(self.journal, self._is_live, run_id)
+        return await read_detail(self.journal, self._is_live, run_id, machine_of=await self._read_owners())
 
     async def read_stats(self, run_id: str, *, tree: bool) -> Json:
         """What a run saw and cost, or with ``tree`` also each run below it."""
@@ -148,6 +157,14 @@ class RecordSource:
                 if not owned:
                     return
                 await anyio.sleep(_POLL)
+
+    async def _read_owners(self) -> MachineOf:
+        if not isinstance(self._path, PostgresAddress):
+            return no_machine
+        from repertory.machines.operating import list_owners  # here, as nothing of it is needed for a file
+
+        owners = await anyio.to_thread.run_sync(list_owners, self._path)
+        return lambda root_id: owners.get(root_id, "")
 
     def _is_live(self, _root: str) -> bool:
         return self.owned

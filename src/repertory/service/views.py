@@ -58,6 +58,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         figures: None in a list that was not asked for them.
         client: Who asked for it; "" for nobody in particular.
         reason: What it waited for when it was ``queued``.
+        machine: The name of the machine that runs it; "" where none does, or the journal is one process's alone.
     """
 
     id: str
@@ -78,6 +79,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     client: str = ""
     reason: str = ""
+    machine: str = ""
 
 
 class RunNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,8 +288,8 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     resuming: bool
 
 
-def run_view(row: RunRow, *, live: bool) -> RunView:
-    """What a list says about a run; ``live`` is whether somebody runs its tree."""
+def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:
+    """What a list says about a run; ``live`` is whether somebody runs its tree, and ``machine`` which one does."""
     started, live = row.started, live and row.state not in FINAL_STATES
     state = row.state if live or row.state in (*FINAL_STATES, "queued") else "interrupted"
     return RunView(
@@ -308,6 +310,7 @@ def run_view(row: RunRow, *, live: bool) -> RunView:
         priority=started.priority,
         client=started.client,
         reason=row.reason,
+        machine=machine if live else "",
         origin=started.origin or None,
     )
 
@@ -327,6 +330,13 @@ def event_of(view: EventView, *, agent: str) -> AnyEvent | None:
 
 IsLive: TypeAlias = Callable[[str], bool]
 """Whether somebody runs the tree of a root, by the root's id."""
+MachineOf: TypeAlias = Callable[[str], str]
+"""The name of the machine that runs the tree of a root, by the root's id; "" where there is none."""
+
+
+def no_machine(_root_id: str) -> str:
+    """Of a journal that is one process's alone."""
+    return ""
 
 
 def roots_of(rows: Iterable[RunRow]) -> dict[str, str]:
@@ -344,6 +354,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         states: As in ``RunView``; () for all.
         agent: The name of the root's agent; "" for all.
         client: Who asked for it; "" for all.
+        machine: The name of the machine that runs it; "" for all.
         text: What its task has somewhere, whatever the case; "" for all.
         since: Started then or later, in seconds since 1970.
         until: Started before that.
@@ -355,6 +366,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[str, ...] = ()
     agent: str = ""
     client: str = ""
+    machine: str = ""
     text: str = ""
     since: float = 0.0
     until: float = math.inf
@@ -362,7 +374,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     before: str = ""
     after: str = ""
 
-    def choose(self, rows: Sequence[RunRow], is_live: IsLive) -> list[RunRow]:
+    def choose(self, rows: Sequence[RunRow], is_live: IsLive, machine_of: MachineOf) -> list[RunRow]:
         """The roots that fit, in the order they were started. Raises ``RunNotFound`` for a bound that is not there."""
         roots = [row for row in rows if row.started.parent_id is None]
         ids = [row.started.run_id for row in roots]
@@ -371,32 +383,42 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
                 raise RunNotFound(f"there is no root {bound[:200]!r} to go on from; it may have been removed")
         start = ids.index(self.after) + 1 if self.after else 0
         stop = ids.index(self.before) if self.before else len(ids)
-        return [row for row in roots[start:stop] if self._fits(run_view(row, live=is_live(row.started.run_id)))]
+        views = {run_id: (is_live(run_id), machine_of(run_id)) for run_id in ids[start:stop]}
+        shown = ((row, views[row.started.run_id]) for row in roots[start:stop])
+        return [row for row, (live, machine) in shown if self._fits(run_view(row, live=live, machine=machine))]
 
     def _fits(self, view: RunView) -> bool:
         return (
             (not self.states or view.state in self.states)
             and self.agent in ("", view.agent)
             and self.client in ("", view.client)
+            and self.machine in ("", view.machine)
             and self.since <= view.started_at < self.until
             and self.text.casefold() in view.task.casefold()
         )
 
 
 async def list_runs(
-    journal: Journal, is_live: IsLive, limit: int, *, figures: bool = False, wanted: Wanted | None = None
+    journal: Journal,
+    is_live: IsLive,
+    limit: int,
+    *,
+    machine_of: MachineOf = no_machine,
+    figures: bool = False,
+    wanted: Wanted | None = None,
 ) -> RunList:
     """The newest trees of runs, oldest first; with figures that is one question more, however many runs there are."""
     seq = await journal.last_event()  # before the list, so that nothing falls in between
     rows = await journal.read_runs()
     wanted = wanted or Wanted()
-    fitting = wanted.choose(rows, is_live)
+    fitting = wanted.choose(rows, is_live, machine_of)
     first = wanted.oldest or bool(wanted.after)
     shown = fitting[:limit] if first else fitting[max(0, len(fitting) - limit) :]
     more = len(fitting) - len(shown)
     rows = with_those_below(rows, {row.started.run_id for row in shown})
     roots, all_figures = roots_of(rows), await journal.read_statistics() if figures else {}
-    views = [run_view(row, live=is_live(roots[row.started.run_id])) for row in rows]
+    trees = ((row, roots[row.started.run_id]) for row in rows)
+    views = [run_view(row, live=is_live(root), machine=machine_of(root)) for row, root in trees]
     if figures:
         views = [_with_figures(view, all_figures.get(view.id, RunStatistics())) for view in views]
     edge = (shown[-1] if first else shown[0]).started.run_id if shown and more else None
@@ -414,12 +436,15 @@ def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
     return msgspec.structs.replace(view, figures=own, updated_at=max(view.updated_at, figures.replied_at))
 
 
-async def read_detail(journal: Journal, is_live: Callable[[str], bool], run_id: str) -> RunDetail:
+async def read_detail(
+    journal: Journal, is_live: IsLive, run_id: str, *, machine_of: MachineOf = no_machine
+) -> RunDetail:
     """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
     run_id = (await journal.read_run(run_id)).started.run_id
     rows = await journal.read_runs()  # one reading for all of it, so that state and result agree
     tree = below(rows, run_id)
-    node = await read_node(journal, tree, run_id, live=is_live(roots_of(rows)[run_id]))
+    root = roots_of(rows)[run_id]
+    node = await read_node(journal, tree, run_id, live=is_live(root), machine=machine_of(root))
     return RunDetail(
         run=node.run,
         result=tree[0].result,
@@ -461,13 +486,13 @@ def _adopt(found: set[str], row: RunRow) -> bool:
     return True
 
 
-async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool) -> RunNode:
+async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool, machine: str = "") -> RunNode:
     """Read a run and all below it. ``rows`` are theirs, parents first."""
     figures = await journal.read_statistics(run_id)
     modes: dict[str, ScopeMode] = {scope.scope_id: scope.mode for scope in await journal.read_scopes(run_id)}
     nodes: dict[str, RunNode] = {}
     for row in rows:
-        view = run_view(row, live=live)
+        view = run_view(row, live=live, machine=machine)
         memory = modes.get(row.started.scope_id)
         node = RunNode(run=view, statistics=figures.get(view.id, RunStatistics()), memory=memory, children=[])
         if row.started.parent_id in nodes:

@@ -47,6 +47,11 @@ class Supervisor:
         self._runtime = runtime
 
     @property
+    def machine(self) -> str:
+        """Its name among the machines that share its journal; "" where it has the journal alone."""
+        return "" if self._runtime.claims is None else self._runtime.claims.machines.name
+
+    @property
     def journal(self) -> Journal:
         """The durable record of all runs, to read."""
         return self._runtime.shared.journal

@@ -34,10 +34,18 @@ export function drawOverview(then) {
   keyed($("broken"), broken.slice(0, RECENT), (run) => run.id, (run) => freshBroken(run, then), updateBroken);
   show($("working"), by.working.length > 0);
   keyed($("working-runs"), by.working.sort((a, b) => b.started_at - a.started_at).slice(0, RECENT), (run) => run.id, (run) => freshRow(run, then), updateRow);
+  show($("machines"), state.machines.length > 0);
+  keyed($("machine-rows"), state.machines, (each) => each.machine_id, () => make("li", "wide-row facts"), (item, each) => write(item, machineLine(each)));
   const recent = by.done.sort((a, b) => b.updated_at - a.updated_at).slice(0, RECENT);
   show($("recent"), recent.length > 0);
   keyed($("recent-runs"), recent, (run) => run.id, (run) => freshRow(run, then), updateRow);
   show($("nothing"), roots.length === 0);
+}
+
+/** @param {import("./state.js").Machine} machine */
+function machineLine(machine) {
+  const how = machine.lost_at !== null ? "lost" : machine.left < 0 ? "silent" : machine.draining ? "draining" : "up";
+  return [machine.name, how, several(machine.runs, "run"), machine.labels.join(", "), machine.lost_at === null ? "lease " + Math.max(0, machine.left).toFixed(0) + " of " + machine.lease + " s" : ""].filter(Boolean).join(" · ");
 }
 
 /** @param {[string, string, number, string, string][]} figures */

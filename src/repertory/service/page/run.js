@@ -125,7 +125,7 @@ function drawFigures(run, own, all) {
       if (dd.dataset.value !== String(value)) { dd.dataset.value = value; dd.replaceChildren(figure(name, value, text)); }
     });
   const queued = detail.queue && "place " + detail.queue.position + " in the queue: " + detail.queue.reason;
-  write($("facts"), [queued, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
+  write($("facts"), [queued, run.machine && "on " + run.machine, run.model, "started " + moment(run.started_at), (FINAL.includes(run.state) ? "took " : "for ") + duration(age(run))].filter(Boolean).join("  ·  "));
 }
 
 /** What can be done with a run in its state, by name, with the path that does it. @param {any} run */

@@ -8,7 +8,9 @@ import { ask } from "./api.js";
  *   cost_seen: number, view_tokens: number, record_tokens: number }} Figures
  * @typedef {{ id: string, parent_id: string | null, depth: number, agent: string, model: string, task: string, state: string,
  *   live: boolean, resumable: boolean, iteration: number, started_at: number, updated_at: number, error: string | null, origin?: string | null,
- *   result: string | null, figures: Figures, tree: Figures }} Run
+ *   machine: string, result: string | null, figures: Figures, tree: Figures }} Run
+ * @typedef {{ machine_id: string, name: string, labels: string[], lease: number, left: number, draining: boolean,
+ *   lost_at: number | null, runs: number }} Machine
  * @typedef {{ run_id: string, agent: string, call_id: string, tool: string, kind: "approval" | "result", arguments: any,
  *   reason: string, schema?: any, since: number, expires_at: number | null }} WaitingCall
  */
@@ -17,9 +19,9 @@ export const FINAL = ["done", "failed", "stopped"];
 export const GROUPS = /** @type {const} */ ([["needs", "Needs you"], ["working", "Working"], ["queued", "Queued"], ["done", "Done"]]);
 const DAY = 86400; // seconds for which a failure asks for somebody; then it is history
 
-/** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], today: any, more: number,
+/** @type {{ runs: Map<string, Run>, below: Map<string | null, Run[]>, waiting: WaitingCall[], machines: Machine[], today: any, more: number,
  *   at: number, readOnly: boolean, limit: number, chosen: string | null, tab: string, call: string }} */
-export const state = { runs: new Map(), below: new Map(), waiting: [], today: null, more: 0, at: 0, readOnly: false,
+export const state = { runs: new Map(), below: new Map(), waiting: [], machines: [], today: null, more: 0, at: 0, readOnly: false,
   limit: 200, chosen: null, tab: "conversation", call: "" };
 
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
@@ -33,6 +35,7 @@ export async function readState() {
     state.below.set(parent, [...(state.below.get(parent) || []), run]);
   }
   state.waiting = approvals.waiting;
+  state.machines = overview.machines;
   state.today = overview.today;
   state.more = overview.more;
   state.at = overview.at;
