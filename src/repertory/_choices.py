@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -66,6 +66,19 @@ def check_pattern(what: str, value: object, pattern: re.Pattern[str], words: str
     """
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ConfigurationError(f"{what} must {words}, got {show(value)}")
+
+
+def check_labels(where: str, labels: object) -> None:
+    """See that these are labels: texts that can be shown, none of them empty.
+
+    Raises:
+        ConfigurationError: They are not.
+    """
+    several = isinstance(labels, list | tuple)
+    if not several or not all(
+        isinstance(each, str) and each and each.isprintable() for each in cast("list[Any]", labels)
+    ):
+        raise ConfigurationError(f"{where} must be a list of printable texts that are not empty, got {show(labels)}")
 
 
 def check_number(name: str, value: Any, kind: Any, *, least: int, most: float = math.inf, none: bool = False) -> None:

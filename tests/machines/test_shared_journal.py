@@ -351,3 +351,28 @@ def test_runs_are_forked_and_rewound_where_they_are(postgres: PostgresServer, ru
             assert len(await owner.runs()) == 4
 
     run_async(main)
+
+
+def test_names_and_labels_that_cannot_be_shown_are_refused(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """What would steer a terminal, what no text column holds, and a label that no machine can have."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        for options in (
+            {"name": "a\0"},
+            {"name": "\x1b[31m"},
+            {"name": "\ud800"},
+            {"labels": ("\0",)},
+            {"labels": ("",)},
+            {"labels": "gpu"},
+        ):
+            with pytest.raises(ConfigurationError, match="printable"):
+                async with supervisor_at(uri, **options):
+                    pass
+        async with supervisor_at(uri) as supervisor:
+            for labels in ("gpu", ("",), ("\ud800",), (1,), {"gpu"}):
+                with pytest.raises(ConfigurationError, match="printable"):
+                    await supervisor.spawn(rp.Agent("clerk"), "Go.", labels=labels)  # type: ignore[arg-type]
+            assert await supervisor.runs() == []
+
+    run_async(main)

@@ -58,4 +58,6 @@ def _row(machine: Machine) -> list[str]:
     state = "lost" if lost else "silent" if expired else "draining" if machine.draining else "up"
     left = "" if lost else f"{max(machine.left, 0):.0f} of {machine.lease:g} s"
     labels = ", ".join(machine.labels)
-    return [machine.name, state, labels, str(machine.runs), left, machine.version, machine.machine_id]
+    return [
+        *map(output.one_line, (machine.name, state, labels, machine.runs, left, machine.version, machine.machine_id))
+    ]

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from repertory._choices import check_number, check_value
+from repertory._choices import check_labels, check_number, show
 from repertory._log import Log
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
@@ -490,9 +490,9 @@ async def open_machines(
         labels: What it offers to runs that ask for it.
         lease: Seconds after which its runs may be taken over when it is not heard of.
     """
-    if isinstance(labels, str) or not all(labels):
-        raise ConfigurationError(f"labels must be a sequence of texts that are not empty, got {labels!r:.100}")
-    check_value("labels", list(labels), list[str])
+    check_labels("labels", labels)
+    if name is not None and not name.isprintable():
+        raise ConfigurationError(f"name must be printable, got {show(name)}")
     check_number("lease", lease, int | float, least=0)
     if lease < _SHORTEST:
         raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")

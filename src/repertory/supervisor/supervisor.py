@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
-from repertory._choices import check_fields, check_number, check_text, check_type
+from repertory._choices import check_fields, check_labels, check_number, check_text, check_type
 from repertory._ids import new_id, root_of
 from repertory.agents.agent import Agent, ResultT, check_agent, check_listener
 from repertory.agents.loading import agent_of
@@ -120,6 +120,7 @@ class Supervisor:
         check_payloads(agent)
         check_number("priority", priority, int, least=-100, most=100)
         check_client(client)
+        check_labels("labels", labels)
         asked = read_task(agent, task)
         check_prices(agent, self._runtime.shared.models)
         if run_id is not None:

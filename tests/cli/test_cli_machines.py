@@ -1,0 +1,27 @@
+"""What is shown of machines, whose names anybody may choose who can reach the database."""
+
+from __future__ import annotations
+
+from cli_support import EVIL, EVIL_SHOWN
+
+from repertory.cli.machines import _row as row  # pyright: ignore[reportPrivateUsage]
+from repertory.machines import Machine
+
+
+def test_the_name_of_a_machine_steers_no_terminal() -> None:
+    """Nor do its labels; other programs than ours may have written them."""
+    machine = Machine(
+        machine_id="id",
+        name=EVIL,
+        labels=(EVIL,),
+        host="host",
+        pid=1,
+        version=EVIL,
+        lease=30.0,
+        started_at=1.0,
+        left=20.0,
+        draining=False,
+        lost_at=None,
+        runs=2,
+    )
+    assert row(machine) == [EVIL_SHOWN, "up", EVIL_SHOWN, "2", "20 of 30 s", EVIL_SHOWN, "id"]
