@@ -27,6 +27,13 @@ TABLES = [
 
 def strange_writes(connection: Any) -> list[str]:
     """Records of runs that another machine wrote than the one that owned the run at that place of the record."""
+    with connection.transaction():
+        # All tables as of one moment: the server may be at work yet on what a machine sent before it was killed.
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _strange_writes(connection)
+
+
+def _strange_writes(connection: Any) -> list[str]:
     wrote = dict(connection.execute("SELECT first, machine_id::text FROM batches").fetchall())
     claims: dict[str, list[tuple[int, str, int]]] = {}
     found = connection.execute("SELECT run_id, seq, body FROM events WHERE type = 'RunClaimed' ORDER BY seq").fetchall()
