@@ -106,10 +106,20 @@ function drawHead(run) {
   const parent = run.parent_id ? state.runs.get(run.parent_id) : null;
   const origin = run.origin && state.runs.get(run.origin);
   keyed($("family"), [...(run.origin ? [{ id: run.origin, label: "⑂ forked from " + (origin ? origin.agent : run.origin) }] : []), ...(run.parent_id ? [{ id: run.parent_id, label: "↑ " + (parent ? parent.agent : "parent") }] : []),
-    ...detail.tree.children.map((/** @type {any} */ child) => ({ id: child.run.id, label: "↳ " + child.run.agent + " " + (GLYPHS[child.run.state] || "") }))].slice(0, 40),
-  (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => write(item, each.label));
+    ...children(detail.tree.children)].slice(0, 40),
+  (each) => each.id, (each) => button(each.label, () => then.open(each.id), "chip"), (item, each) => { write(item, each.label); item.title = each.task || ""; });
   drawApprovals($("run-calls"), waitingIn(run), { open: (id) => then.open(id), done: then.done });
   drawActions(run);
+}
+
+/** Sub-agents as links; those of one name are counted, and say their task under the pointer. @param {any[]} below */
+function children(below) {
+  const names = below.map((child) => child.run.agent);
+  return below.map((child, at) => {
+    const alike = names.filter((name) => name === child.run.agent).length > 1;
+    const number = alike ? " " + names.slice(0, at + 1).filter((name) => name === child.run.agent).length : "";
+    return { id: child.run.id, label: "↳ " + child.run.agent + number + " " + (GLYPHS[child.run.state] || ""), task: child.run.task };
+  });
 }
 
 /** @param {any} run @param {any} own @param {any} all */
