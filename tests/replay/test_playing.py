@@ -418,7 +418,7 @@ def test_a_policy_is_named_or_imported() -> None:
         ("lavish", "expected a policy as thrifty, strict, plain or module:name, got 'lavish'"),
         ("no.such:thing", "No module named 'no'; is its folder on PYTHONPATH"),
         (f"{__name__}:nothing", "has no 'nothing'"),
-        (f"{__name__}:MESSAGES", "is a list, not a ContextPolicy"),
+        (f"{__name__}:MESSAGES", "is of the type list, not a ContextPolicy"),
         (f"{__name__}:broken", f"policy '{__name__}:broken' could not be made: ValueError: no such window"),
         (f"{__name__}:needy", f"No module named 'not_installed'; module '{__name__}' needs it"),
         ("json:loads", "policy 'json:loads' could not be made: TypeError: loads.. missing 1 required"),
