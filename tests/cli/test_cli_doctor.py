@@ -297,3 +297,35 @@ def test_the_doctor_finds_damage_when_it_looks_deep(made: Path, tmp_path: Path) 
     found = checks_of(tmp_path, "--deep", "--db", str(copy))["database"]
     assert found["verdict"] == "problem"
     assert "in entries (run_id" in found["fact"]
+
+
+COMPANY = """
+[agents.clerk]
+file = "clerk.md"
+[[webhooks]]
+url = "https://example.com/hook"
+secret_env = "HOOK"
+[[schedules]]
+name = "morning"
+agent = "clerk"
+task = "Sort what came on {date}."
+cron = "0 7 * * *"
+timezone = "Europe/Berlin"
+"""
+
+
+def test_a_company_file_is_looked_at_without_a_start(tmp_path: Path) -> None:
+    """Its agents load, its secrets are there, its schedules have a next time; what is wrong is said with its line."""
+    (tmp_path / "clerk.md").write_text("---\nname: clerk\ndescription: Sorts.\n---\nYou sort.\n")
+    file = tmp_path / "company.toml"
+    file.write_text(COMPANY)
+    words = ("doctor", str(file), "--json")
+    refused = invoke(*words, home=tmp_path)
+    assert refused.code == 1
+    assert "line 6: [webhooks] secret_env" in refused.out
+    found = invoke(*words, home=tmp_path, env={"HOOK": "whsec_" + "A" * 32}).json
+    facts = [check["fact"] for check in found["checks"] if check["name"] in ("company", "schedule")]
+    assert "1 agent: clerk; secrets of 1 webhooks are there" in facts[0]
+    assert facts[1].startswith("morning is due next at 20")
+    assert facts[1].endswith(" 07:00 Europe/Berlin")
+    assert not (tmp_path / "company.db").exists()

@@ -44,6 +44,14 @@ def test_what_reads_a_file_reads_a_server(words: tuple[str, ...], database: str,
     assert "postgresql://postgres@/" in asked.out
 
 
+def test_the_doctor_looks_at_the_server(database: str, tmp_path: Path) -> None:
+    """And not at the SQLite of this machine, which has nothing to do with it."""
+    checks = invoke("doctor", "--json", "--db", database, home=tmp_path).json["checks"]
+    facts = {check["fact"].split()[0] for check in checks if check["name"] == "postgresql"}
+    assert {"version", "fsync"} < facts
+    assert "sqlite" not in {check["name"] for check in checks}
+
+
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """With what to do, and without the password."""
     result = invoke("ps", "--db", f"postgresql://me:{PASSWORD}@/x?host=/nowhere", home=tmp_path)

@@ -9,18 +9,18 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
+from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.databases import data_dir, known_databases, named_database, open_to_read
-from repertory.cli.options import AS_JSON, DATABASE, MODEL, option
+from repertory.cli.findings import Finding, Verdict, check_company, check_postgres
+from repertory.cli.options import AS_JSON, DATABASE, MODEL, argument, option
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from repertory.llm import Block, Model
-
-Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 
 _LIBRARIES = ("anyio", "trio", "msgspec", "aiosqlite", "anthropic", "structlog", "typer", "rich", "platformdirs")
 _PATIENCE = 3.0  # seconds to reach a server
@@ -33,16 +33,8 @@ _LEGAL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SIGNS: Mapping[str, tuple[str, str]] = {"ok": ("ok", "green"), "warning": ("!!", "yellow"), "problem": ("no", "red")}
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at. ``advice`` says what to do where it is not ok."""
-
-    name: str
-    verdict: Verdict
-    fact: str
-    advice: str = ""
-
-
 def doctor(
+    company: Path | None = argument("FILE", "A company file to check, too."),
     *,
     db: str | None = DATABASE,
     model: str | None = MODEL,
@@ -52,11 +44,12 @@ def doctor(
 ) -> None:
     """Check this machine and its settings.
 
-    The versions of what is installed are among what it shows.
+    The versions of what is installed are among what it shows. With a company file it looks whether its agents load, its
+    secrets are there, and when its schedules are due next; nothing is started.
     """
     import anyio
 
-    findings = anyio.run(_look, db, model, llm, deep)
+    findings = anyio.run(_look, company, db, model, llm, deep)
     problems = [finding for finding in findings if finding.verdict == "problem"]
     if as_json:
         output.print_json({"ok": not problems, "checks": [finding._asdict() for finding in findings]})
@@ -66,12 +59,18 @@ def doctor(
         raise RepertoryError(f"{len(problems)} of {len(findings)} checks found a problem")
 
 
-async def _look(db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
+async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
     from repertory.llm import open_model
 
+    named = named_database(db)
     findings = [
         *_installed(),
-        _sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version),
+        *(
+            check_postgres(named)
+            if isinstance(named, PostgresAddress)
+            else [_sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version)]
+        ),
+        *(check_company(company) if company is not None else ()),
         _folder(data_dir()),
         await _database(db, deep),
         *_keeping(db),
