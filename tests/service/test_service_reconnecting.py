@@ -17,7 +17,7 @@ from test_service_attach import Terminal, command, environment
 from test_service_process import Served
 from test_service_verbs import begin
 
-from repertory.cli.attaching import _Heard
+from repertory.cli.attaching import Heard
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 
 AGENTS = [word for name in ("payer", "walker", "talker") for word in ("--agent", f"serve_agents:{name}")]
@@ -146,7 +146,7 @@ async def _pieces(parts: list[Piece]) -> AsyncIterator[Piece]:
 
 def _shown(*sources: list[Piece]) -> str:
     """What is shown of pieces that come from one service after the other; "#" where something is void."""
-    heard, shown = _Heard(), list[str]()
+    heard, shown = Heard(), list[str]()
 
     async def read() -> None:
         for source in sources:

@@ -108,7 +108,7 @@ class _Attached:
         self._detail = detail
         self._scribe = Scribe(client, self._run_id)
         self._screen = Screen()
-        self._heard = _Heard()
+        self._heard = Heard()
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # here, and not yet seen among the events
         self._asked: dict[tuple[str, str], WaitingCall] = {}
@@ -331,7 +331,7 @@ class _Attached:
         return True
 
 
-class _Heard:
+class Heard:
     """What was shown of the words of a run, so that what comes again, from whichever service, is not shown again.
 
     Attributes:
