@@ -86,8 +86,9 @@ def test_who_is_attached_goes_on_with_the_next_service(served: list[Served]) -> 
     seen = terminal.expect("[done]")
     assert "answers]" in seen
     assert seen.count("6 steps") == 1
-    # The call that was under way is made again, as it may be. What comes behind it may be shown behind the answer.
-    assert [seen.count(f"step number={number}") for number in range(4)] == [0, 0, 0, 1]
+    # The call that was under way is made again, as it may be; it may be shown behind the answer.
+    shown = [seen.count(f"step number={number}") for number in range(4)]
+    assert shown in ([0, 0, 0, 1], [0, 0, 0, 0]), seen
     terminal.type("\x04")
     assert terminal.end() == 0
     assert heard(served[-1], run_id) == said == ["Hurry."]

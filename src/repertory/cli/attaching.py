@@ -36,6 +36,7 @@ _HOW: Final = "y allows it, n REASON denies it"
 _RECENT: Final = 500  # events, of all runs, that are looked through for calls when somebody attaches
 _CALLS: Final = 10  # of which so many are shown
 _LONGEST: Final = 2000  # characters of what was asked, above what is followed
+_WHOLE: Final = 10.0  # seconds that an event may take to be shown: a terminal may stand still
 _NOTICED: Final = 2.0  # seconds until whoever reads along has noticed that a service went away
 
 
@@ -228,9 +229,13 @@ class _Attached:
                 await self._going.wait()
 
     async def _show_events(self) -> None:
+        import anyio
+
         async with aclosing(self._client.follow(None, after=self._seq)) as views:
             async for view in views:
-                await self._take(view)
+                # Not half: what was shown must be known as shown when the service goes away in this moment.
+                with anyio.move_on_after(_WHOLE, shield=True):
+                    await self._take(view)
         raise has_ended(self._client)
 
     async def _take(self, view: EventView, *, missed: bool = False) -> None:
