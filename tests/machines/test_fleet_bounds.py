@@ -50,13 +50,9 @@ class Office:
 
 async def machines_at(stack: AsyncExitStack, uri: str, office: Office, count: int, **options: Any) -> list[Supervisor]:
     """Supervisors on one journal, with the same quotas."""
-    model = FunctionModel(office.answer)
-    return [
-        await stack.enter_async_context(
-            rp.open_supervisor(uri, **{"labels": (), "name": f"m{number}", "model": model, **options})
-        )
-        for number in range(count)
-    ]
+    options = {"labels": (), "model": FunctionModel(office.answer), **options}
+    numbered = ({**options, "name": f"m{number}"} for number in range(count))
+    return [await stack.enter_async_context(rp.open_supervisor(uri, **each)) for each in numbered]
 
 
 @pytest.mark.parametrize("whose", ["agents", "clients"])

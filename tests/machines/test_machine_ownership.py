@@ -12,6 +12,7 @@ from backends import RunAsync
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
+from repertory.machines.machine import Claim
 from repertory.record import Journal, open_journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_writer import application_name
@@ -90,7 +91,7 @@ def test_machines_claim_each_run_once(postgres: PostgresServer, run_async: RunAs
                 own = taken.setdefault(machines.machine_id, [])
                 while found := await machines.candidates(()):
                     claim = await machines.claim([each.run_id for each in found])
-                    if claim is not None:
+                    if isinstance(claim, Claim):
                         assert (claim.fence, claim.why) == (2, "queued")
                         own.append(claim.run_id)
 
@@ -151,7 +152,7 @@ def test_a_machine_that_was_lost_writes_nothing_and_its_runs_wait_for_others(
                     with pytest.raises(JournalWriteFailed, match="taken over"):
                         await lost.claim(["run-1"])
                     claim = await taker.claim(["run-1"])
-                    assert claim is not None
+                    assert isinstance(claim, Claim)
                     assert (claim.fence, claim.why) == (2, "taken over")
                     await lost_journal.write([state("run-1", "failed")])
             assert (await journal.read_run("run-1")).state == "running"

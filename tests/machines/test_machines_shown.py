@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -37,7 +38,7 @@ class Busy:
         self.helping = anyio.Event()
         self.open = anyio.Event()
 
-    async def answer(self, request: ModelRequest) -> object:
+    async def answer(self, request: ModelRequest) -> Any:
         """One answer."""
         if text_of(request.messages[0].content).startswith("Help."):
             self.helping.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ async def owners_of(supervisor: Supervisor, run: rp.Run[str]) -> list[tuple[str,
 
 
 @contextmanager
-def machine_with(uri: str, version: str, *, name: str) -> Iterator[subprocess.Popen[str]]:
+def machine_with(uri: str, version: str, *, name: str) -> Generator[subprocess.Popen[str]]:
     """A process whose code has a version of the agent; it is killed at the end of the block if it is there still."""
     command = [sys.executable, str(PROGRAM), uri, name, version]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -40,4 +40,4 @@ async def main(uri: str, name: str, version: str) -> None:
 
 if __name__ == "__main__":
     os.environ[VERSION] = sys.argv[3]
-    anyio.run(main, *sys.argv[1:], backend="trio")
+    anyio.run(main, sys.argv[1], sys.argv[2], sys.argv[3], backend="trio")
