@@ -167,7 +167,8 @@ _PATH_PARTS: Final = {
 
 def _described(schema: Json) -> Json:
     """A schema whose fields say what the docstring of its struct says of them."""
-    text, _, attributes = schema.get("description", "").partition("\n\n    Attributes:\n")
+    # Python 3.13 takes the indentation out of docstrings itself.
+    text, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("\n\nAttributes:\n")
     if not attributes:
         return schema
     said: dict[str, str] = {}
@@ -180,4 +181,4 @@ def _described(schema: Json) -> Json:
         field: {**kept, "description": said[field]} if field in said and "$ref" not in kept else kept
         for field, kept in schema.get("properties", {}).items()
     }
-    return {**schema, "description": inspect.cleandoc(text), "properties": fields}
+    return {**schema, "description": text, "properties": fields}
