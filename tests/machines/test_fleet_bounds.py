@@ -51,7 +51,7 @@ class Office:
 async def machines_at(stack: AsyncExitStack, uri: str, office: Office, count: int, **options: Any) -> list[Supervisor]:
     """Supervisors on one journal, with the same quotas."""
     options = {"labels": (), "model": FunctionModel(office.answer), **options}
-    numbered = ({**options, "name": f"m{number}"} for number in range(count))
+    numbered: list[dict[str, Any]] = [{**options, "name": f"m{number}"} for number in range(count)]
     return [await stack.enter_async_context(rp.open_supervisor(uri, **each)) for each in numbered]
 
 
