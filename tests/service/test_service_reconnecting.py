@@ -112,7 +112,7 @@ def test_attached_without_a_terminal_it_ends_with_the_run_over_a_kill(served: li
     (folder / "go").touch()
     said, _ = attached.communicate(timeout=60)
     assert attached.returncode == 0
-    assert said.rstrip().endswith("6 steps")
+    # Once; a call's line may come behind it, as answers and events are two streams.
     assert said.count("6 steps") == 1
 
 
