@@ -18,6 +18,7 @@ import journal_kit as kit
 from backends import RunAsync
 from repertory.errors import JournalDamaged, JournalError, JournalUnreadable, RunNotFound
 from repertory.record import Journal, ModelCallRow, RunRow, SearchHit, SqliteJournal, ToolCallRow, open_journal
+from repertory.record.records import ContentStored
 from repertory.record.rows import TABLES, Table
 from repertory.record.sqlite_damage import find_damage
 
@@ -88,7 +89,14 @@ def pieces(found: Any) -> list[Any]:
         return [found.called, found.replied]
     if isinstance(found, SearchHit):
         return [(found.run_id, found.position, found.excerpt)]
+    if has_expired(found):
+        return []
     return [found]
+
+
+def has_expired(found: Any) -> bool:
+    """Whether it is a content without its text: how one reads whose time is over, so a row that rotted away, too."""
+    return isinstance(found, ContentStored) and not found.body
 
 
 def within(found: Any, written: Any) -> bool:
@@ -111,7 +119,7 @@ async def look(path: Path, written: dict[str, Any]) -> tuple[list[str], int, lis
                     errors.append(str(error))
                 else:
                     assert within(found, written[name]), (name, found)
-                    short += found != written[name]
+                    short += found != written[name] and not has_expired(found)
             with contextlib.suppress(JournalUnreadable):  # sums of what the journal holds: see the deep check
                 await journal.read_statistics()
             return errors, short, await journal.check(deep=True)
@@ -195,6 +203,17 @@ def test_a_record_that_is_gone_is_missed(sound: tuple[Path, dict[str, Any]], tmp
     database.close()
     _, short, found = anyio.run(look, path, sound[1])
     assert short == 1
+    assert [each for each in found if "records were written" in each]
+
+
+def test_numbers_that_rotted_into_text_do_not_end_the_check(sound: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """What was removed and moved has no checksums; the deep check adds it up."""
+    path = copy(sound[0], tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO removals VALUES ('run-9', 1.0, 1, '2 or so', x'ff', 0)")
+        database.execute("INSERT INTO moved VALUES ('rot', 'ten')")
+    database.close()
+    _, _, found = anyio.run(look, path, sound[1])
     assert [each for each in found if "records were written" in each]
 
 
