@@ -1,6 +1,7 @@
 """A process with a team whose tools have every kind of effect. Made to be killed; goes on when it is started again.
 
-Usage: ``python killed_team.py DATABASE``. Prints ``OPEN`` once the work begins, ``DONE`` at its end.
+Usage: ``python killed_team.py DATABASE``. Prints ``OPEN`` once the work begins, ``FIRE`` whenever
+it fires, and ``DONE`` at its end.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ STEPS = 6
 @rp.tool(effect="unsafe")
 def fire(number: int) -> str:
     """Do what must not be done twice."""
+    print("FIRE", flush=True)
     time.sleep(0.01)  # most kills shall fall into a call
     return f"fired {number}"
 

@@ -302,6 +302,7 @@ class Editor:
             steps += [
                 lambda: behind(recent, condense_to=limit // 4),
                 lambda: behind(few, condense_to=limit // 4),
+                lambda: behind(few, condense_to=limit // 8, bounded=True),
                 lambda: behind(live.last_turn, condense_to=limit // 8, bounded=True),
                 lambda: behind(live.last_turn, condense_to=limit // 16, bounded=True, users=False),
                 lambda: [
