@@ -15,7 +15,8 @@ from postgres_server import PostgresServer
 from repertory.errors import PayloadInvalid, QueueFull
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
-from repertory.machines.machine import Bound, Claim, Machines
+from repertory.machines.machine import Machines
+from repertory.machines.ownership import Bound, Claim
 from repertory.record.records import RunStarted, RunStateChanged
 from repertory.supervisor import Quota, Quotas, Supervisor
 from repertory.testing import FunctionModel

@@ -12,7 +12,7 @@ from backends import RunAsync
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
-from repertory.machines.machine import Claim
+from repertory.machines.ownership import Claim
 from repertory.record import Journal, open_journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_writer import application_name

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,7 @@ from repertory.errors import ConfigurationError, JournalError
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.listener import Listener
-from repertory.machines.ownership import Guard
+from repertory.machines.ownership import Bound, Candidate, Claim, Guard, WaitingRun
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
 from repertory.record.postgres_sql import driver
@@ -97,65 +97,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """A run that belongs to this machine now.
-
-    Attributes:
-        fence: Counts the owners of the run.
-        why: How it came here: ``queued``, ``moved``, ``taken over`` or ``resumed``.
-    """
-
-    run_id: str
-    fence: int
-    why: str
-
-
 def _nothing() -> None:
     pass
 
 
 def _no_bounds(_agent: str, _client: str) -> Sequence[Bound]:
     return ()
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A run that waits for any machine."""
-
-    run_id: str
-    agent: str
-    client: str
-    agent_ref: str
-    agent_digest: str
-    why: str
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """How many runs of an agent, or of a client, may be under way on all machines together.
-
-    Attributes:
-        column: ``agent`` or ``client``.
-    """
-
-    column: Literal["agent", "client"]
-    name: str
-    most: int
-
-
-class WaitingRun(msgspec.Struct, frozen=True):
-    """A run that waits for a machine.
-
-    Attributes:
-        labels: What a machine must offer.
-        portable: Whether any machine may begin it that knows its agent; else the one where it was queued alone.
-        home: The name of the machine where it was last, or was queued.
-        home_there: Whether that one still takes part.
-    """
-
-    run_id: str
-    labels: tuple[str, ...]
-    portable: bool
-    home: str
-    home_there: bool
 
 
 class Machines:

@@ -1,9 +1,9 @@
-"""Whose each run is, as statements: what changes with records, what is claimed, taken over and let go."""
+"""Whose each run is, as statements and rows: what changes with records, what is claimed, taken over and let go."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -144,3 +144,56 @@ class Guard:
         why = "queued" if queued else "started"
         place = run["at"] - AGEING * run["priority"]
         return [run["run_id"], owner, why, *texts, labels, place, self._machine_id, str(bool(portable))]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A run that belongs to this machine now.
+
+    Attributes:
+        fence: Counts the owners of the run.
+        why: How it came here: ``queued``, ``moved``, ``taken over`` or ``resumed``.
+    """
+
+    run_id: str
+    fence: int
+    why: str
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A run that waits for any machine."""
+
+    run_id: str
+    agent: str
+    client: str
+    agent_ref: str
+    agent_digest: str
+    why: str
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """How many runs of an agent, or of a client, may be under way on all machines together.
+
+    Attributes:
+        column: ``agent`` or ``client``.
+    """
+
+    column: Literal["agent", "client"]
+    name: str
+    most: int
+
+
+class WaitingRun(msgspec.Struct, frozen=True):
+    """A run that waits for a machine.
+
+    Attributes:
+        labels: What a machine must offer.
+        portable: Whether any machine may begin it that knows its agent; else the one where it was queued alone.
+        home: The name of the machine where it was last, or was queued.
+        home_there: Whether that one still takes part.
+    """
+
+    run_id: str
+    labels: tuple[str, ...]
+    portable: bool
+    home: str
+    home_there: bool

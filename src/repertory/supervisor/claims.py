@@ -22,7 +22,8 @@ from repertory.supervisor.queue import KeepRoom
 from repertory.supervisor.quotas import Quotas
 
 if TYPE_CHECKING:
-    from repertory.machines.machine import Candidate, Claim, Machines, WaitingRun
+    from repertory.machines.machine import Machines
+    from repertory.machines.ownership import Candidate, Claim, WaitingRun
 
 _POLL: Final = 1.0
 """Seconds between two looks at the queue and at other machines; a notification that got lost costs as much."""
@@ -115,7 +116,7 @@ class Claims:
         self, without_agents: Collection[str], without_clients: Collection[str], quotas: Quotas, keep_room: KeepRoom
     ) -> bool:
         """Claim the first run that may begin here and take it up; whether there may be another one."""
-        from repertory.machines.machine import Bound, Claim  # here, as nothing of it is needed with one process
+        from repertory.machines.ownership import Bound, Claim  # here, as nothing of it is needed with one process
 
         def bounds_of(agent: str, client: str) -> list[Bound]:
             names = {"agent": agent, "client": client}
