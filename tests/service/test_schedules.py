@@ -248,6 +248,42 @@ async def test_a_clock_that_is_set_repeats_nothing(autojump_clock: Any) -> None:
     assert len(runs) == len(set(runs)) == sum(line.startswith("started") for line in course)
 
 
+@pytest.mark.parametrize(("missed", "begun"), [("once", 1), ("all", 1_000)])
+async def test_a_clock_that_wakes_up_in_1970_does_not_count_since_then(
+    missed: Any, begun: int, autojump_clock: Any
+) -> None:
+    """What was due more than a year ago is not looked at, and of the rest at most the newest thousand is made up for."""
+    plant = Plant()
+    hourly, plant.offset = at("0 * * * *", missed=missed), 100.0
+    await plant.up(10.0, hourly)
+    plant.offset = START + HOUR / 2
+    started = list[float]()
+
+    async def start(schedule: Schedule, due: float) -> None:
+        started.append(due)
+
+    scheduler = Scheduler(plant.journal, start, clock=plant.clock)
+    scheduler.plan([hourly])
+    with trio.move_on_after(30.0):
+        await scheduler.run()
+    assert started == [START - HOUR * back for back in reversed(range(begun))]
+    course = await plant.course()
+    assert [line.split()[0] for line in course] == ["began", "began", "skipped", *["started"] * begun]
+    assert course[2].endswith(f"({365 * 24 - begun})")
+
+
+async def test_a_schedule_that_is_due_every_four_years_waits_for_them(autojump_clock: Any) -> None:
+    """The time before is more than a year ago, and nothing was missed."""
+    plant = Plant()
+    plant.offset = datetime(2024, 2, 28, 23, 59, tzinfo=UTC).timestamp() - trio.current_time()
+    leap = at("0 0 29 2 *", missed="once")
+    await plant.up(2 * MINUTE, leap)
+    plant.offset = datetime(2028, 2, 28, 23, 59, tzinfo=UTC).timestamp() - trio.current_time()
+    await plant.up(2 * MINUTE, leap)
+    rows = await plant.journal.read_schedule("s")
+    assert [settled.outcome for settled in rows] == ["began", "started", "started"]
+
+
 async def test_another_rule_and_a_schedule_that_comes_back_begin_anew(autojump_clock: Any) -> None:
     """What was never due under it is not made up for."""
     plant = Plant()

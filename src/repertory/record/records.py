@@ -495,7 +495,7 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
         outcome: A run was ``started``, or it was ``skipped``; the schedule ``began`` or ``ended`` at this time.
         run_id: The run that was started; else the one that was started last, "" where there is none.
         rule: What the due times follow from: cron's five fields and the timezone.
-        reason: Why it was skipped.
+        reason: Why it was skipped, or began anew.
         count: How many due times, up to this one.
     """
 

@@ -33,6 +33,8 @@ _GRACE: Final = 60.0  # seconds; cron knows no finer time than minutes, so what 
 _LOOK: Final = 30.0  # seconds between two looks at the clock, which may be set
 _CORRECTION: Final = 3 * 3600.0  # seconds; cron(8) takes larger jumps for corrections of the clock, and begins anew
 _BREATH: Final = 500  # due times that are found without letting others work
+_LONG_AGO: Final = 365 * 86_400.0  # seconds; what was due before that was never due, as in Temporal's catchup window
+_MOST_MADE_UP: Final = 1_000  # due times; as many runs as one client may have in the queue, unless it says otherwise
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         cron: When: minute, hour, day of the month, month, day of the week, as Debian's cron reads them.
         timezone: Whose clock that is, as ``Europe/Berlin``. A time that the clock leaps over comes right after the
             leap; one that it shows twice counts once, unless the minute or hour begins with ``*``.
-        missed: What becomes of due times at which no process was there: none is made up for, the newest is, or all.
+        missed: What becomes of due times at which no process was there: none is made up for, the newest is, or all, of
+            which there are at most the newest 1,000. Nothing of more than a year ago is made up for.
         overlap: What becomes of a due time while the run before still goes: it is skipped, or begins beside it. What
             ``missed = "all"`` makes up for always begins beside.
         priority: Of its runs; None for what its agent has.
@@ -233,6 +236,11 @@ class Scheduler:
     async def _settle_due(self, schedule: Schedule, after: float) -> float:
         """Settle what has become due behind a time; what is due next."""
         now, due = self._clock(), list[float]()
+        if after < now - _LONG_AGO and next(schedule.due_after(after)) <= now - _LONG_AGO:
+            # The clock was wrong, or nobody was there for years: each minute since 1970 would be 29 million due times.
+            after = now - _LONG_AGO
+            words = "what was due more than a year ago is not made up for"
+            await self._settle(schedule.name, schedule.rule, after, "began", reason=words)
         coming = after
         for coming in schedule.due_after(after):
             if coming > now:
@@ -245,14 +253,14 @@ class Scheduler:
             await self._settle(schedule.name, schedule.rule, due[0], "started", schedule.run_id(due.pop(0)))
         on_time = [each for each in due if each >= now - _GRACE]
         missed = due[: len(due) - len(on_time)]
-        if schedule.missed == "once" and missed and not on_time:
-            on_time.append(missed.pop())
-        if schedule.missed != "all" and missed:
+        made_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
+        skipped = missed[: len(missed) - min(made_up, _MOST_MADE_UP)]
+        if skipped:
             words = "nobody was there when it was due"
-            await self._settle(schedule.name, schedule.rule, missed[-1], "skipped", reason=words, count=len(missed))
-            missed = []
-        for each in [*missed, *on_time]:
-            if not await self._begin(schedule, each, beside=each in missed):
+            await self._settle(schedule.name, schedule.rule, skipped[-1], "skipped", reason=words, count=len(skipped))
+        for each in due[len(skipped) :]:
+            beside = schedule.missed == "all" and each < now - _GRACE
+            if not await self._begin(schedule, each, beside=beside):
                 break  # it stays due
         return coming
 
