@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import uuid
@@ -17,9 +18,14 @@ from shared_team import FIRED, LEDGER, STEPS, TEAM, make_team
 import repertory as rp
 from backends import RunAsync
 from postgres_server import PostgresServer
-from repertory.errors import ConfigurationError, LeaseLost, RunError
+from repertory._postgres_address import PostgresAddress
+from repertory.errors import ConfigurationError, LeaseLost, RunError, RunNotFound
 from repertory.llm.model import ModelRequest
 from repertory.machines import Machines
+from repertory.machines.ownership import CLAIM_ENDED
+from repertory.record.postgres_search import PostgresTables
+from repertory.record.postgres_sql import connect
+from repertory.record.removal import remove_slice
 from repertory.supervisor import Supervisor
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
@@ -237,6 +243,47 @@ def test_a_run_is_resumed_at_one_machine_alone(postgres: PostgresServer, run_asy
             gate.open.set()
             assert await again.wait_result() == "Done."
             assert [(fence, why) for _, fence, why in await owners_of(two, run.id)] == [(1, "started"), (2, "resumed")]
+
+    run_async(main)
+
+
+def test_a_run_is_not_removed_while_another_machine_goes_on_with_it(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """Whether the claim comes first or the removal: one is refused, and a run that is gone has no owner."""
+    uri, agent = postgres.emptied_journal(), rp.Agent("a", context=None)
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+    async def main() -> None:
+        async with supervisor_at(uri) as one, supervisor_at(uri) as two:
+            runs = [await one.spawn(agent, "x") for _ in range(4)]
+            for run in runs:
+                await run.wait_result()
+            claimed, removed, *both = [run.id for run in runs]
+            address = PostgresAddress(uri)
+            with connect(address) as connection:  # nothing of the claim is on the run's record yet
+                connection.execute(CLAIM_ENDED, [str(uuid.uuid4()), claimed])
+            with pytest.raises(RunError, match="goes on at another machine"):
+                await one.remove(claimed)
+            assert (await one.journal.read_run(claimed)).state == "done"
+            with connect(address) as connection, connect(address) as watcher:
+                async with anyio.create_task_group() as tasks:
+                    with connection.transaction():
+                        remove_slice(PostgresTables(connection), removed, 0.0)
+                        tasks.start_soon(machines_of(two).claim_to_resume, removed)
+                        while watcher.execute(waiting).fetchone() == (0,):
+                            await anyio.sleep(0.01)
+                assert await machines_of(two).owner_of(removed) is None
+
+                async def remove(supervisor: Supervisor, run_id: str) -> None:
+                    with contextlib.suppress(RunNotFound):
+                        await supervisor.remove(run_id)
+
+                async with anyio.create_task_group() as tasks:
+                    for supervisor in (one, two):
+                        for run_id in both:
+                            tasks.start_soon(remove, supervisor, run_id)
+                assert {row.started.run_id for row in await one.journal.read_runs()} == {claimed}
 
     run_async(main)
 

@@ -80,13 +80,13 @@ WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
 FORGET_RUN: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 ENDED: Final = """SELECT run_id FROM unnest($1::text[]) asked (run_id)
     WHERE NOT EXISTS (SELECT 1 FROM ownership o WHERE o.run_id = asked.run_id)"""
-# One that has ended has no row any more.
+# One that has ended has no row any more. Whoever removes it locks its beginning too: that goes, or the run goes on.
 CLAIM_ENDED: Final = """INSERT INTO ownership
     SELECT r.run_id, $1, coalesce((SELECT max(CAST(json_extract(body, '$.fence') AS bigint)) FROM events
                WHERE run_id = r.run_id AND type = 'RunClaimed'), 0) + 1, 'resumed', r.agent, r.client, r.agent_ref,
            r.agent_digest, ARRAY(SELECT value FROM json_each(json_extract(r.more, '$.labels'))), r.at, $1,
            r.agent_ref <> '' AND coalesce(json_extract(r.more, '$.has_context'), '0') = '0'
-    FROM runs r WHERE r.run_id = $2
+    FROM runs r WHERE r.run_id = $2 FOR UPDATE OF r
     ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why"""
 MINE: Final = "SELECT run_id, fence, why FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
 IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"

@@ -145,6 +145,9 @@ class Journal(RunReads, ItemReads, QueueReads):
         Args:
             run_id: The root, by its whole id.
             at: Now, in seconds since 1970.
+
+        Raises:
+            RunError: Another machine goes on with it.
         """
         while not await self._remove_slice(run_id, at):
             pass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from repertory._excerpts import fold
-from repertory.errors import JournalDamaged
+from repertory.errors import JournalDamaged, RunError
 from repertory.record.postgres_sql import restore, translate
 from repertory.record.rows import Value, encode_json
 from repertory.record.search import ENTRIES, FullText, Labels, Question, SearchIndex, find_all_words, label, phrases_of
@@ -22,6 +22,7 @@ _PIECE_CHARACTERS: Final = 120_000
 _LONGEST: Final = 256  # characters of a word that count
 _SLICE: Final = 256  # records whose words one transaction indexes, and
 _SLICE_CHARACTERS: Final = 500_000  # the most characters
+_REMOVING: Final = "SELECT pg_advisory_xact_lock('removals'::regclass::oid::int4, hashtext($1))"
 _SAID: Final = "phraseto_tsquery('repertory_words', ?)"
 
 
@@ -128,6 +129,18 @@ class PostgresTables:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def lock(self, run_id: str) -> None:
+        """Let nobody else remove a run, or go on with it, before the end of the transaction.
+
+        Raises:
+            RunError: Another machine goes on with it.
+        """
+        self._connection.execute(_REMOVING, [run_id])
+        # Whoever goes on with a run that has ended locks this row as well.
+        self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
+        if self._connection.execute("SELECT 1 FROM ownership WHERE run_id = $1", [run_id]).fetchone() is not None:
+            raise RunError(f"run {run_id} goes on at another machine; stop it before it is removed")
 
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Ask for rows."""

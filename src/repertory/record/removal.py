@@ -28,6 +28,14 @@ _THESE: Final = "seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 class Tables(Protocol):
     """A connection in a transaction."""
 
+    def lock(self, run_id: str) -> None:
+        """Let nobody else remove a run, or go on with it, before the end of the transaction.
+
+        Raises:
+            RunError: Another machine goes on with it.
+        """
+        ...
+
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Ask for rows."""
         ...
@@ -46,6 +54,9 @@ class SqliteTables:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+
+    def lock(self, run_id: str) -> None:
+        """Nothing: a file has one owner, which does one thing after the other."""
 
     def ask(self, sql: str, *values: Value) -> list[Sequence[Any]]:
         """Ask for rows."""
@@ -70,7 +81,11 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
 
     Returns:
         Whether it was the last slice.
+
+    Raises:
+        RunError: Another machine goes on with the run.
     """
+    tables.lock(run_id)
     tree = (run_id, run_id, run_id)
     begun = tables.ask("SELECT finished FROM removals WHERE run_id = ?", run_id)
     if not begun:
