@@ -129,6 +129,13 @@ def two_things(context: Context[None]) -> InputRequiredResult | str:
 
 
 @server.tool()
+def insist() -> InputRequiredResult:
+    """Ask again, whatever the answer is."""
+    form = ElicitRequestFormParams(message="Who?", requested_schema={"type": "object", "properties": NAME})
+    return InputRequiredResult(input_requests={"who": ElicitRequest(params=form)}, request_state="asked")
+
+
+@server.tool()
 def folders(context: Context[None]) -> InputRequiredResult:
     """Ask for what no person answers."""
     return InputRequiredResult(input_requests={"roots": ListRootsRequest()})

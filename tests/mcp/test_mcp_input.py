@@ -24,6 +24,7 @@ from repertory.llm.messages import Json, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.mcp import McpServer
 from repertory.mcp.asking import OnInput, at_once
+from repertory.runs.events import ResultAwaited
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.testing import ScriptedModel, call
 
@@ -109,6 +110,21 @@ def test_a_person_may_decline_and_who_says_nothing_cancels(
             return await run.wait_result()
 
     assert run_async(main) == f"Ritz: {action}"
+
+
+def test_a_server_that_asks_again_after_nobody_answered_gets_no_further_question(
+    run_async: RunAsync, address: str
+) -> None:
+    """Else its call would never end."""
+
+    async def main() -> str:
+        async with open_with(call("insist", call_id="c1"), told) as supervisor:
+            run = await supervisor.spawn(clerk(address, input_timeout=0.05), "go")
+            answer = await run.wait_result()
+            assert len([each async for each in run.events() if isinstance(each, ResultAwaited)]) == 1
+            return answer
+
+    assert "nobody answered in time, and it gives no result" in run_async(main)
 
 
 def test_several_things_are_asked_at_once(run_async: RunAsync, address: str) -> None:

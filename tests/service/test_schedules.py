@@ -252,7 +252,7 @@ async def test_a_clock_that_is_set_repeats_nothing(autojump_clock: Any) -> None:
 async def test_a_clock_that_wakes_up_in_1970_does_not_count_since_then(
     missed: Any, begun: int, autojump_clock: Any
 ) -> None:
-    """What was due more than a year ago is not looked at, and of the rest at most the newest thousand is made up for."""
+    """What was due more than a year ago is not looked at, and of the rest at most a thousand are made up for."""
     plant = Plant()
     hourly, plant.offset = at("0 * * * *", missed=missed), 100.0
     await plant.up(10.0, hourly)

@@ -77,7 +77,7 @@ class McpServer:
         deadline: Seconds for one call; None for no limit.
         connect_timeout: Seconds for starting and connecting.
         input_timeout: Seconds for which a call waits for a person whom the server asks for input; the server is told
-            then that the question was cancelled. None waits for good.
+            then that the question was cancelled, and a call in which it asks on has failed. None waits for good.
         on_input: Answers servers of protocols before 2026-07-28, which ask within an open call: given the message and
             the schema, the answer, or None to decline. Such questions cannot wait for ``Run.give_result``, so without
             this they are refused.
@@ -315,9 +315,14 @@ class _Connection:
         for again in (may_repeat, False):
             client = await self._connected()
             try:
-                return await self._ask(client, tool, arguments, context, answer)
+                result = await self._ask(client, tool, arguments, context, answer)
+                if answer is not None and answer.expired and isinstance(result, ResultLater):
+                    return self._unanswered()
+                return result
             except MCPError as error:
                 if answer is not None and error.code == INVALID_PARAMS:
+                    if answer.expired:
+                        return self._unanswered()
                     # What it gave us to keep is good for one process of it, or for some minutes.
                     if may_repeat:
                         return await self._call(tool, effect, arguments, msgspec.structs.replace(context, answer=None))
@@ -336,6 +341,16 @@ class _Connection:
         return ToolOutput(
             f"The connection to server {self._server.name} was lost during this call. It may have had its effect: find "
             "out before you call it again.",
+            status="interrupted",
+            source_type="mcp",
+        )
+
+    def _unanswered(self) -> ToolOutput:
+        """The end of a call whose server asks again though nobody answered in time: else it would ask for ever."""
+        return ToolOutput(
+            f"Server {self._server.name} asked a person, nobody answered in time, and it gives no "
+            "result without. The call may have had part of its effect: find out before you make it "
+            "again.",
             status="interrupted",
             source_type="mcp",
         )
