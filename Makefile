@@ -22,7 +22,7 @@ test: $(VENV)/.installed-test ## Run the tests, on trio and asyncio, with branch
 	$(BIN)/coverage report
 
 nightly: $(VENV)/.installed-test ## Run the long proofs as well
-	$(BIN)/pytest -m "nightly or not nightly" -o faulthandler_timeout=0 $(ARGS)
+	$(BIN)/pytest -m "nightly or not nightly" --hypothesis-profile=new -o faulthandler_timeout=0 $(ARGS)
 
 torture: $(VENV)/.installed-test ## Cut the power, kill and cancel, for a minute; ARGS="--profile full" for half an hour
 	$(BIN)/repertory torture $(ARGS)

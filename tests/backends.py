@@ -14,5 +14,5 @@ class RunAsync(Protocol):
     backend: str
 
     def __call__(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run ``function(*args)``, bounded by a minute so that a hang fails instead of hanging the suite."""
+        """Run ``function(*args)``, bounded so that a hang fails instead of hanging the suite."""
         ...

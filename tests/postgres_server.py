@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from patience import PATIENCE
+
 VARIABLE = "REPERTORY_TEST_POSTGRES"
 MACHINES = ("machines", "ownership", "batches", "commands")
 MISSING = (
@@ -105,7 +107,7 @@ class PostgresServer:
     def _wait(self) -> None:
         import psycopg
 
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while True:
             try:
                 with self.connect():
@@ -140,7 +142,7 @@ class PostgresServer:
         """A connection; each statement is a transaction."""
         import psycopg
 
-        return psycopg.connect(uri or self._uri, autocommit=True, connect_timeout=10)
+        return psycopg.connect(uri or self._uri, autocommit=True, connect_timeout=60)
 
     def new_database(self) -> str:
         """Where a new, empty database is."""

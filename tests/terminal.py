@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
+from patience import PATIENCE
 from repertory.testing.screen import Screen
 
 
@@ -57,7 +58,7 @@ class Terminal:
 
     def expect(self, text: str) -> str:
         """What is written up to a text, which has to come."""
-        end = time.monotonic() + 40
+        end = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
             self._take(0.05)
@@ -66,7 +67,7 @@ class Terminal:
 
     def see(self, is_so: Callable[[str], bool]) -> str:
         """Wait until what stands on the screen is so; what it is."""
-        end = time.monotonic() + 40
+        end = time.monotonic() + PATIENCE
         while not is_so(shown := "\n".join(self._screen.lines)):
             assert time.monotonic() < end, shown
             self._take(0.05)
@@ -78,7 +79,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end, and take in what is left; its exit code."""
-        end = time.monotonic() + 40
+        end = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < end, f"it did not end: {self.seen!r}"
             self._take(0.05)

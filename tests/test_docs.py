@@ -16,6 +16,7 @@ from msgspec.structs import fields
 
 from offline_environment import offline_environment
 from pages import END_OF_BLOCK, Block, blocks_of
+from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.context.policy import ContextPolicy, ResultRules
 
@@ -53,7 +54,7 @@ def run_page(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         env=offline_environment(folder),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from offline_environment import offline_environment
+from patience import PATIENCE
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LONGEST = 60
@@ -56,7 +57,7 @@ def run_example(path: Path, folder: Path, *, backend: str = "trio") -> subproces
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

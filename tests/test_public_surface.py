@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import repertory
+from patience import PATIENCE
 
 PACKAGE = Path(repertory.__file__).parent
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
@@ -97,7 +98,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "repertory.Agent, repertory.tool, repertory.ContextPolicy, repertory.open_supervisor\n"
         f"print(sorted(set({HEAVY}) & early), sorted(set({HEAVY}) & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[] []"
 
 

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from pages import blocks_of
+from patience import PATIENCE
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 
@@ -68,7 +69,7 @@ def test_a_web_application_answers(title: str, backend: str, tmp_path: Path, mon
     question = {"id": "q-1", "question": "When is the canteen open?"}
 
     async def main() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with module.lifespan(module.app) as state:
                 answers = [await post(module.app, "/ask", question, state) for _ in range(2)]
                 assert answers[0] == answers[1]
@@ -88,5 +89,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         pytest.skip("there is no systemd here")
     unit = tmp_path / "repertory.service"
     unit.write_text(source("repertory.service").replace("/srv/repertory/.venv/bin/repertory", "/bin/true"))
-    checked = subprocess.run([verifier, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
+    checked = subprocess.run(
+        [verifier, "verify", str(unit)], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert [line for line in checked.stderr.splitlines() if "repertory" in line] == []

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
+from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.context import EMPTY, Arithmetic, Decision, Projector, apply, encode_decision
 from repertory.context.plan import CoverRange, StubResult
@@ -51,7 +52,7 @@ def in_a_process(*words: str, home: Path, env: Mapping[str, str] | None = None, 
         capture_output=True,
         env=settings(home, env),
         cwd=cwd or home,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_support import at_a_terminal, in_a_process, settings
 
+from patience import PATIENCE
+
 AGENT = '''\
 import anyio
 import repertory as rp
@@ -102,7 +104,7 @@ def talk(home: Path, questions: str, *words: str) -> subprocess.CompletedProcess
         text=True,
         env={**settings(home), "PYTHONPATH": str(home)},
         cwd=home,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -132,7 +134,7 @@ def test_through_a_pipe_it_is_said_that_a_call_waits(home: Path) -> None:
     assert 'pay to="ann" waits until it is allowed' in said
     assert "repertory approve" in said
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
 
 

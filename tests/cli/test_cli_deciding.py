@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from cli_support import at_a_terminal, settings
 
+from patience import PATIENCE
+
 AGENT = '''\
 import repertory as rp
 from repertory.llm.messages import ToolResult
@@ -78,7 +80,7 @@ def test_without_a_terminal_the_call_stays_waiting_and_it_is_said_how_to_decide(
         heard = next(line for line in process.stderr if "waits until it is allowed" in line)
         assert "repertory resume run-" in heard
         process.terminate()
-        assert process.wait(timeout=20) == 143
+        assert process.wait(timeout=PATIENCE) == 143
     listed = subprocess.run(
         [sys.executable, "-m", "repertory", "ps", "--db", "a.db", "--json"],
         env=environment,

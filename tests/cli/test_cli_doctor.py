@@ -19,6 +19,7 @@ import pytest
 from cli_support import in_a_process, invoke
 
 from backends import RunAsync
+from patience import PATIENCE
 from repertory import __version__
 from repertory.cli import doctor
 from repertory.cli.torture import finish
@@ -88,7 +89,7 @@ def test_a_service_is_asked_how_it_is(made: Path, tmp_path: Path) -> None:
             assert "the service at unix:" in checks_of(tmp_path, "--db", str(made))["service"]["fact"]
         finally:
             service.kill()
-            service.communicate(timeout=30)
+            service.communicate(timeout=PATIENCE)
 
 
 def test_the_key_is_named_and_never_shown(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cli_support import invoke
 
 import repertory as rp
+from patience import PATIENCE
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_service_is_backed_up_and_vacuumed_while_it_runs(database: Path, tmp_p
             assert done.json["after"] <= done.json["before"]
         finally:
             service.terminate()
-            service.communicate(timeout=30)
+            service.communicate(timeout=PATIENCE)
     alone = invoke("vacuum", "--db", str(database), home=tmp_path)
     assert alone.code == 0, alone.err
     assert "MiB before" in alone.err

@@ -16,6 +16,7 @@ from test_cli_docs import documented
 
 import repertory as rp
 from memory_team import HOSTILE, LEAD, PAGE, PNG, make_team
+from patience import PATIENCE
 from repertory.actors import open_system
 from repertory.memory import Memory, MemoryActor, MemoryQuota
 from repertory.record import open_journal
@@ -131,7 +132,7 @@ def test_raw_content_is_what_was_stored_to_the_byte(team: Path, home: Path) -> N
     """Bytes and text, into a pipe; the real command."""
     for item_id, content in (("chart", PNG), ("tables", PAGE.encode())):
         words = [sys.executable, "-m", "repertory", "memory", "show", item_id, "--raw", "--db", str(team)]
-        done = subprocess.run(words, capture_output=True, env=settings(home), timeout=60, check=True)
+        done = subprocess.run(words, capture_output=True, env=settings(home), timeout=PATIENCE, check=True)
         assert done.stdout == content
 
 

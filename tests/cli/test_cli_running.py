@@ -15,6 +15,7 @@ import anyio.to_thread
 import pytest
 from cli_support import OTHER, Result, in_a_process, invoke, settings
 
+from patience import PATIENCE
 from repertory.record import open_journal
 from repertory.testing import open_messages_server
 
@@ -189,7 +190,7 @@ def _start(place: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> Result:
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     return Result(process.returncode, out.decode(), err.decode())
 
 

@@ -12,6 +12,7 @@ import pytest
 from cli_support import EVIL, EVIL_SHOWN, at_a_terminal, in_a_process, settings
 from rich.console import Console
 
+from patience import PATIENCE
 from repertory.cli.speech import Speech, SpokenLines
 from repertory.runs.streaming import (
     Piece,
@@ -126,7 +127,7 @@ def run_of(home: Path, *words: str, together: bool = False) -> tuple[str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     return ended.stdout, ""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from cli_support import RUN, Result, invoke, settings
 
+from patience import PATIENCE
+
 CODES = {0, 1, 2, 4, 75, 78}
 READING = ("ps -a", "stats", "stats --tree", "inspect", "ledger", "doctor", "resume")
 WRITING = ("run x --model offline", "demo x --model offline", "stress --writers 1 --appends 1", "serve")
@@ -193,7 +195,7 @@ def shell(line: str, *, home: Path) -> Result:
         capture_output=True,
         env=settings(home),
         cwd=home,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cli_support import in_a_process, invoke, settings
 
+from patience import PATIENCE
 from repertory.cli.torture import finish
 from repertory.errors import RepertoryError
 from repertory.torture import Report, ScenarioReport
@@ -88,7 +89,7 @@ def test_ctrl_c_shows_what_was_done_so_far(tmp_path: Path) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.communicate(timeout=0.1)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
-        out, err = process.communicate(timeout=30)  # until the last one that could write has ended
+        out, err = process.communicate(timeout=PATIENCE)  # until the last one that could write has ended
     assert process.returncode in (1, 130)
     assert b"profile full, ended early" in out
     assert err == b""

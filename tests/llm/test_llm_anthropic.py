@@ -16,6 +16,7 @@ import pytest
 import trio.testing
 
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import (
     ConfigurationError,
     ModelAuthenticationError,
@@ -461,7 +462,7 @@ for backend in ("trio", "asyncio", "trio"):
     anyio.run(main, port, backend=backend)
 assert answers == [(Text("hello"),)] * 3, answers
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
 
 # --- time, without sockets ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import trio.testing
 import repertory as rp
 from backends import RunAsync
 from delegating import Company, collect, company, delegate, last, results_in, runs_started, said_in
+from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record.records import FINAL_STATES
@@ -58,7 +59,7 @@ async def test_any_brings_the_first_that_ends_and_says_how_the_others_stand() ->
     firm.hold("slow")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await run.wait_result()
     first, second = results_in(firm.leads[-1])[-2:]
     assert "report on quick" in first
@@ -109,7 +110,7 @@ async def test_a_message_reaches_a_running_sub_agent_as_its_leads_words() -> Non
     firm.hold("a")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await firm.begun["a"].wait()
             await run.children[0].send("And hurry.")
             text = await run.wait_result()
@@ -135,7 +136,7 @@ async def test_a_cancelled_sub_agent_ends_at_once_and_says_so_when_it_is_collect
     firm.hold("a")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "Done."
         assert run.children[0].state == "stopped"
     _, cancelled, again, collected, told = results_in(firm.leads[-1])
@@ -178,7 +179,7 @@ async def test_a_lead_that_answers_is_told_once_of_what_it_has_not_collected() -
     firm.hold("b")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "Then without."
         assert {child.task: child.state for child in run.children}["b"] == "stopped"
         assert {row.state for row in await supervisor.runs()} <= FINAL_STATES
@@ -193,7 +194,7 @@ async def test_an_answer_stands_where_no_iteration_is_left_to_tell_of_sub_agents
     firm.hold("a")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(limits=rp.Limits(iterations=2)), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "The answer."
 
 
@@ -235,13 +236,13 @@ async def test_what_was_cancelled_stays_so_when_its_lead_goes_on() -> None:
     async with rp.open_journal() as journal:
         async with rp.open_supervisor(journal=journal, model=firm.model, drain_timeout=0) as supervisor:
             run = await supervisor.spawn(company(), "Go.")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await firm.begun["b"].wait()
             await trio.testing.wait_all_tasks_blocked()
         firm.release()
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             again = await supervisor.resume(run.id, agent=company())
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 text = await again.wait_result()
     assert "was stopped after 1 iterations, before it had an answer" in text
     assert "report on b" in text
@@ -255,7 +256,7 @@ async def test_a_sub_agent_that_the_application_stops_stays_stopped_too() -> Non
     async with rp.open_journal() as journal:
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             run = await supervisor.spawn(company(), "Go.")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await firm.begun["a"].wait()
                 run.children[0].stop()
                 firm.release()
@@ -275,7 +276,7 @@ async def test_what_fails_while_its_lead_is_stopped_is_tried_again_when_that_goe
     async with rp.open_journal() as journal:
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             run = await supervisor.spawn(company(policy), "Go.")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await firm.begun["a"].wait()
                 await trio.testing.wait_all_tasks_blocked()
                 run.stop()
@@ -284,7 +285,7 @@ async def test_what_fails_while_its_lead_is_stopped_is_tried_again_when_that_goe
                     await run.wait_result()
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             again = await supervisor.resume(run.id, agent=company(policy))
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 assert "report on a" in await again.wait_result()
         assert sorted(row.state for row in await journal.read_runs()) == ["done", "done", "failed"]
 
@@ -304,7 +305,7 @@ async def test_a_lead_that_crashes_finds_its_sub_agents_again() -> None:
     firm.hold("a")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert "report on a" in await run.wait_result()
         assert len(await supervisor.runs()) == 2
 
@@ -336,7 +337,7 @@ async def test_a_member_with_types_gets_checked_tasks_and_gives_checked_reports(
     lead = {"output": Found} if typed else {}
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(worker=worker, **lead), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await run.wait_result()
         assert [child.task for child in run.children] == ['{"day":3}']
     refused, _, report = results_in(firm.leads[-1])
@@ -355,7 +356,7 @@ async def test_a_typed_lead_that_answers_is_told_of_its_sub_agents_too() -> None
     firm = Company(delegate("a", tool=START), call("final_result", cranes=1), collect, call("final_result", cranes=2))
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(output=Found), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == Found(2)
 
 
@@ -372,14 +373,14 @@ async def test_what_a_member_began_that_is_no_longer_in_the_team_is_given_up() -
     async with rp.open_journal() as journal:
         async with rp.open_supervisor(journal=journal, model=firm.model, drain_timeout=0) as supervisor:
             run = await supervisor.spawn(company(), "Go.")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await firm.begun["a"].wait()
         other = rp.Agent(
             "lead", instructions="You lead.", team=[rp.Agent("other")], delegation=rp.Delegation(background=True)
         )
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             again = await supervisor.resume(run.id, agent=other)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 text = await again.wait_result()
             assert {row.state for row in await supervisor.runs()} <= FINAL_STATES
     assert "does not go on: its agent is no longer in your team" in text
@@ -397,7 +398,7 @@ async def test_a_lead_that_waits_hears_its_user() -> None:
     firm.hold("a")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await firm.begun["a"].wait()
             while run.state != "waiting":
                 await trio.testing.wait_all_tasks_blocked()

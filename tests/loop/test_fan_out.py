@@ -12,6 +12,7 @@ import trio.testing
 import repertory as rp
 from backends import RunAsync
 from delegating import Company, collect, company, delegate, last, results_in, said_in
+from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.runs.events import StateChanged
@@ -35,7 +36,7 @@ async def test_only_so_many_sub_agents_work_at_once(tool: str) -> None:
     agent = company(rp.Delegation(background=True, parallel=3), limits=rp.Limits(parallel_tools=1))
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(agent, "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while len(firm.at_work) < 3:
                 await trio.testing.wait_all_tasks_blocked()
             await trio.testing.wait_all_tasks_blocked()
@@ -54,7 +55,7 @@ async def test_who_waits_for_its_turn_can_be_stopped() -> None:
     agent = company(rp.Delegation(parallel=1))
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(agent, "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not firm.at_work:
                 await trio.testing.wait_all_tasks_blocked()
             run.stop()
@@ -109,7 +110,7 @@ async def test_with_retry_another_run_is_told_what_went_wrong(tool: str) -> None
     agent = company(rp.Delegation(background=True, on_failure="retry"))
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(agent, "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             text = await run.wait_result()
         first, second = run.children
     assert "An earlier attempt at this task failed: ModelUnavailable: down" in text

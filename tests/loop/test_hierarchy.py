@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.errors import RunFailed
 from repertory.llm.messages import ToolResult, text_of
 from repertory.llm.model import ModelRequest
@@ -57,7 +58,7 @@ async def test_a_lead_delegates_side_by_side_and_reads_the_reports_in_order() ->
 
     async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
         run = await supervisor.spawn(team(), "Do all of it.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             answer_text = await run.wait_result()
         assert answer_text == "report on part 1 / report on part 2 / report on part 3"
         assert states == ["waiting"]
@@ -157,7 +158,7 @@ async def test_a_closed_supervisor_leaves_runs_that_can_be_resumed() -> None:
         hold.set()
         async with rp.open_supervisor(journal=journal, model=FunctionModel(answer)) as supervisor:
             again = await supervisor.resume(run.id, agent=team())
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 assert await again.wait_result() == "report with 1 results"
             assert len(await supervisor.runs()) == 2
 
@@ -182,7 +183,7 @@ async def test_a_crashed_run_is_restarted_from_its_last_durable_iteration() -> N
     model = FunctionModel(answer)
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(rp.Agent("a", tools=[work]), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "after 3 messages"
     assert len(model.requests) == 3
 

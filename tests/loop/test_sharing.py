@@ -7,6 +7,7 @@ import trio
 
 import repertory as rp
 from delegating import Company, company, delegate, last, results_in, said_in
+from patience import PATIENCE
 from repertory.llm import profile_for
 from repertory.llm.messages import RawBlock, Text, text_of
 from repertory.llm.model import ModelRequest
@@ -114,7 +115,7 @@ async def test_a_lead_looks_into_what_its_sub_agent_did_after_a_restart_too() ->
         firm.model = FunctionModel(firm._answer)
         async with rp.open_supervisor(journal=journal, model=firm.model) as supervisor:
             again = await supervisor.resume(run.id, agent=sharing_company())
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 assert "the harbour has 42 cranes" in await again.wait_result()
 
 

@@ -17,6 +17,7 @@ from ownership_check import depths, owners, repeated, states, strange_writes
 from shared_team import LEDGER, PAUSE, STEPS, TEAM, make_team
 
 import repertory as rp
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.torture.team import expected_answer
 
@@ -160,7 +161,7 @@ def stay_under_fire(
 
 def wait_for(fleet: Fleet, sql: str, least: int) -> None:
     """Wait until a count in the database is as high."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     with fleet.server.connect(fleet.uri) as connection:
         while connection.execute(sql).fetchone()[0] < least:
             assert time.monotonic() < until, (sql, fleet.log.read_text()[-3000:])

@@ -11,6 +11,7 @@ from test_machine_ownership import machine
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.errors import PayloadInvalid, QueueFull
 from repertory.llm.messages import text_of
@@ -21,7 +22,6 @@ from repertory.record.records import RunStarted, RunStateChanged
 from repertory.supervisor import Quota, Quotas, Supervisor
 from repertory.testing import FunctionModel
 
-PATIENCE = 60.0
 CLERK = "test_fleet_bounds:make_clerk"
 
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
@@ -176,7 +177,7 @@ def test_a_take_over_waits_for_no_machine_that_stands_still_in_a_transaction(
             connection.execute("BEGIN")
             connection.execute("SELECT guard_machine($1, ARRAY[]::text[])", [lost.machine_id])
             expire(postgres, uri, lost.machine_id)
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 while await taker.take_over() != [lost.machine_id]:
                     await anyio.sleep(0.01)
             assert await taker.owner_of("run-1") == ""
@@ -193,7 +194,7 @@ def test_a_renewal_waits_for_no_transaction(postgres: PostgresServer, run_async:
             with postgres.connect(uri) as connection, connection.transaction():
                 connection.execute("SELECT guard_machine(%s, ARRAY[]::text[])", (machines.machine_id,))
                 renewed = machines.lease.renewed
-                with anyio.fail_after(30):
+                with anyio.fail_after(PATIENCE):
                     while machines.lease.renewed == renewed:
                         await anyio.sleep(0.01)
 

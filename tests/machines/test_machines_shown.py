@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.cli.app import app
 from repertory.llm.messages import text_of
@@ -26,7 +27,6 @@ from repertory.service.overview import read_overview
 from repertory.service.views import Wanted
 from repertory.testing import FunctionModel, call
 
-PATIENCE = 30.0
 HELPER = rp.Agent("helper", context=None)
 LEAD = rp.Agent("lead", team=[HELPER], context=None)
 

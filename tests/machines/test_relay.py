@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.cli.app import app
 from repertory.errors import ConfigurationError, MachineSilent, RunError, RunStopped
@@ -26,7 +27,6 @@ from repertory.supervisor.relay import RemoteRun
 from repertory.testing import FunctionModel, call
 from repertory.tools import tool
 
-PATIENCE = 30.0
 DONE = "Done."
 
 

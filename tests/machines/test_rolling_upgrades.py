@@ -13,11 +13,11 @@ import pytest
 from versioned_machine import CLERK, VERSION, make_clerk
 
 import repertory as rp
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.supervisor import Supervisor
 from repertory.testing import FunctionModel
 
-PATIENCE = 60.0
 PROGRAM = Path(__file__).parent / "versioned_machine.py"
 
 

@@ -17,6 +17,7 @@ from shared_team import FIRED, LEDGER, STEPS, TEAM, make_team
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import ConfigurationError, LeaseLost, RunError, RunNotFound
@@ -32,7 +33,6 @@ from repertory.tools import tool
 from repertory.torture.team import expected_answer
 
 DONE = expected_answer(STEPS)
-PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)

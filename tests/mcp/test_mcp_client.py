@@ -15,6 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, ToolSetUnavailable
 from repertory.llm.messages import Image
 from repertory.mcp import McpServer
@@ -212,7 +213,7 @@ def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
     with last_words(kept) as stream:
         stream.write("x" * 100_000)
         stream.flush()
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while len(kept) < 20:
             assert time.monotonic() < until
             time.sleep(0.01)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from patience import PATIENCE
 from repertory.actors import open_system
 from repertory.errors import ActorStopped, ItemNotFound, ScopeNotFound, ScopeReadOnly
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryMode, MemoryRef
@@ -124,7 +125,7 @@ class Fleet(RuleBasedStateMachine):
         """Do something on the backend, within a minute."""
 
         async def bounded() -> T:
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE):
                 return await work()
 
         return self.portal.call(bounded)

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked, JournalUnreadable, JournalWriteFailed
 from repertory.record import EventLogged, open_journal
 from repertory.record import backup as module
@@ -153,7 +154,7 @@ def test_a_killed_backup_leaves_no_backup(tmp_path: Path) -> None:
     )
     for after in (1, 40):
         words = [sys.executable, "-c", code, str(tmp_path / "a.db"), str(tmp_path / "b.db"), str(after)]
-        assert subprocess.run(words, timeout=60, check=False).returncode == -9
+        assert subprocess.run(words, timeout=PATIENCE, check=False).returncode == -9
         assert not (tmp_path / "b.db").exists()
     assert back_up(tmp_path / "a.db", tmp_path / "b.db").records == 200
 

@@ -18,6 +18,7 @@ from hypothesis import given
 
 import journal_kit as kit
 from backends import RunAsync
+from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory._postgres_address import PostgresAddress
 from repertory.errors import (
@@ -46,7 +47,7 @@ async def numbers(journal: Journal, run_id: str | None = "r") -> list[int]:
 
 def wait_until(found: Callable[[], object]) -> None:
     """Wait for what another process does."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while not found():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -18,6 +18,7 @@ import pytest
 
 import journal_kit as kit
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import JournalClosed, JournalWriteFailed
 from repertory.record import Ledger, SqliteJournal, open_journal
 from repertory.record.rows import encode_records
@@ -106,7 +107,7 @@ def test_a_read_waits_for_what_was_queued_before_it_and_for_nothing_else(tmp_pat
                 later = Stopped(journal._writer)
                 assert read == []
                 stopped.go.set()
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     while not read:
                         await anyio.lowlevel.checkpoint()
                 later.go.set()

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from replay_stories import CHAT, MESSAGES, as_messages, long_run, session, write
 
+from patience import PATIENCE
 from repertory.replay.choices import BINDING_PRESETS, PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
@@ -35,7 +36,7 @@ def replay(*words: str | Path, cwd: Path, **env: str) -> Result:
         capture_output=True,
         env={**kept, "HOME": str(cwd), "LANG": "C.UTF-8", **env},
         cwd=cwd,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_stories import write
 
+from patience import PATIENCE
 from repertory.replay.words import paths
 
 PLAIN_PATH = re.compile(r"(?:[\w.\-@~]*/)+[\w.\-@]+")  # what a path is; it takes the square of the time
@@ -34,7 +35,9 @@ print("read", len(units))
 
 def test_a_text_without_a_space_is_read_in_one_go() -> None:
     """Where a pattern looks again from each character, one of these texts takes minutes, and the process is ended."""
-    done = subprocess.run([sys.executable, "-c", UNBROKEN], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", UNBROKEN], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (done.stdout, done.stderr) == ("read 26\n", "")
 
 
@@ -59,6 +62,6 @@ def test_a_result_of_three_megabytes_is_played(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "blob.json", messages)
     done = subprocess.run(
-        [sys.executable, "-m", "repertory", "replay", str(path)], capture_output=True, timeout=120, check=False
+        [sys.executable, "-m", "repertory", "replay", str(path)], capture_output=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")

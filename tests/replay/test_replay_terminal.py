@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from replay_stories import as_messages, long_run, write
 
+from patience import PATIENCE
+
 TURNS = 200
 MODELS = [word for name in ("r=0.1", "r=0.05", "r=0.025") for word in ("--model", name)]
 
@@ -43,7 +45,7 @@ def watch(path: Path, *, ctrl_c_at: int | None, runs: int = 1) -> tuple[int, byt
             if not sent and ctrl_c_at is not None and counts and counts[-1] >= ctrl_c_at:
                 process.send_signal(signal.SIGINT)
                 sent = True
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         os.close(ours)
@@ -110,7 +112,7 @@ def test_a_person_is_asked_before_anything_is_spent(typed: bytes, asked: bool, t
         while b"?" not in shown and (part := _read(ours)):
             shown += part
         os.write(ours, typed)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         os.close(ours)

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from replay_stories import long_run
 
+from patience import PATIENCE
 from repertory.errors import ConfigurationError
 from repertory.llm.model import Usage
 from repertory.replay import Meaning, Played, figures, report, write_chart
@@ -177,7 +178,7 @@ def test_png_says_what_it_needs() -> None:
         "try: chart.check_target(Path('a.png'))\n"
         "except chart.ConfigurationError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "'a.png' needs resvg: pip install \"repertory[plot]\", or write an .svg\n"
 
 

@@ -15,6 +15,7 @@ import trio.testing
 import repertory as rp
 from backends import RunAsync
 from context_scenes import Reader, clerk
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, LimitExceeded, RunFailed
 from repertory.llm import with_prices
 from repertory.llm.messages import ToolResult, text_of
@@ -179,7 +180,7 @@ async def test_a_tree_uses_at_most_its_tokens_and_one_call(workers: int) -> None
     async with rp.open_supervisor(model=paid.model) as supervisor:
         run = await supervisor.spawn(lead(rp.Limits(tokens=44_000)), "Go.")
         words = r"used 4\d,\d00 tokens; the limit of agent lead is 44,000 tokens \(limits\.tokens\)"
-        with pytest.raises(RunFailed, match=words), trio.fail_after(30):
+        with pytest.raises(RunFailed, match=words), trio.fail_after(PATIENCE):
             await run.wait_result()
         assert paid.taken in (40, 41)
         assert run.statistics(tree=True).tokens_billed == 1_100 * paid.taken
@@ -191,7 +192,7 @@ async def test_a_tree_spends_at_most_its_bound_and_one_call(workers: int) -> Non
     paid = Paid(lambda request: call("nothing") if is_worker(request) else parts(workers))
     async with rp.open_supervisor(model=paid.model) as supervisor:
         run = await supervisor.spawn(lead(rp.Limits(cost=40.0)), "Go.")
-        with pytest.raises(RunFailed, match=r"limits\.cost"), trio.fail_after(30):
+        with pytest.raises(RunFailed, match=r"limits\.cost"), trio.fail_after(PATIENCE):
             await run.wait_result()
         assert paid.taken in (40, 41)
         assert run.statistics(tree=True).cost_seen == paid.taken

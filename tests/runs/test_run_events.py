@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.errors import ModelUnavailable, RunStopped
 from repertory.llm.model import ModelRequest
 from repertory.record.records import Record, RunStateChanged
@@ -31,7 +32,7 @@ async def test_the_events_of_a_run_resumed_in_the_same_process_begin_with_its_re
         with pytest.raises(rp.errors.RunFailed):
             await failed.wait_result()
         again = await supervisor.resume(failed.id, agent=rp.Agent("a"))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             events = [event async for event in again.events()]
             assert [event async for event in failed.events()] == events
     assert states_of(events) == ["running", "done"]
@@ -67,7 +68,7 @@ async def test_the_events_of_a_run_end_even_if_its_end_is_no_longer_in_memory() 
         run = await supervisor.spawn(rp.Agent("a", model=ScriptedModel(["Done."])), "Go.")
         await run.wait_result()
         await (await supervisor.spawn(busy(), "Go.")).wait_result()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert [event async for event in run.events()] == []
 
 

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.llm.model import ModelRequest
 from repertory.service import Access, Control, create_app, serve_http
 from repertory.service.sockets import tcp_listener, unix_listener
@@ -196,7 +197,9 @@ async def open_client(
             headers = {"authorization": f"Bearer {TOKEN}"} if tcp else {}
             base = f"http://localhost:{port}" if tcp else "http://localhost"
             async with anyio.create_task_group() as tasks:
-                async with httpx2.AsyncClient(transport=transport, base_url=base, headers=headers, timeout=20) as http:
+                async with httpx2.AsyncClient(
+                    transport=transport, base_url=base, headers=headers, timeout=PATIENCE
+                ) as http:
                     client = Client(http, control, reports, access)
                     client.address = address
                     tasks.start_soon(control.run)

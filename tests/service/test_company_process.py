@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.record.sqlite_file import owner_of
 from repertory.service.company import EXAMPLE
@@ -59,15 +60,15 @@ class Company:
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "REPERTORY_MODEL": "offline"}
         command = [sys.executable, "-m", "repertory", *words]
         done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=90, check=False
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         return done.returncode, done.stderr
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the service."""
-        connection = http.client.HTTPConnection("localhost", timeout=20)
+        connection = http.client.HTTPConnection("localhost", timeout=PATIENCE)
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(20)
+        connection.sock.settimeout(PATIENCE)
         connection.sock.connect(str(self.folder / "s"))
         headers = {"content-type": "application/json"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
@@ -91,7 +92,7 @@ class Company:
 
 def until(condition: Callable[[], Any]) -> Any:
     """Wait for what another process is to do."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)

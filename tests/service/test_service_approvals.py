@@ -13,6 +13,7 @@ from service_parts import open_client
 from test_service_process import Served
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest
 from repertory.testing import ScriptedModel, call
@@ -112,7 +113,7 @@ def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:
 def repertory(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command."""
     command = [sys.executable, "-m", "repertory", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def wait_for_calls(served: Served, count: int) -> None:

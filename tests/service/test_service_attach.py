@@ -18,6 +18,8 @@ import pytest
 from test_service_process import HERE, Served
 from test_service_verbs import begin, environment
 
+from patience import PATIENCE
+
 
 class Terminal:
     """A command at a terminal of its own."""
@@ -37,7 +39,7 @@ class Terminal:
 
     def expect(self, text: str) -> str:
         """What is shown up to a text, which has to come."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
             if select.select([self.fd], [], [], 0.05)[0]:
@@ -58,7 +60,7 @@ class Terminal:
                 break
             self.seen += piece.decode()
         os.close(self.fd)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def command(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -180,7 +182,7 @@ def test_what_another_process_runs_is_shown_and_takes_nothing(served: Served) ->
     terminal.expect("step number=5")
     terminal.expect("done")
     assert terminal.end() == 0
-    running.communicate(timeout=30)
+    running.communicate(timeout=PATIENCE)
 
 
 def test_logs_follow_a_run_to_its_end(served: Served) -> None:
@@ -221,4 +223,4 @@ def test_top_shows_what_waits_and_leaves_the_terminal_as_it_was(served: Served) 
     for _ in range(2):
         assert "1 waiting  3 calls wait" in plain.stdout.readline()
     plain.send_signal(signal.SIGINT)
-    plain.communicate(timeout=20)
+    plain.communicate(timeout=PATIENCE)

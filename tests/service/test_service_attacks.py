@@ -14,6 +14,7 @@ import anyio.abc
 import pytest
 from service_parts import TOKEN, open_client
 
+from patience import PATIENCE
 from repertory.testing import ScriptedModel
 
 GONE = (anyio.EndOfStream, anyio.BrokenResourceError)
@@ -68,8 +69,9 @@ def test_strangers_keep_nobody_out(
 
     async def main() -> None:
         async with AsyncExitStack() as attackers:
-            with anyio.fail_after(9):  # less than the service's own limits of 10 s: nobody waits for one to run out
-                limits = {"max_connections": places, "grace": 0.1}
+            with anyio.fail_after(PATIENCE):
+                # Its own limits are no help: nobody waits for one to run out.
+                limits = {"max_connections": places, "grace": 0.1, "header_timeout": 600.0, "send_timeout": 600.0}
                 async with open_client(short, ScriptedModel([]), tcp=tcp, **limits) as client:
                     HOST[0] = b"localhost:%d" % client.address[1] if tcp else b"localhost"
                     for _ in range(attackers_in_all):

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 from service_parts import Gate, open_client
 
+from patience import PATIENCE
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
 from repertory.testing import FunctionModel
@@ -61,7 +62,7 @@ def test_what_a_model_says_is_read_along(short: Path, run_async: Any) -> None:
                 assert stream.headers["content-type"].startswith("text/event-stream")
                 gate.hold = False
                 gate.go.set()
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     pieces = await pieces_of(stream)
             assert [piece["piece"] for piece in pieces] == ["ToolCallStreamed", "ToolCallStreamed", "TextStreamed"]
             assert (pieces[-1]["text"], pieces[-1]["iteration"]) == ("It is done.", 3)
@@ -93,7 +94,7 @@ def test_readers_that_take_nothing_slow_no_run(short: Path, run_async: Any) -> N
             await client.get(f"/runs/{run_id}/stream", 503)
             gate.hold = False
             gate.go.set()
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while (await client.get(f"/runs/{run_id}"))["run"]["state"] != "done":
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
@@ -121,7 +122,7 @@ def test_a_stream_ends_with_the_service(short: Path, run_async: Any) -> None:
                 run_id = await client.start()
                 await gate.held.wait()
                 await tasks.start(read, client, run_id)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await ended.wait()
 
     run_async(main)

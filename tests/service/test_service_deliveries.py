@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.service.deliveries import Backoff, Deliveries
 from repertory.service.webhooks import Webhook, signature
@@ -192,7 +193,7 @@ async def test_a_dead_address_costs_a_run_nothing_and_is_disabled_at_last(
     async with telling(None, hook, backoff=Backoff(first=0.001, most=0.002, attempts=4)) as supervisor:
         for number in range(3):
             await finish(supervisor, f"run-{number}")
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             while (await outcomes(supervisor))[-1][1] != "disabled":
                 await anyio.sleep(0.005)
         await finish(supervisor, "later")
@@ -200,7 +201,7 @@ async def test_a_dead_address_costs_a_run_nothing_and_is_disabled_at_last(
         assert "webhook.disabled" in caplog.text
         before = len(await outcomes(supervisor))
         supervisor.deliveries.offer([hook])  # type: ignore[attr-defined]
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             while len(await outcomes(supervisor)) == before:
                 await anyio.sleep(0.005)
 
@@ -326,7 +327,7 @@ def test_nothing_is_left_out_by_kills(tmp_path: Path, run_async: Any, monkeypatc
                     process.stdout.close()
             hook = Webhook(url=receiver.url, secret_env="HOOK")
             async with telling(path, hook) as supervisor:
-                with anyio.fail_after(30):
+                with anyio.fail_after(PATIENCE):
                     while not {*finished} <= {
                         tried[0] for tried in await outcomes(supervisor) if tried[1] == "delivered"
                     }:

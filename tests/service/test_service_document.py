@@ -13,6 +13,7 @@ import anyio.to_thread
 from service_parts import TOKEN, open_client
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.service.app import OPERATIONS
 from repertory.testing import FunctionModel
 
@@ -25,7 +26,7 @@ def schemathesis(folder: Path, url: str, *options: str) -> subprocess.CompletedP
     """Run it, all its checks on, as a program: its plugin for pytest is left off."""
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run", url]
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--checks", "all", "--no-color", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=folder)
 
 
 async def test_schemathesis_finds_nothing(short: Path) -> None:

@@ -17,10 +17,10 @@ import anyio
 import pytest
 from test_service_process import Served, _Unix
 
+from patience import PATIENCE
 from repertory.record import open_journal
 
 AGENT = ("--agent", "counting_agents:counter", "--resume")
-PATIENCE = 120.0  # seconds
 
 
 class Client:

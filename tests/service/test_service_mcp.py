@@ -15,6 +15,7 @@ from service_parts import TOKEN, Client, Gate, open_client
 
 from backends import RunAsync
 from mcp import Client as McpClient
+from patience import PATIENCE
 from repertory.errors import ToolSetUnavailable
 from repertory.mcp import McpServer
 from repertory.service.routes import MAX_BODY
@@ -26,7 +27,7 @@ ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "appl
 @asynccontextmanager
 async def tools_of(client: Client, **options: Any) -> AsyncGenerator[McpClient]:
     """The SDK's client, at the service's port."""
-    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=20) as http:
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=PATIENCE) as http:
         address = f"http://localhost:{client.address[1]}/mcp"
         async with McpClient(streamable_http_client(address, http_client=http), **options) as opened:
             yield opened

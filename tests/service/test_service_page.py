@@ -22,6 +22,7 @@ from page_company import LONG, make_company
 from test_service_process import Served
 
 from memory_team import HOSTILE, LEAD, make_team
+from patience import PATIENCE
 from repertory.service.page import CONTENT_SECURITY_POLICY, PAGE, STATIC_FILES
 
 pytestmark = needs_browser
@@ -165,7 +166,9 @@ def told(folder: Path, *words: str) -> Any:
     """What the command line says about the database, through its service, as JSON."""
     known = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}  # where the service keeps its token
     command = [sys.executable, "-m", "repertory", *words, "--db", str(folder / "a.db"), "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=known).stdout)
+    return json.loads(
+        subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=known).stdout
+    )
 
 
 def test_every_number_is_that_of_the_command_line(short: Path, browser: Browser) -> None:

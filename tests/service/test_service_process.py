@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from patience import PATIENCE
 from postgres_server import PostgresServer
 
 HERE = Path(__file__).parent
@@ -70,7 +71,7 @@ class Served:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask over the unix socket."""
-        connection = _Unix(str(self.socket), timeout=10)
+        connection = _Unix(str(self.socket), timeout=PATIENCE)
         headers = {"host": "localhost", "content-type": "application/json"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         answer = connection.getresponse()
@@ -87,7 +88,7 @@ class Served:
 
     def end(self) -> tuple[int, list[str]]:
         """Wait for its end; its exit code and all it said."""
-        _, rest = self.process.communicate(timeout=20)
+        _, rest = self.process.communicate(timeout=PATIENCE)
         self.heard += rest.splitlines()
         return self.process.returncode, self.heard
 
@@ -112,7 +113,7 @@ def serve(short: Path) -> Iterator[Start]:
 
 def until(condition: Callable[[], Any]) -> Any:
     """Wait for what another process is to do."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
@@ -234,11 +235,11 @@ def test_without_the_extra_it_says_what_to_install(short: Path) -> None:
     (short / "starlette.py").write_text("raise ModuleNotFoundError('gone', name='starlette')\n")
     command = [sys.executable, "-m", "repertory", "serve", "--db", str(short / "a.db")]
     environment = {**os.environ, "PYTHONPATH": str(short)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 2
     assert ended.stderr == 'repertory: starlette is not installed; pip install "repertory[service]"\n'
     loads = "import sys, repertory.service, repertory.cli.app; print('starlette' in sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=20, check=True)
+    loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert loaded.stdout == "False\n"
 
 

@@ -17,6 +17,7 @@ from test_service_attach import Terminal, command, environment
 from test_service_process import Served
 from test_service_verbs import begin
 
+from patience import PATIENCE
 from repertory.cli.attaching import Heard
 from repertory.runs.streaming import Piece, StreamRestarted, TextStreamed
 
@@ -62,7 +63,7 @@ def test_logs_follow_a_run_over_a_kill(served: list[Served]) -> None:
         events.append(json.loads(following.stdout.readline()))
     restart(served, "--socket", str(folder / "other"))
     (folder / "go").touch()
-    rest, said = following.communicate(timeout=60)
+    rest, said = following.communicate(timeout=PATIENCE)
     events += map(json.loads, rest.splitlines())
     assert following.returncode == 0, said
     assert "went away; looking for it for 60 s" in said
@@ -110,7 +111,7 @@ def test_attached_without_a_terminal_it_ends_with_the_run_over_a_kill(served: li
         pass
     restart(served)
     (folder / "go").touch()
-    said, _ = attached.communicate(timeout=60)
+    said, _ = attached.communicate(timeout=PATIENCE)
     assert attached.returncode == 0
     # Once; a call's line may come behind it, as answers and events are two streams.
     assert said.count("6 steps") == 1

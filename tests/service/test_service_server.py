@@ -14,6 +14,7 @@ import anyio
 import pytest
 from service_parts import open_client
 
+from patience import PATIENCE
 from repertory.record.records import EventLogged
 from repertory.testing import ScriptedModel
 
@@ -54,7 +55,7 @@ def test_a_stalled_client_does_not_hold_up_the_end(short: Path, run_async: Any) 
     """The service ends in time although a send to it would take for ever."""
 
     async def main() -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with open_client(short, ScriptedModel([]), send_timeout=1000, grace=0.2) as client:
                 await fill(client)
                 stalled = await client.connect()
@@ -149,7 +150,7 @@ def test_another_user_is_turned_away(short: Path, run_async: Any) -> None:
     """By the socket's mode, and where somebody has changed that, by who is at the other end."""
     ask = (
         "import os, socket, sys; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2])); "
-        "s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(sys.argv[1]); "
+        "s = socket.socket(socket.AF_UNIX); s.settimeout(60); s.connect(sys.argv[1]); "
         "s.sendall(b'GET /healthz HTTP/1.1\\r\\nhost: localhost\\r\\n\\r\\n'); print(s.recv(100)[:15])"
     )
     short.chmod(0o755)
@@ -159,7 +160,7 @@ def test_another_user_is_turned_away(short: Path, run_async: Any) -> None:
 
             def as_user(user: int) -> subprocess.CompletedProcess[str]:
                 command = [sys.executable, "-I", "-c", ask, client.address, str(user)]
-                return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+                return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
             assert "HTTP/1.1 200" in (await anyio.to_thread.run_sync(as_user, 0)).stdout
             assert "PermissionError" in (await anyio.to_thread.run_sync(as_user, 65534)).stderr

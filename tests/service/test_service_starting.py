@@ -12,6 +12,7 @@ import pytest
 from service_parts import JSON, Client, Gate, open_client
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.testing import FunctionModel, ScriptedModel
 
 AGENTS = ["service_parts:clerk", "service_parts:scribe", "test_service_starting:keeper"]
@@ -173,7 +174,7 @@ def test_who_goes_away_is_not_waited_for(short: Path, run_async: Any) -> None:
             await client.get("/healthz")
             waiting = True
             await connection.aclose()
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await left.wait()
             gate.go.set()
 

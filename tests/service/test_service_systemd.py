@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from test_service_process import Served
 
+from patience import PATIENCE
 from repertory.errors import ConfigurationError
 from repertory.service.systemd import Notifier, passed_sockets, service_unit, socket_unit
 
@@ -120,7 +121,7 @@ def test_it_serves_at_the_sockets_that_it_is_passed(short: Path, systemd: System
         assert f"unix:{short}/s and http://127.0.0.1:{tcp.getsockname()[1]}/" in said
         assert early.recv(4096).startswith(b"HTTP/1.1 200")
         assert served.ask("GET", "/runs")["runs"] == []
-        stranger = stack.enter_context(socket.create_connection(tcp.getsockname(), timeout=30))
+        stranger = stack.enter_context(socket.create_connection(tcp.getsockname(), timeout=PATIENCE))
         stranger.sendall(b"GET /runs HTTP/1.1\r\nhost: localhost:%d\r\n\r\n" % tcp.getsockname()[1])
         assert stranger.recv(4096).startswith(b"HTTP/1.1 401")
         served.process.terminate()
@@ -187,7 +188,7 @@ def test_what_no_service_can_listen_at_is_refused(make: object, words: str, shor
             pass_fds=[descriptor],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             check=True,
         )
     finally:
@@ -229,7 +230,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     (tmp_path / "x.socket").write_text(socket_unit())
     paths = [str(tmp_path / "x.service"), str(tmp_path / "x.socket")]
     checked = subprocess.run(
-        [verifier, "verify", "--user", *paths], capture_output=True, text=True, timeout=60, check=False
+        [verifier, "verify", "--user", *paths], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert [line for line in checked.stderr.splitlines() if str(tmp_path) in line or line.startswith("x.")] == []
     with pytest.raises(ConfigurationError, match="line breaks"):

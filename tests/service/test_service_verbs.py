@@ -20,6 +20,7 @@ import typer
 from test_service_process import HERE, Served
 from typer.testing import CliRunner
 
+from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.record.sqlite_file import FileLock
 from repertory.service.places import Place, announce_service, service_of
@@ -233,7 +234,7 @@ def test_a_service_that_hangs_blocks_nobody(folder: Path) -> None:
         lines = (("ps", *at), ("pause", run_id, *at), ("ps", "--socket", str(folder / "hung" / "s")))
         command = [sys.executable, "-m", "repertory"]
         started = [subprocess.Popen([*command, *line], env=environ, stdout=-1, stderr=-1, text=True) for line in lines]
-        ended = [(process.communicate(timeout=20), process.returncode) for process in started]
+        ended = [(process.communicate(timeout=PATIENCE), process.returncode) for process in started]
     finally:
         os.kill(served.process.pid, signal.SIGCONT)
         served.process.terminate()

@@ -12,6 +12,7 @@ import pytest
 from service_parts import Client, Gate, open_client
 from test_service_server import fill
 
+from patience import PATIENCE
 from repertory.record.journal import Journal
 from repertory.service import feed
 from repertory.service.server import connection_limit
@@ -82,7 +83,7 @@ async def test_who_falls_behind_what_is_shared_reads_the_journal(short: Path, mo
     async with open_client(short, gate.model, database=str(short / "a.db")) as client:
         run_id = await client.start()
         seen: list[int] = []
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await follow_to_the_end(client, "/events", run_id, seen, anyio.Event())
             slow: list[int] = []
             async with client.follow(f"/runs/{run_id}/events") as stream:
@@ -101,7 +102,7 @@ async def test_nothing_is_kept_for_nobody(short: Path) -> None:
     async with open_client(short, gate.model) as client:
         first = await client.start()
         seen: list[int] = []
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await follow_to_the_end(client, "/events", first, seen, anyio.Event())
             while client.control.feed.size or client.control.feed.followers:
                 await client.get("/healthz")
@@ -122,7 +123,7 @@ async def test_one_that_does_not_read_costs_the_others_nothing(short: Path) -> N
         await fill(client)  # more than the system keeps for a client
         seen: list[int] = []
         gate.go.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await follow_to_the_end(client, "/events", run_id, seen, anyio.Event())
             while not client.reports:
                 await anyio.sleep(0.01)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ContextMissing, LimitExceeded, ModelUnavailable, RunError, RunFailed, RunStopped
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
@@ -107,7 +108,7 @@ async def test_questions_side_by_side_get_the_answers_that_follow_them() -> None
     async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
         run = await supervisor.spawn(clerk(), "First?")
         await run.wait_result()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask, run, "Slow?")
                 await asked.wait()
@@ -166,7 +167,7 @@ async def test_a_question_can_be_stopped_and_the_next_one_asked() -> None:
             tasks.start_soon(run.send, "Hang.")
             await held.wait()
         run.kill()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert (await run.ask("Next?")).endswith("Next?'")
         run.stop()  # it is done: there is nothing to stop
         assert (await run.ask("More?")).endswith("More?'")
@@ -182,7 +183,7 @@ async def test_a_question_to_a_killed_run_ends_with_it() -> None:
 
     async with rp.open_supervisor(model=FunctionModel(hang)) as supervisor:
         run = await supervisor.spawn(clerk(), "First?")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
 
                 async def ask() -> None:
@@ -261,7 +262,7 @@ async def test_sub_agents_of_earlier_turns_stay_ended() -> None:
     agent = rp.Agent("lead", team=[worker], model=model, delegation=rp.Delegation(background=True))
     async with rp.open_supervisor() as supervisor:
         run = await supervisor.spawn(agent, "First?")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert await run.wait_result() == "Done."
             calls = len(model.requests)
             assert await run.ask("Second?") == "Done."
@@ -301,7 +302,7 @@ async def test_a_cancelled_question_has_been_asked_or_not(tmp_path: Path) -> Non
                 for _ in range(checkpoints):
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 assert await run.ask(text, message_id=f"m{checkpoints}") == f"to {text!r}"
     async with open_journal(path, readonly=True) as journal:
         entries = await journal.read_entries("talk")

@@ -14,6 +14,7 @@ import trio.testing
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, RecordRefused, RunError, RunExists, RunNotFound
 from repertory.llm.messages import text_of
 from repertory.llm.model import ModelRequest
@@ -207,7 +208,7 @@ async def test_a_cancelled_spawn_goes_on_where_its_record_was_on_its_way() -> No
             nursery.cancel_scope.cancel()
         assert supervisor.run("run-1").state == "running"
         journal.release()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             run = await supervisor.spawn(clerk(), "Go.", run_id="run-1")
             assert await run.wait_result() == "Done."
 

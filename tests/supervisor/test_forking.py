@@ -14,6 +14,7 @@ import trio
 import repertory as rp
 from backends import RunAsync
 from delegating import Company, company, delegate, last
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, ContextMissing, RunError, RunExists, RunFailed, RunNotFound, RunStopped
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
@@ -174,7 +175,7 @@ async def test_a_fork_leaves_the_sub_agents_of_the_other_alone() -> None:
     firm.hold("slow")
     async with rp.open_supervisor(model=firm.model) as supervisor:
         run = await supervisor.spawn(company(), "Go.")
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             while len(firm.leads) < 3:
                 await trio.sleep(0)
         fork = await supervisor.fork(run.id, iteration=1, text="Now say it.", agent=company())
@@ -218,7 +219,7 @@ def test_a_fork_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsync) 
             for steps in CHECKPOINTS:
                 fork = partial(supervisor.fork, "one", new_id=f"fork-{steps}", agent=agent)
                 await cancelled_after(steps, fork, bare=steps % 2 == 1)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while any(row.state != "done" for row in await supervisor.runs()):
                     await anyio.sleep(0.005)
 
@@ -242,7 +243,7 @@ def test_a_rewind_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsync
                 rewind = partial(supervisor.rewind, f"run-{steps}", 0, new_id=f"new-{steps}", agent=clerk)
                 await cancelled_after(steps, rewind, bare=steps % 2 == 1)
             go.set()
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while any(row.state not in FINAL_STATES for row in await supervisor.runs()):
                     await anyio.sleep(0.005)
             states = {row.started.run_id: row.state for row in await supervisor.runs()}
@@ -263,7 +264,7 @@ def test_a_removal_that_is_cancelled_goes_on_or_has_not_begun(run_async: RunAsyn
                 run = await supervisor.spawn(rp.Agent("clerk"), "Go.", run_id=f"run-{steps}")
                 await run.wait_result()
                 await cancelled_after(steps, partial(supervisor.remove, run.id), bare=steps % 2 == 1)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while await journal.read_removals(finished=False):
                     await anyio.sleep(0.005)
             there = {row.started.run_id for row in await supervisor.runs()}

@@ -9,6 +9,7 @@ import trio
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, LimitExceeded, ModelUnavailable, RunFailed
 from repertory.llm.messages import Text, ToolResult, text_of
 from repertory.llm.model import ModelResponse
@@ -95,7 +96,7 @@ async def test_tool_calls_of_one_turn_run_side_by_side_and_are_shown_in_the_orde
     model = ScriptedModel([[call("first"), call("second")], "Done."])
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(rp.Agent("pair", tools=[first, second]), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await run.wait_result()
     assert [text_of(result) for result in results_in(model.requests[1])] == ["first", "second"]
 
@@ -224,7 +225,7 @@ async def test_a_message_is_read_at_the_next_iteration() -> None:
         await asked.wait()
         await run.send("One more thing.")
         told.set()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "Second answer."
     assert text_of(model.requests[1].messages[-1].content) == "One more thing."
 
@@ -265,7 +266,7 @@ async def test_a_killed_run_ends_at_once() -> None:
         run = await supervisor.spawn(agent(), "Hang.")
         await started.wait()
         run.kill()
-        with trio.fail_after(5), pytest.raises(rp.RepertoryError, match="was stopped"):
+        with trio.fail_after(PATIENCE), pytest.raises(rp.RepertoryError, match="was stopped"):
             await run.wait_result()
 
 

@@ -12,6 +12,7 @@ import trio.testing
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import RunStopped
 from repertory.llm.messages import ToolResult, ToolUse, text_of
 from repertory.llm.model import ModelRequest
@@ -138,7 +139,7 @@ async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it()
         await asked.wait()
         run.stop()
         go.set()
-        with trio.fail_after(5), pytest.raises(RunStopped):
+        with trio.fail_after(PATIENCE), pytest.raises(RunStopped):
             await run.wait_result()
         assert {row.state for row in await supervisor.runs()} == {"stopped"}
 

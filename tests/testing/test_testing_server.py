@@ -16,6 +16,7 @@ import anyio.to_thread
 import pytest
 
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.llm import OfflineModel, Text, ToolUse, profile_for
 from repertory.testing import FunctionModel, ScriptedModel, open_messages_server
 from repertory.testing.faults import Refuse, Reset
@@ -33,7 +34,7 @@ def post(
     url: str, body: Any, *, path: str = "/v1/messages", headers: dict[str, str] | None = None, method: str = "POST"
 ) -> tuple[int, dict[str, str], str]:
     """Ask as a plain client does, from a plain thread."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     try:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, data, HEADERS if headers is None else headers)
@@ -213,7 +214,7 @@ def test_a_client_that_speaks_no_http_is_turned_away(run_async: RunAsync, sent: 
 
             def speak() -> bytes:
                 host, port = server.url.removeprefix("http://").split(":")
-                with socket.create_connection((host, int(port)), timeout=10) as connection:
+                with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
                     connection.sendall(sent)
                     connection.shutdown(socket.SHUT_WR)
                     said = b""

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from patience import PATIENCE
 from repertory.tools import ToolContext, call_tool, is_left_behind, tool
 from repertory.tools.threads import MAX_THREADS, MOST_COMPUTING, run_in_thread
 
@@ -74,7 +75,7 @@ async def main() -> None:
 
 anyio.run(main, backend=sys.argv[1])
 """
-    done = subprocess.run([sys.executable, "-c", program, backend], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program, backend], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, b"interrupted"), done.stderr
 
 
@@ -89,13 +90,13 @@ async def test_threads_are_bounded_and_given_back() -> None:
     for _ in range(MAX_THREADS):  # more than may be at work: who is left behind makes room for the next
         async with anyio.create_task_group() as group:
             group.start_soon(run_in_thread, block)
-            assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=5))
+            assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=PATIENCE))
             group.cancel_scope.cancel()
     with anyio.move_on_after(0.05) as scope:
         await run_in_thread(lambda: None)
     assert scope.cancelled_caught
     release.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         assert await run_in_thread(lambda: 7) == 7
 
 
@@ -112,7 +113,7 @@ def test_of_tools_that_compute_about_as_many_run_as_there_are_cores(run_async: A
 
         async def count(expected: int) -> None:
             for _ in range(expected):
-                assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=5))
+                assert await anyio.to_thread.run_sync(lambda: running.acquire(timeout=PATIENCE))
             await anyio.wait_all_tasks_blocked()
             assert not running.acquire(blocking=False)
 

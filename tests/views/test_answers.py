@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
+from patience import PATIENCE
 from repertory.errors import LimitExceeded, ModelRefused, ModelUnavailable, RunFailed
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import (
@@ -490,7 +491,7 @@ async def test_a_turn_on_its_way_to_the_disk_is_known_to_the_actor_that_is_resta
         live.ref.tell(ResultSummarized(run_id=run.id, position=999, text="of nothing", cost=0.0))  # crashes the actor
         await trio.sleep(1)  # of no real time: until it is started again
         journal.release()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "Done."
     assert made == [1, 2]
     assert [use.id for message in model.requests[-1].messages for use in tool_uses(message.content)] == ["t1", "t1_2"]

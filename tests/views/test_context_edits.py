@@ -11,6 +11,7 @@ import trio
 
 import repertory as rp
 from context_scenes import STRICT, Reader, clerk, log_of, read_log
+from patience import PATIENCE
 from repertory.errors import ConfigurationError, ContextError, RunError
 from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Thinking, ToolUse
@@ -196,7 +197,7 @@ async def test_what_does_not_fit_is_held_no_longer() -> None:
         for position in short:
             await run.expand(position)
         reader.go()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == "Done."
         decisions = await supervisor.journal.read_decisions(run.id)
     assert len(short) > 2

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 import repertory as rp
+from patience import PATIENCE
 from repertory.context import validate
 from repertory.errors import ConfigurationError, LimitExceeded, ResultInvalid, RunExists, RunFailed
 from repertory.llm.messages import Message, Text, ToolResult, ToolUse, text_of
@@ -308,7 +309,7 @@ async def test_what_is_said_meanwhile_is_answered_before_the_run_ends() -> None:
     model = FunctionModel(answer)
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(rp.Agent("a", output=Report), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == Report("x", risk="high")
 
 
@@ -434,7 +435,7 @@ async def resumed_after(
         await journal.write([started, *(EntryAppended(run_id=started.run_id, entry=entry) for entry in entries)])
         async with rp.open_supervisor(journal=journal, model=model) as supervisor:
             run = await supervisor.resume(started.run_id, agent=agent)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 return await run.wait_result(), await entries_of(supervisor, run)
 
 
@@ -498,7 +499,7 @@ async def test_a_member_takes_a_typed_task_and_gives_a_typed_result() -> None:
 
     async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
         run = await supervisor.spawn(rp.Agent("lead", team=[member]), "Go.")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             report = await run.wait_result()
         assert msgspec.json.decode(report, type=Report) == REPORT
         (child,) = run.children
@@ -529,7 +530,7 @@ async def test_a_strict_server_takes_every_request_and_caches_them(name: str, ki
     ):
         agent = rp.Agent[Any]("a", output=kind, tools=[looker([])])
         run = await supervisor.spawn(agent, "Go.")
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             assert await run.wait_result() == (Report("x") if kind is Report else value)
     assert [exchange.status for exchange in server.exchanges] == [200] * 6
     assert all(exchange.usage.cache_read_tokens > 0 for exchange in server.exchanges[3:])
