@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from test_service_process import Served
 
+from patience import PATIENCE
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
@@ -27,7 +29,7 @@ def open_page(served: Served, browser: Browser) -> None:
     found = re.search(r"http://\S+", served.hear("serving"))
     assert found is not None
     browser.open(found[0])
-    browser.wait_for("document.querySelector('#link').textContent === 'live'", seconds=60)
+    browser.wait_for("document.querySelector('#link').textContent === 'live'")
 
 
 class Browser:
@@ -134,16 +136,14 @@ class Browser:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait_for(self, script: str, *, seconds: float = 30.0) -> Any:
+    def wait_for(self, script: str) -> Any:
         """Wait until an expression is true, and return it. While the page is not there, it is not."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if value := self.run(f"(() => {{ try {{ return {script} }} catch {{ return false }} }})()"):
                 return value
             time.sleep(0.05)
-        raise AssertionError(
-            f"not within {seconds:g} s: {script}; the page says: {self.run('document.body.innerText')}"
-        )
+        raise AssertionError(f"it did not come: {script}; the page says: {self.run('document.body.innerText')}")
 
     def screenshot(self, path: Path) -> None:
         """Write a picture of the page."""
@@ -152,7 +152,7 @@ class Browser:
     def close(self) -> None:
         """End the browser."""
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         os.close(self._out)
         os.close(self._in)
         self._folder.cleanup()

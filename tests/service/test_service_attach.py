@@ -53,7 +53,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end, and read what is left; its exit code."""
-        while select.select([self.fd], [], [], 30)[0]:
+        while select.select([self.fd], [], [], PATIENCE)[0]:
             try:
                 piece = os.read(self.fd, 65_536)
             except OSError:  # the other end is closed

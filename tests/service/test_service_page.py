@@ -246,6 +246,16 @@ def click(browser: Browser, x: float, y: float, *, pause: float = 0.0) -> None:
     browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
 
 
+WATCH = """
+document.addEventListener("pointermove", (event) => { window.moved = event.timeStamp }, true);
+document.addEventListener("pointerdown", (event) => {
+  window.pressed = event.target.closest("[data-run]")?.dataset.run ?? null;
+  window.after = event.timeStamp - window.moved;
+}, true);
+"""
+"""Keeps which run the mouse was pressed on, and how many milliseconds after it was moved there."""
+
+
 def lost_clicks(short: Path, browser: Browser, clicks: int) -> int:
     """How many of so many clicks on the list, 120 ms apart while four agents work, do not show what was pointed at."""
     anyio.run(partial(make_company, short / "a.db", runs=12, iterations=3), backend="trio")
@@ -256,15 +266,18 @@ def lost_clicks(short: Path, browser: Browser, clicks: int) -> int:
         browser.wait_for("document.querySelectorAll('#tree .run .running').length === 4")
         under = "(({x, y}) => document.elementFromPoint(x, y)?.closest('[data-run]')?.dataset.run)"
         chosen = "new URLSearchParams(location.hash.slice(1)).get('run')"
+        browser.run(WATCH)
         for number in range(clicks):
             if number % 8 == 0:  # the list grows and changes its order meanwhile
                 post(browser, "/runs", {"agent": "brief", "task": f"Look {number}."})
             place = {"x": 120 + number % 90, "y": 190 + (number * 53) % 520}
             browser.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
-            meant = browser.run(f"{under}({json.dumps(place)})")
+            pointed = browser.run(f"{under}({json.dumps(place)})")
             click(browser, **place, pause=0.03 if number % 2 else 0.0)
             time.sleep(0.12)
-            if meant is not None and browser.run(chosen) != meant:
+            pressed, after, shown = browser.run(f"[window.pressed, window.after, {chosen}]")
+            # What is pointed at stays for 900 ms, which may be over where the machine is busy.
+            if pressed is not None and (shown != pressed or (pressed != pointed and after < 800)):
                 lost += 1
         browser.wait_for(f"document.querySelector('#id').textContent === {chosen}")
     return lost
@@ -570,16 +583,16 @@ def test_the_page_comes_back_with_the_service(short: Path, browser: Browser) -> 
     events = browser.run(numbers)
     served.process.kill()
     served.end()
-    browser.wait_for("document.querySelector('#link').classList.contains('broken')", seconds=60)
+    browser.wait_for("document.querySelector('#link').classList.contains('broken')")
     served = Served(short, "--port", port, *options)
     try:
         served.hear("serving")
-        browser.wait_for("document.querySelector('#link').textContent === 'live'", seconds=60)
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
         second = post(browser, "/runs", {"agent": "brief", "task": "Second."})["id"]
-        browser.wait_for(f"document.querySelector('[data-run=\"{second}\"] .done') !== null", seconds=60)
+        browser.wait_for(f"document.querySelector('[data-run=\"{second}\"] .done') !== null")
         assert browser.run(numbers) == events
         go(browser, second, "log")
-        browser.wait_for(ended, seconds=60)
+        browser.wait_for(ended)
         assert browser.run(numbers) == events
         assert browser.problems == []
     finally:

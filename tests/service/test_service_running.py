@@ -19,6 +19,7 @@ from service_parts import JSON, Gate
 
 import repertory as rp
 import repertory.service
+from patience import PATIENCE
 from repertory.errors import ConfigurationError
 from repertory.service import Options, run_service
 from repertory.testing import ScriptedModel
@@ -66,7 +67,9 @@ async def running(
     transport = httpx2.AsyncHTTPTransport(uds=str(folder / "s"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(run_service, made, report=said))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=JSON, timeout=PATIENCE
+        ) as http:
             await said.wait_for("serving")
             yield said, http
         os.kill(os.getpid(), end)
@@ -157,7 +160,7 @@ def test_a_port_is_served_with_a_token_that_is_in_no_line(short: Path, run_async
             assert found is not None
             address, code = found.groups()
             token = token_file.read_text().strip()
-            async with httpx2.AsyncClient(base_url=address, headers=JSON) as http:
+            async with httpx2.AsyncClient(base_url=address, headers=JSON, timeout=PATIENCE) as http:
 
                 async def ask(method: str, path: str, secret: str) -> int:
                     headers = {"authorization": f"Bearer {secret}"}

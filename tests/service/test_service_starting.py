@@ -50,7 +50,7 @@ def test_a_repeated_start_is_one_run(short: Path, run_async: Any) -> None:
                 assert first["id"] in refused["error"]
             named = {**body, "run_id": "mine"}
             assert (await start(client, named))["id"] == "mine"
-            await client.get("/runs/mine/result?wait=20")
+            await client.get("/runs/mine/result?wait=60")
             assert (await start(client, named))["id"] == "mine"  # also when it has ended
             await start(client, {**named, "payload": 1}, 422)
             assert "got both" in (await start(client, named, 422, **key))["error"]
@@ -95,7 +95,7 @@ async def test_a_start_is_known_in_the_next_process(short: Path) -> None:
     async with open_client(short, Gate(answer_after=0).model, database=database) as client:
         await start(client, {**body, "task": "Other."}, 422, **key)
         assert (await start(client, body, **key))["id"] == run_id
-        assert (await client.get(f"/runs/{run_id}/result?wait=20"))["result"] == "It is done."
+        assert (await client.get(f"/runs/{run_id}/result?wait=60"))["result"] == "It is done."
 
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 201, "\xe9"])
@@ -117,7 +117,7 @@ async def test_a_run_begins_with_the_payload_it_is_given(short: Path) -> None:
     async with open_client(short, FunctionModel(lambda request: "Kept."), agents=AGENTS) as client:
         body = {"agent": "keeper", "task": "Keep."}
         run_id = (await start(client, {**body, "payload": {"jars": ["honey", "🍯"]}}))["id"]
-        await client.get(f"/runs/{run_id}/result?wait=20")
+        await client.get(f"/runs/{run_id}/result?wait=60")
         assert (await client.get(f"/runs/{run_id}/payload"))["payload"] == {"jars": ["honey", "🍯"]}
         assert "jars" in (await start(client, {**body, "payload": {"jars": 7}}, 422))["error"]
         assert "takes no payload" in (await start(client, {"agent": "clerk", "task": "x", "payload": {}}, 422))["error"]

@@ -39,7 +39,7 @@ class Systemd:
         self.address = str(folder / "notify")
         self._socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         self._socket.bind(self.address)
-        self._socket.settimeout(30)
+        self._socket.settimeout(PATIENCE)
         self.heard: list[str] = []
 
     def start(self, *options: str, passed: tuple[socket.socket, ...] = (), watchdog: float | None = None) -> Served:
@@ -101,7 +101,7 @@ def test_the_watchdog_hears_of_round_trips_alone(short: Path, systemd: Systemd) 
         while True:
             systemd.hear("WATCHDOG=1")  # what was on its way
     served.process.send_signal(signal.SIGCONT)
-    systemd._socket.settimeout(30)
+    systemd._socket.settimeout(PATIENCE)
     systemd.hear("WATCHDOG=1")
 
 
@@ -113,7 +113,7 @@ def test_it_serves_at_the_sockets_that_it_is_passed(short: Path, systemd: System
         unix.listen()
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         early = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        early.settimeout(30)
+        early.settimeout(PATIENCE)
         early.connect(str(short / "s"))
         early.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         served = systemd.start(passed=(unix, tcp))

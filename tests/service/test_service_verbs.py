@@ -109,7 +109,7 @@ def begin(served: Served, agent: str) -> str:
     """Begin a run, and wait until it is where it waits, on the disk too: it is shown a moment before it is there."""
     run_id = str(served.ask("POST", "/runs", {"agent": agent, "task": "Go."})["id"])
     if agent == "talker":
-        assert served.ask("GET", f"/runs/{run_id}/result?wait=30")["state"] == "done"
+        assert served.ask("GET", f"/runs/{run_id}/result?wait=60")["state"] == "done"
     if agent == "payer":
         with contextlib.closing(sqlite3.connect(f"file:{served.folder / 'a.db'}?mode=ro", uri=True)) as database:
             asked = "SELECT count(*) FROM approvals WHERE run_id = ? AND decision = 'waiting'"

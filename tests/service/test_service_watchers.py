@@ -114,7 +114,7 @@ async def test_one_that_does_not_read_costs_the_others_nothing(short: Path) -> N
     """It holds what fits into its connection, is dropped with a word why, and all others read on meanwhile."""
     gate = Gate(answer_after=20)
     gate.hold = True
-    async with open_client(short, gate.model, database=str(short / "a.db"), send_timeout=0.5) as client:
+    async with open_client(short, gate.model, database=str(short / "a.db"), send_timeout=3.0) as client:
         run_id = await client.start()
         await gate.held.wait()
         stalled = await client.connect()
