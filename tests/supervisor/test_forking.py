@@ -19,6 +19,7 @@ from repertory.errors import ConfigurationError, ContextMissing, RunError, RunEx
 from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
+from repertory.record import MemoryJournal
 from repertory.record.records import FINAL_STATES
 from repertory.testing import FunctionModel, call
 from repertory.testing.storms import cancelled_after
@@ -327,6 +328,46 @@ async def test_an_interrupted_run_is_rewound_in_the_next_process(tmp_path: Path)
         going = await supervisor.rewind(run.id, 2, agent=agent)
         assert await going.wait_result() == "All is counted."
         assert (await supervisor.journal.read_run(run.id)).state == "stopped"
+
+
+class SlowToForget(MemoryJournal):
+    """Takes its time to say whether a run was removed, which is asked last before a rewind is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_slow, self.asked, self.answer = False, anyio.Event(), anyio.Event()
+
+    async def was_removed(self, run_id: str) -> bool:
+        """As every journal does, once it may."""
+        if self.is_slow and run_id == "origin":
+            self.asked.set()
+            await self.answer.wait()
+        return await super().was_removed(run_id)
+
+
+def test_a_run_is_not_resumed_while_its_end_is_written_by_a_rewind(run_async: RunAsync) -> None:
+    """It goes on afterwards, as a run does that was stopped: what is under way is never on record as stopped."""
+
+    async def wait(_request: ModelRequest) -> str:
+        await anyio.sleep_forever()
+        return "never"
+
+    async def main() -> None:
+        clerk, journal = rp.Agent("clerk", model=FunctionModel(wait)), SlowToForget()
+        async with rp.open_supervisor(journal=journal, drain_timeout=0) as supervisor:
+            await supervisor.spawn(clerk, "Go.", run_id="origin")
+        async with rp.open_supervisor(journal=journal, drain_timeout=0) as supervisor:
+            async with anyio.create_task_group() as tasks:
+                journal.is_slow = True
+                tasks.start_soon(partial(supervisor.rewind, "origin", 0, agent=clerk))
+                await journal.asked.wait()
+                tasks.start_soon(partial(supervisor.resume, "origin", agent=clerk))
+                await anyio.wait_all_tasks_blocked()
+                journal.answer.set()
+            assert supervisor.run("origin").state == "running"
+            assert (await journal.read_run("origin")).state == "running"
+
+    run_async(main)
 
 
 async def test_a_failed_run_is_tried_again_and_nothing_else_is() -> None:

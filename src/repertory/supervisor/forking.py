@@ -9,7 +9,7 @@ other run's: figures are counted once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -89,7 +89,10 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
 
 async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
     journal, origin = runtime.shared.journal, row.started.run_id
-    async with runtime.alone_with(new):
+    async with AsyncExitStack() as alone:
+        # In one order for everybody. What is rewound must not be taken up before its end is written.
+        for run_id in sorted({new, origin} if wanted.rewound else {new}):
+            await alone.enter_async_context(runtime.alone_with(run_id))
         there = await runtime.read_run(new)
         if there is not None and (
             there.started.origin != origin or wanted.iteration not in (None, there.started.origin_iteration)
@@ -111,6 +114,7 @@ async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent
 async def _write(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str) -> None:
     """Write a fork's beginning; where it takes the place of the other, end that one first."""
     journal, origin = runtime.shared.journal, row.started.run_id
+    row = await journal.read_run(origin)  # it may have gone on, or ended, since it was asked for
     records = await fork_records(journal, row, wanted, new_id=new, at=runtime.shared.clock())
     live = runtime.find(origin)
     elsewhere = live is None and runtime.claims is not None and await runtime.claims.is_elsewhere(origin)
