@@ -14,6 +14,7 @@ from annotated_types import Gt
 from hypothesis import given
 from hypothesis import strategies as st
 
+import repertory as rp
 from repertory._json_types import JsonType, inlined, json_type
 from repertory.errors import ConfigurationError
 
@@ -207,3 +208,57 @@ def test_a_value_is_no_type() -> None:
     """Also one that cannot be hashed."""
     with pytest.raises(ConfigurationError, match="here is Place"):
         JsonType(Place("a"), "here")
+
+
+@dataclass
+class Login:
+    """A dataclass in a model."""
+
+    user: str
+    password: pydantic.SecretStr
+
+
+class WithSecret(pydantic.BaseModel):
+    """A secret."""
+
+    key: pydantic.SecretStr = pydantic.SecretStr("hunter2")
+
+
+class WithSecrets(pydantic.BaseModel):
+    """A secret that the schema does not show, in a list."""
+
+    keys: dict[str, list[pydantic.Secret[int]]] = {}
+
+
+class WithLogin(pydantic.BaseModel):
+    """A secret further down."""
+
+    again: WithLogin | None = None
+    login: Login | None = None
+
+
+class Holds(msgspec.Struct):
+    """A struct with a model."""
+
+    model: WithSecret | None = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (WithSecret, "key"),
+        (WithSecrets, "keys"),
+        (WithLogin, "login.password"),
+        (Holds, "key"),
+        (list[WithSecret], "key"),
+    ],
+)
+def test_what_is_secret_is_refused_as_it_would_be_lost_or_recorded(kind: Any, field: str) -> None:
+    """pydantic writes stars for it, which would be read back; and all that a model says is on record."""
+    for make in (
+        lambda: JsonType(kind, "the result"),
+        lambda: rp.Agent("a", payload=kind),
+        lambda: rp.Agent("a", output=kind),
+    ):
+        with pytest.raises(ConfigurationError, match=f"field {field} is a secret.*context="):
+            make()

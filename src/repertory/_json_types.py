@@ -356,12 +356,38 @@ def _describe_other(kind: Any) -> Json:
         return {"type": "string", "format": "path"}
     if not is_pydantic_model(kind):
         raise TypeError(f"type {kind!r} is none that JSON has")
+    if (secret := _find_secret(kind, set())) is not None:
+        raise TypeError(
+            f"field {secret} is a secret, which JSON shows as stars, so that it would be lost, while what a model says "
+            "is on record in clear. Hand secrets to tools in spawn(…, context=…), which is never recorded"
+        )
     # Its own definitions are called after it: two models may each have another class of the same name.
     prefix = f"{kind.__name__}_"
     schema: Json = kind.model_json_schema(ref_template=_REF + prefix + "{model}")
     if "$defs" in schema:
         schema["$defs"] = {prefix + name: each for name, each in schema["$defs"].items()}
     return schema
+
+
+def _find_secret(kind: Any, seen: set[Any]) -> str | None:
+    """Where in a type pydantic keeps something secret, in ``SecretStr`` and the like; None where it does not."""
+    if not typing.get_args(kind):
+        if hasattr(kind, "get_secret_value"):
+            return ""
+        if not isinstance(kind, type) or kind in seen:
+            return None
+        seen.add(kind)
+        fields: dict[str, Any] = {}
+        if is_pydantic_model(kind):
+            fields = {name: field.annotation for name, field in cast("Any", kind).__pydantic_fields__.items()}
+        elif hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__total__"):
+            fields = typing.get_type_hints(kind)
+        for name, inner in fields.items():
+            if (found := _find_secret(inner, seen)) is not None:
+                return f"{name}.{found}" if found else name
+        return None
+    places = [_find_secret(each, seen) for each in (typing.get_origin(kind), *typing.get_args(kind))]
+    return next((place for place in places if place is not None), None)
 
 
 def _decode_other(kind: Any, value: Any) -> Any:
