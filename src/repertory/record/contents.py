@@ -19,6 +19,11 @@ OF_TREE: Final = "(run_id = ? OR (run_id > ? || '.' AND run_id < ? || '/'))"
 """A run and all below it, whose ids begin with its own and a dot; '/' comes right after '.'."""
 
 
+def of_tree(table: str) -> str:
+    """The same where several tables have a ``run_id``."""
+    return OF_TREE.replace("run_id", f"{table}.run_id")
+
+
 class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
     """A content whose body stands in the content store.
 
@@ -38,13 +43,22 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
 
 STORED: Final = "JOIN content_bodies b ON b.seq = t.seq"
 _FINAL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
-# The end that counts is that of the tree: until then any of its runs may read what another one stored.
-DUE: Final = f"""{STORED}
-    LEFT JOIN run_status s ON s.run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1) AND s.state IN ({_FINAL})
-    WHERE t.expires_at <= ? OR s.updated_at + t.retention <= ? OR (
-        t.expires_at IS NULL AND t.retention IS NULL AND s.updated_at BETWEEN ? AND ?
-        AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL))
-    ORDER BY t.seq"""
+
+
+def due(whose: str) -> str:
+    """What reads the bodies whose time is over, of the runs that ``whose`` names; "" for all."""
+    # The end that counts is that of the tree: until then any of its runs may read what another one stored. Not by the
+    # view run_status: SQLite would make a table of the states of all runs first, at every run's end.
+    return f"""{STORED}
+        LEFT JOIN run_states s ON s.seq = (
+            SELECT max(seq) FROM run_states WHERE run_id = substr(t.run_id, 1, instr(t.run_id || '.', '.') - 1))
+            AND s.state IN ({_FINAL})
+        WHERE {whose} (t.expires_at <= ? OR s.at + t.retention <= ? OR (
+            t.expires_at IS NULL AND t.retention IS NULL AND s.at BETWEEN ? AND ?
+            AND EXISTS (SELECT 1 FROM entries e WHERE e.run_id = t.run_id AND e.retrieved IS NOT NULL)))
+        ORDER BY t.seq"""
+
+
 HOLDING: Final = "(t.content_id = ? OR (t.retrieved IS NOT NULL AND instr(t.retrieved, ?) > 0)) ORDER BY t.position"
 
 

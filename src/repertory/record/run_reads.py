@@ -12,7 +12,7 @@ import msgspec
 from repertory.errors import JournalUnreadable, RunNotFound
 from repertory.llm.messages import Json
 from repertory.llm.profiles import Amount
-from repertory.record.contents import DUE, HOLDING, OF_TREE, STORED, StoredBody, put_together
+from repertory.record.contents import HOLDING, OF_TREE, STORED, StoredBody, due, of_tree, put_together
 from repertory.record.entries import Entry
 from repertory.record.reads import NO_LIMIT, OF_RUN, Reads, Rows
 from repertory.record.records import (
@@ -138,8 +138,9 @@ class RunReads(Reads):
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
         if not run_id:
             raise RunNotFound("no run has the id ''")
+        # As a range, which the index finds; U+10FFFF comes behind all that an id can have.
         found = await self._read_runs("WHERE r.run_id = ?", run_id) or await self._read_runs(
-            "WHERE substr(r.run_id, 1, ?) = ?", len(run_id), run_id
+            "WHERE r.run_id > ? AND r.run_id < ?", run_id, run_id + "\U0010ffff"
         )
         if not found:
             raise RunNotFound(f"no run has the id {run_id!r}")
@@ -148,13 +149,24 @@ class RunReads(Reads):
             raise RunNotFound(f"{run_id!r} fits {len(found)} runs ({names}, …); give more of the id")
         return found[0]
 
-    async def read_runs(self, *, states: Sequence[RunState] | None = None) -> list[RunRow]:
-        """Runs in the order they were started; None means all states."""
-        if states is None:
-            return await self._read_runs("")
-        if not states:
+    async def read_runs(self, *, states: Sequence[RunState] | None = None, below: str | None = None) -> list[RunRow]:
+        """Runs in the order they were started.
+
+        Args:
+            states: Those in one of these states; None for all.
+            below: Only the run of this whole id and all below it; None reads every run of the journal, which takes the
+                longer the more there are.
+        """
+        if states is not None and not states:
             return []
-        return await self._read_runs(f"WHERE coalesce(s.state, 'running') IN ({_marks(states)})", *states)
+        conditions, values = list[str](), list[Value]()
+        if below is not None:
+            conditions.append(of_tree("r"))
+            values += [below] * 3
+        if states is not None:
+            conditions.append(f"coalesce(s.state, 'running') IN ({_marks(states)})")
+            values += states
+        return await self._read_runs(f"WHERE {' AND '.join(conditions)}" if conditions else "", *values)
 
     async def read_tree(self, run_id: str) -> list[str]:
         """The ids of a run and of all below it, in the order they were started."""
@@ -335,15 +347,16 @@ class RunReads(Reads):
         return await self._records(ContentStored, OF_RUN, run_id, side=False)
 
     async def read_due_bodies(
-        self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf
+        self, now: float, *, ended_after: float = -math.inf, ended_by: float = -math.inf, root: str | None = None
     ) -> list[StoredBody]:
         """What the content store holds though its time is over by ``now``; all times are seconds since 1970.
 
         A content with a time of its own is due at its ``expires_at``, and ``retention`` seconds after the tree of its
         run has ended. One without is due where that end lies between the two bounds, if its run has retrieved
-        anything: else nothing else holds it.
+        anything: else nothing else holds it. ``root`` looks at one tree alone, None at all of them.
         """
-        return await self._read_bodies(DUE, now, now, ended_after, ended_by)
+        whose, values = ("", ()) if root is None else (f"{of_tree('t')} AND", (root, root, root))
+        return await self._read_bodies(due(whose), *values, now, now, ended_after, ended_by)
 
     async def read_bodies(self, run_id: str) -> list[StoredBody]:
         """What the content store holds of a run and of those below it."""

@@ -80,6 +80,7 @@ _FIRST = Migration(
         "CREATE INDEX summaries_by_run ON summaries (run_id)",
         "CREATE INDEX scopes_by_id ON scopes (scope_id)",
         "CREATE INDEX scopes_by_parent ON scopes (parent_id)",
+        "CREATE INDEX scopes_by_owner ON scopes (owner)",
         "CREATE INDEX scope_merges_by_scope ON scope_merges (scope_id)",
         "CREATE INDEX items_by_scope ON items (scope_id, position)",
         # With what a scope's size is counted from, so that counting reads nothing but the index.

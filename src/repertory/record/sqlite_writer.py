@@ -34,7 +34,9 @@ REFUSED: Final = (
 _BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds the file, before we look around
 _BUSY_NOTICE: Final = 5.0  # seconds until the log says that we wait; then after each doubling
 
-_CHUNK: Final = 64  # most rows of one statement
+# How many rows one statement has. SQLite3 keeps each length that occurs as a prepared statement, of some kB a row: with
+# every length up to 64 they came to 50 MB over the weeks. So a batch takes up to three statements more.
+_LENGTHS: Final = (64, 32, 16, *range(8, 0, -1))
 
 
 class Inserter:
@@ -50,12 +52,14 @@ class Inserter:
         newest.append("SELECT coalesce(max(newest), 0) AS seq FROM removals")
         (self.sequence,) = connection.execute(f"SELECT max(seq) FROM ({' UNION ALL '.join(newest)})").fetchone()
         most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        self._tables: dict[str, tuple[str, str, int, int]] = {}
+        self._tables: dict[str, tuple[int, list[tuple[int, str]]]] = {}  # the columns; what writes so many rows
         for table in TABLES.values():
             for name, columns in table.layout.items():
                 head = f"INSERT INTO {name} ({', '.join(columns)}) VALUES "
                 width = len(columns)
-                self._tables[name] = head, f"({', '.join('?' * width)})", width, min(_CHUNK, most // width)
+                row = f"({', '.join('?' * width)})"
+                lengths = [length for length in _LENGTHS if length * width <= most]
+                self._tables[name] = width, [(length, head + ", ".join([row] * length)) for length in lengths]
 
     def statements(self, batches: Sequence[Batch]) -> list[tuple[str, Sequence[Value]]]:
         """Give every record its number; the statements, with their values, that write them all."""
@@ -70,11 +74,13 @@ class Inserter:
                     flat.append(checksum ^ self.sequence)
         statements: list[tuple[str, Sequence[Value]]] = []
         for table, flat in values.items():
-            head, row_marks, width, most = self._tables[table]
-            for start in range(0, len(flat), most * width):
-                chunk = flat[start : start + most * width]
-                # SQLite3's cache keeps each length that occurs as a prepared statement.
-                statements.append((head + ", ".join([row_marks] * (len(chunk) // width)), chunk))
+            width, forms = self._tables[table]
+            start = 0
+            for length, sql in forms:
+                while len(flat) - start >= length * width:
+                    end = start + length * width
+                    statements.append((sql, flat[start:end]))
+                    start = end
         if emptied := [number for batch in batches for number in batch.emptied]:
             sql = "DELETE FROM content_bodies WHERE seq IN (SELECT value FROM json_each(?))"
             statements.append((sql, [encode_json(emptied)]))

@@ -20,7 +20,6 @@ from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, ModelCallRow, PayloadChange, PayloadChanged, RunRow, ToolFinished
 from repertory.record.statistics import RunStatistics
 from repertory.service.marks import Marks, places
-from repertory.service.views import below
 from repertory.tools.pages import page_bounds
 
 _LINE = 120  # characters of the line that says what an entry is
@@ -186,7 +185,7 @@ async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: 
     """
     stored = {body.content.content_id for body in await journal.read_bodies(run_id)}
     contents: list[ContentStored] = []
-    for row in below(await journal.read_runs(), run_id):
+    for row in await journal.read_runs(below=run_id):
         # The latest of an id stands for it.
         contents += {each.content_id: each for each in await journal.read_contents(row.started.run_id)}.values()
     wanted = contents[skip : None if limit is None else skip + limit]
@@ -246,7 +245,7 @@ def _line(entry: Entry) -> str:
 
 async def read_stats(journal: Journal, row: RunRow, *, tree: bool) -> Json:
     """Read what a run saw and cost, or with ``tree`` that of each run below it too, and the sums."""
-    rows = below(await journal.read_runs(), row.started.run_id) if tree else [row]
+    rows = await journal.read_runs(below=row.started.run_id) if tree else [row]
     runs = [await read_figures(journal, each) for each in rows]
     return {"tree": tree, "total": total_of(runs), "runs": runs}
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from repertory._ids import root_of
 from repertory.errors import RunNotFound
 from repertory.llm.messages import Json
 from repertory.record.journal import Durability, Journal
@@ -441,9 +442,8 @@ async def read_detail(
 ) -> RunDetail:
     """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""
     run_id = (await journal.read_run(run_id)).started.run_id
-    rows = await journal.read_runs()  # one reading for all of it, so that state and result agree
-    tree = below(rows, run_id)
-    root = roots_of(rows)[run_id]
+    tree = await journal.read_runs(below=run_id)  # one reading for all of it, so that state and result agree
+    root = root_of(run_id)
     node = await read_node(journal, tree, run_id, live=is_live(root), machine=machine_of(root))
     return RunDetail(
         run=node.run,
@@ -471,19 +471,6 @@ def with_those_below(rows: Sequence[RunRow], kept: set[str]) -> list[RunRow]:
         if row.started.parent_id in kept:
             kept.add(row.started.run_id)
     return [row for row in rows if row.started.run_id in kept]
-
-
-def below(rows: Sequence[RunRow], run_id: str) -> list[RunRow]:
-    """The rows of a run and all below it."""
-    found = {run_id}
-    return [row for row in rows if row.started.run_id == run_id or _adopt(found, row)]
-
-
-def _adopt(found: set[str], row: RunRow) -> bool:
-    if row.started.parent_id not in found:
-        return False
-    found.add(row.started.run_id)
-    return True
 
 
 async def read_node(journal: Journal, rows: Sequence[RunRow], run_id: str, *, live: bool, machine: str = "") -> RunNode:

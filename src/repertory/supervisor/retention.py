@@ -47,28 +47,28 @@ class Retention:
         self.payloads = anyio.Lock()
         self.known: WeakValueDictionary[str, LiveRun] = WeakValueDictionary()
 
-    async def clean(self) -> list[StoredBody]:
-        """Let go of what is due; returns it."""
+    async def clean(self, *, root: str | None = None) -> list[StoredBody]:
+        """Let go of what is due, of one tree of runs or, with None, of all; returns it."""
         now = self._clock()
-        judged = await self._judge(now)
+        judged = await self._judge(now, root)
         lost: dict[str, set[str]] = {}
         for body, held in judged:
             if not held:
                 lost.setdefault(root_of(body.content.run_id), set()).add(body.content.content_id)
         gone = [body for body, _ in judged]
         await self._let_go(gone, lost)
-        if self._seconds is not None:
+        if self._seconds is not None and root is None:
             self._looked = max(self._looked, now - self._seconds)
         return gone
 
     async def due(self) -> list[StoredBody]:
         """What may go: its time is over, it is not pinned, and it was given that time or the ledger holds it."""
-        return [body for body, _ in await self._judge(self._clock())]
+        return [body for body, _ in await self._judge(self._clock(), None)]
 
-    async def _judge(self, now: float) -> list[tuple[StoredBody, bool]]:
+    async def _judge(self, now: float, root: str | None) -> list[tuple[StoredBody, bool]]:
         """What is due, each with whether the ledger holds it."""
         ended_by = -math.inf if self._seconds is None else now - self._seconds
-        found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by)
+        found = await self._journal.read_due_bodies(now, ended_after=self._looked, ended_by=ended_by, root=root)
         judged = [(body, await self._is_held(body)) for body in await self._unpinned(found)]
         return [(body, held) for body, held in judged if body.has_time or held]
 

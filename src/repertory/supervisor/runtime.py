@@ -495,7 +495,7 @@ class Runtime:
         if live.parent is None:
             if live.resumed:
                 await self._end_strangers(live)
-            await self.retention.clean()
+            await self.retention.clean(root=live.run_id)
             for run in live.tree():
                 self._live.pop(run.run_id, None)
         for run in reversed([*live.tree()]):
@@ -560,9 +560,9 @@ class Runtime:
         """End the runs of the record below a root that it did not take up again, as its team is another now."""
         here = {run.run_id for run in root.tree()}
         states: list[RunState] = ["running", "waiting", "paused", "stopped"]
-        for row in await self._journal.read_runs(states=states):
+        for row in await self._journal.read_runs(states=states, below=root.run_id):
             run_id, now = row.started.run_id, self.shared.clock()
-            if run_id in here or not is_below(run_id, root.run_id):
+            if run_id in here:
                 continue
             try:
                 ledger = await Ledger.open(self._journal, run_id, clock=self.shared.clock)
