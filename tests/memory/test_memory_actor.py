@@ -25,7 +25,7 @@ from repertory.errors import (
     ScopeNotFound,
 )
 from repertory.memory import ItemQuery, Memory, MemoryActor, MemoryQuota, MemoryRef, Transform
-from repertory.memory.messages import OpenScope, QueryItems, SnapshotScope
+from repertory.memory.messages import ForgetTree, OpenScope, QueryItems, SnapshotScope
 from repertory.record import Journal, MemoryJournal, open_journal
 from repertory.testing import ScriptedModel, call
 from repertory.testing.journal_faults import FailingJournal, SlowJournal
@@ -164,6 +164,28 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
         assert (await memory.store("12345")).size == 5
 
     run_with_memory(run_async, body, quotas=MemoryQuota(item_bytes=5, items=2, scope_bytes=8))
+
+
+def test_memory_of_a_tree_that_has_ended_is_read_and_counted_as_before(run_async: RunAsync) -> None:
+    """The actor lets go of what it knew of a tree, of that one alone, and what is asked for later it reads again."""
+
+    async def body(ref: MemoryRef) -> None:
+        ended, other = await Memory.open(ref, "run-1"), await Memory.open(ref, "run-2")
+        below = await ended.fork("run-1.a")
+        for memory in (ended, below, other):
+            await memory.store("1", item_id="a")
+        await (await ref.ask(OpenScope(owner="run-1", mode="isolated", scope_id="named"))).result()
+        ref.tell(ForgetTree("run-1"))
+        with pytest.raises(ConfigurationError, match="exists as isolated"):
+            await (await ref.ask(OpenScope(owner="run-1", mode="root", scope_id="named"))).result()
+        for memory in (ended, below, other):
+            await memory.store("2", item_id="a", if_position=(await memory.retrieve("a")).position)
+            await memory.store("3", item_id="b")
+            with pytest.raises(QuotaExceeded, match="items and may hold 2"):
+                await memory.store("4", item_id="c")
+            assert [item.item_id for item in await memory.query()] == ["b", "a"]
+
+    run_with_memory(run_async, body, quotas=MemoryQuota(items=2))
 
 
 @pytest.mark.parametrize(

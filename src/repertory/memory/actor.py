@@ -41,6 +41,7 @@ from repertory.memory.messages import (
     ClearScope,
     DeleteItem,
     ForgetOthers,
+    ForgetTree,
     ListSnapshots,
     MemoryMessage,
     MemoryRef,
@@ -122,6 +123,14 @@ class MemoryActor:
         self._scopes.clear()
         self._sizes.clear()
         self._position = await self._journal.take_item_positions()
+
+    @handler
+    def forget_tree(self, message: ForgetTree) -> None:
+        """Let go of the scopes of a tree, so that a service holds none of the runs that have ended."""
+        for scope_id, scope in [*self._scopes.items()]:
+            if root_of(scope.opened.owner) == message.root:
+                del self._scopes[scope_id]
+                self._sizes.pop(scope_id, None)
 
     @handler(expected=_EXPECTED)
     def at_once(

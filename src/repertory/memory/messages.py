@@ -51,6 +51,16 @@ class ForgetOthers(Request[None], frozen=True):
     """Another process has written to the journal, and what it wrote belongs to this one now: read everything again."""
 
 
+class ForgetTree(msgspec.Struct, frozen=True):
+    """A tree of runs has ended: what it asks for from now on is read again.
+
+    Attributes:
+        root: The run at its top.
+    """
+
+    root: str
+
+
 class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
     """Open a scope; opening it again under the same id gives the one that exists.
 
@@ -163,5 +173,6 @@ MemoryMessage: TypeAlias = (
     | ListSnapshots
     | ReadFirst
     | ForgetOthers
+    | ForgetTree
 )
 MemoryRef: TypeAlias = ActorRef[MemoryMessage]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ from repertory.errors import (
     ContextMissing,
     JournalError,
     JournalUnreadable,
+    MailboxFull,
     RunError,
     RunExists,
     RunNotFound,
@@ -29,7 +31,7 @@ from repertory.loop.open_calls import close_calls
 from repertory.loop.permission import check_rules
 from repertory.loop.sharing import first_drafts
 from repertory.memory import Memory
-from repertory.memory.messages import ForgetOthers
+from repertory.memory.messages import ForgetOthers, ForgetTree
 from repertory.record import Draft, Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStarted, RunState, RunStateChanged
 from repertory.runs.events import RunSpawned, StateChanged
@@ -503,6 +505,8 @@ class Runtime:
                 run.close()
         if live.parent is None:
             self.shared.hub.forget_ended(self._live)
+            with contextlib.suppress(MailboxFull):  # then it holds what it knows of the tree until others need the room
+                self.shared.memory.tell(ForgetTree(live.run_id))
 
     async def _reap(self, live: LiveRun, ref: ActorRef[Any]) -> None:
         """See to it that a run whose actor is gone has ended for everybody who waits."""
