@@ -106,9 +106,7 @@ async def make_database(path: Path) -> None:
                     iteration=iteration,
                     position=ledger.position,
                     edits=edits,
-                    arithmetic=Arithmetic(
-                        cleared_tokens=795, cost_now=0.0123, saving_per_call=0.0021, expected_calls=9.0
-                    ),
+                    arithmetic=Arithmetic(cleared_tokens=795, cost_now=0.0123, saving_per_call=0.0021),
                 )
                 plan = apply(plan, decision)
                 body = encode_decision(decision)

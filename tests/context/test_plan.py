@@ -164,7 +164,7 @@ def test_every_edit_survives_the_journal() -> None:
         PinEntry(position=1),
         UnpinEntry(position=1),
         DropThinking(position=8),
-        arithmetic=Arithmetic(cleared_tokens=31_000, cost_now=0.019, saving_per_call=0.0035, expected_calls=18),
+        arithmetic=Arithmetic(cleared_tokens=31_000, cost_now=0.019, saving_per_call=0.0035),
     )
     assert decode_decision(msgspec.json.decode(msgspec.json.encode(encode_decision(decision)))) == decision
 
@@ -188,11 +188,11 @@ def test_an_unknown_decision_is_refused_not_guessed(break_it: Any) -> None:
 
 def test_a_decision_reads_as_a_sentence() -> None:
     """A person sees the reason and the arithmetic."""
-    paid = Arithmetic(cleared_tokens=31_000, cost_now=0.019, saving_per_call=0.0035, expected_calls=18)
+    paid = Arithmetic(cleared_tokens=31_000, cost_now=0.019, saving_per_call=0.0035)
     assert decide(STUB, reason="it pays", arithmetic=paid).sentence == (
-        "it pays: clears 31.0k tokens, costs $0.0190 now, saves $0.0035 a call over 18 expected calls"
+        "it pays: clears 31.0k tokens, costs $0.0190 now, saves $0.0035 a call"
     )
-    free = Arithmetic(cleared_tokens=310, cost_now=-0.01, saving_per_call=0.0035, expected_calls=18)
+    free = Arithmetic(cleared_tokens=310, cost_now=-0.01, saving_per_call=0.0035)
     assert "310 tokens, saves $0.0100 at once" in decide(STUB, arithmetic=free).sentence
     assert decide(PinEntry(position=1), reason="pin").sentence == "pin: clears 0 tokens"
 

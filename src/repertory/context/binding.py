@@ -111,7 +111,6 @@ def signed_cover(
         summary_id=summary.summary_id,
         strategy=summary.strategy,
         iterations=(snapshot[0].iteration, snapshot[summary.last].iteration),
-        replaced_tokens=sum(entry.tokens for entry in snapshot[:upto]),
         restated_at=last,
     )
 

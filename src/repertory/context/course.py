@@ -193,7 +193,6 @@ class Course:
             untouched=untouched,
             new=before - cached,
             cold=now.cold,
-            calls=now.iteration,
         )
         done = msgspec.structs.replace(plain, edge=edge, arithmetic=arithmetic)
         if self.thrifty:

@@ -47,7 +47,6 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
         rewritten_tokens: What must be written to the prompt cache again because it stands behind the edit.
         cost_now: What the next call costs more than without the edit; negative where it is cheaper at once.
         saving_per_call: What every call after that costs less.
-        expected_calls: How many calls are counted on.
         prompt_before: Estimate of the prompt without the edit.
         prompt_after: Estimate of the prompt with it.
         bank: By how much the run is cheaper so far than if nothing had been edited, this request included; in
@@ -60,7 +59,6 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True):
     rewritten_tokens: int = 0
     cost_now: float = 0.0
     saving_per_call: float = 0.0
-    expected_calls: float = 0.0
     prompt_before: int = 0
     prompt_after: int = 0
     bank: float = 0.0
@@ -98,7 +96,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         words = f"{self.reason}: clears {_tokens(a.cleared_tokens)}"
         if a.cost_now or a.saving_per_call:
             now = f"costs ${a.cost_now:.4f} now" if a.cost_now > 0 else f"saves ${-a.cost_now:.4f} at once"
-            words += f", {now}, saves ${a.saving_per_call:.4f} a call over {a.expected_calls:.0f} expected calls"
+            words += f", {now}, saves ${a.saving_per_call:.4f} a call"
         return words
 
 
@@ -150,7 +148,6 @@ def arithmetic_of(
     untouched: int,
     new: int = 0,
     cold: bool = False,
-    calls: int = 0,
 ) -> Arithmetic:
     """Work out what an edit costs at the next call and saves at every call after it.
 
@@ -165,7 +162,6 @@ def arithmetic_of(
         untouched: Of it, what stands before the edit and can still be read from the cache.
         new: Of the prompt, what no earlier request held, and must be written to the cache in any case.
         cold: Whether nothing can be read from the cache any more.
-        calls: How many calls are counted on.
     """
     prompt, edited = calibration.real_tokens(before), calibration.real_tokens(after)
     old, changed = _input_prices(profile, prompt), _input_prices(profile, edited)
@@ -178,7 +174,6 @@ def arithmetic_of(
         rewritten_tokens=max(0, min(cached, edited) - untouched),
         cost_now=(with_it - without) / 1e6,
         saving_per_call=(prompt * old.cache_read - edited * changed.cache_read) / 1e6,
-        expected_calls=float(calls),
         prompt_before=prompt,
         prompt_after=edited,
     )

@@ -93,7 +93,6 @@ class Editor:
                     kept=tuple(entry.position for entry in covered if stays(entry, pins=False)),
                     strategy=TRAIL,
                     iterations=span,
-                    replaced_tokens=sum(entry.tokens for entry in covered),
                 )
             )
             first = last + 1
@@ -146,7 +145,6 @@ class Editor:
             strategy=TRAIL,
             iterations=span,
             level=level,
-            replaced_tokens=sum(cover.replaced_tokens for cover in group),
         )
 
     def swap(self, live: Live, snapshot: Sequence[Entry], summary: SummaryStored) -> CoverRange:
@@ -168,7 +166,6 @@ class Editor:
             summary_id=summary.summary_id,
             strategy=summary.strategy,
             iterations=(snapshot[summary.first].iteration, snapshot[summary.last].iteration),
-            replaced_tokens=sum(cover.replaced_tokens for cover in replaced) + sum(entry.tokens for entry in fresh),
         )
 
     # --- single results -----------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ class Live:
         thinking: Whether the view holds reasoning.
         result_summaries: What a model wrote of single results, by position.
         last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
-        full_from: The iteration of the oldest uncovered entry; 0 where there is none.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class Live:
         self._end_turns: list[int] = []
         self.thinking = False
         self.last_turn = plan.start
-        self.full_from = 0
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
@@ -98,7 +96,6 @@ class Live:
                     self.stubs.append(entry)
             if self.stays(entry):
                 self.spoken.append(entry.position)
-            self.full_from = self.full_from or entry.iteration
             self.tokens += shown_tokens(entry, self.plan)
             self._before.append(self.tokens)
         self.position = len(snapshot)

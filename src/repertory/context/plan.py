@@ -65,7 +65,6 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
         iterations: The first and the last iteration of the range.
         strategy: Who wrote it: ``trail`` (the program), ``extractive``, ``model``, ``provider``.
         level: How often a trail was made shorter.
-        replaced_tokens: Estimate of what the covered entries cost as they stand in the ledger.
         restated_at: Where a provider's block stands first and nothing may come between it and what follows: the
             position of the user's entry behind which ``kept`` is shown again; -1 for any other.
     """
@@ -80,7 +79,6 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
     summary_id: str = ""
     strategy: str = TRAIL
     level: int = 0
-    replaced_tokens: int = 0
     restated_at: int = -1
 
 
