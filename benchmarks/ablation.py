@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPolicy, account, lines, once, trail
+from repertory.context import EMPTY, ContextPolicy, Planner, Projector, ResultPolicy, lines, once, trail
 from repertory.context.account import Account
 from repertory.context.edits import Editor
 from repertory.context.lines import choose_lines
@@ -98,7 +98,6 @@ VARIANTS = (
     Variant("nothing shown once", {"show_once": False}),
     Variant("files shown once like other results", {}, ((once, "_FILE", 0),)),
     Variant("folds before they are owed", {"patience": 0.0}),
-    Variant("no fold ahead of the savings", {}, ((account, "_SOON", 0.0),)),
     Variant("folds before they are earned", {}, ((Account, "bank", property(lambda _: 1e12, lambda *_: None)),)),
     Variant("a tenth of long results", {}, ((trail, "SHARE", 0.1),)),
     Variant("a quarter of long results", {}, ((trail, "SHARE", 0.25),)),

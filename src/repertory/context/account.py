@@ -15,11 +15,6 @@ from repertory.llm.profiles import ModelProfile
 from repertory.record.entries import Entry
 
 _MARGIN = 1.2  # both sides are estimates: at 1.1 two of 88 replayed runs came out up to 7 in 1,000 dearer than unedited
-# An edit may go ahead of the savings where it is small and soon earned back. A run that has lasted n calls lasts a
-# fifth of that longer five times in six, if lifetimes have no scale (Lindy's law); where it does not, the edit has cost
-# it at most the share that is risked.
-_SOON = 0.2  # of the calls so far, within which it pays back
-_RISK = 0.02  # of what the run would have cost unedited
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -59,8 +54,7 @@ class Account:
         bank: By how much it is cheaper than if nothing had been edited.
         owed: What it has spent since the last fold on reading what a fold would have cleared.
         spent: What the run would have cost unedited, its answers included.
-        requests: How many there were.
-        since_counted: How many of them were made after the one that the plan counts.
+        since_counted: How many requests were made after the one that the plan counts.
         cached: Tokens of the view that the last request left in the cache, head included.
     """
 
@@ -76,14 +70,13 @@ class Account:
         self.bank = 0.0
         self.owed = 0.0
         self.spent = 0.0
-        self.requests = 0
         self._position = 0  # entries below are in ``_record``
         self._record = 0  # tokens of the record so far, results as they came from their tools
         self._sent = 0  # of them, those that the last request held
         self.cached = 0
         self.since_counted = 0
         self._passed = True  # whether the answer to the request that the plan counts has been seen
-        self._taken_up = (0, 0, 0, 0.0, 0)  # how far the record was counted then
+        self._taken_up = (0, 0, 0, 0.0)  # how far the record was counted then
 
     def take_up(self, plan: Plan, view_before: Callable[[int], int], *, again: bool = False) -> None:
         """Go on from the figures of a plan; ``view_before`` gives the tokens of its view in front of a position.
@@ -91,9 +84,9 @@ class Account:
         ``again`` goes back to where that was done last: what came since is shown otherwise.
         """
         if again:
-            self._position, self._record, self._sent, self.spent, self.requests = self._taken_up
+            self._position, self._record, self._sent, self.spent = self._taken_up
             self.cached = 0
-        self._taken_up = (self._position, self._record, self._sent, self.spent, self.requests)
+        self._taken_up = (self._position, self._record, self._sent, self.spent)
         self.bank, self.owed, self.since_counted = plan.bank, plan.owed, 0
         self._passed = plan.counted_at < 0
         if plan.counted_at >= 0:
@@ -124,19 +117,12 @@ class Account:
                     self.cached = view
                     self.since_counted += 1
                 self._sent = base
-                self.requests += 1
             self._record += max(entry.tokens, -(-entry.original_length // 4))
         self._position = len(snapshot)
 
-    def pays_for(self, cost: float, saves: float) -> bool:
-        """Whether an edit of the past may be paid: from what was saved, or a little ahead of it.
-
-        Args:
-            cost: Its price.
-            saves: What it saves at each call.
-        """
-        soon = cost <= _SOON * self.requests * saves and cost - self.bank <= _RISK * self.spent
-        return soon or cost * _MARGIN <= self.bank
+    def pays_for(self, cost: float) -> bool:
+        """Whether what was saved pays for an edit of the past."""
+        return cost * _MARGIN <= self.bank
 
     def bank_after(self, view: int, kept: int, *, held: int = 0, cold: bool = False) -> float:
         """What the bank holds once the next request is paid.

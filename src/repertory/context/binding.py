@@ -24,6 +24,9 @@ _INSTRUCTION_TOKENS = 200
 _LEAST_CLEARED = (
     25_000  # tokens; a compaction forgets what it does not say, so many small ones lose most (docs/binding.md)
 )
+# Nothing can be saved before the first compaction, so it goes ahead of the savings: by at most this share of what the
+# run would have cost unedited, which is all that a run that ends right behind it is dearer.
+_AHEAD = 0.02
 _BEFORE = 3  # turns before a limit is passed; a summary takes its time
 _LOOKED_AT = 5  # of the newest turns, by which the growth of the next ones is guessed
 
@@ -65,7 +68,7 @@ def wanted_compaction(
     """
     upto = live.last_turn
     gain = compactable(live, upto)
-    if not account.requests or not gain:
+    if not gain:
         return None
     coming = round(_BEFORE * live.growth(_LOOKED_AT) * calibration.factor)
     full = calibration.real_tokens(estimate) + coming > limit
@@ -73,7 +76,8 @@ def wanted_compaction(
     cost = compaction_call(account, sent, SUMMARY_TOKENS) + rates.write * (SUMMARY_TOKENS + live.restated(upto))
     cost -= rates.read * sent  # which the next request need not read
     saves = rates.read * gain
-    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and account.pays_for(cost, saves)
+    paid = account.pays_for(cost) or cost <= account.bank + _AHEAD * account.spent
+    due = gain >= _LEAST_CLEARED and account.owed + saves >= cost and paid
     if not (full or due):
         return None
     why = f"the prompt should not pass {limit:,} tokens" if full else "what is old has cost as much"

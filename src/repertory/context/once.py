@@ -47,7 +47,7 @@ class ShownOnce:
         if now.cold or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
             return []
         hold = live.last_turn + 1
-        poor = not course.account.pays_for(*course.fold_price(live, course.edge(live, now.iteration)))
+        poor = not course.account.pays_for(course.fold_price(live, course.edge(live, now.iteration))[0])
         gain, held = 0.0, 0
         for entry in now.snapshot[hold:]:
             stub = self._stub(now, entry) if poor or entry.tokens >= self._large else None

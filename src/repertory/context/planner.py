@@ -3,8 +3,7 @@
 Edits of the past cost a rewrite of the cached prompt behind them and save cache reads at every later call.
 
 - **Fold**: what has left the window becomes trail once reading it in vain has cost what folding it costs (the rule for
-  renting or buying skis), if what the run has saved so far pays for it, or a little ahead of that if it is soon earned
-  back: so no run is dearer than an unedited one by more than that little (see ``Account.pays_for``).
+  renting or buying skis), if what the run has saved so far pays for it: so no run is dearer than an unedited one.
 - **Once**: while nothing has been saved yet, a bulky result is shown whole without being written to the cache, and by
   its telling lines from the next request on: that saves without a rewrite. A file stays whole in the window, since it
   may have been read to be edited, unless it is very large; what is very large is always shown once.
@@ -212,7 +211,7 @@ class Planner:
             edits = self._single(now) if costless else []
             reason = "single results are shortened at no cost"
             return Wish("cold" if self._cached else "uncached", reason, edits) if edits else None
-        pays = account.owed + saves >= course.policy.patience * cost and account.pays_for(cost, saves)
+        pays = account.owed + saves >= course.policy.patience * cost and account.pays_for(cost)
         if not (pays or costless or pressed):
             return None
         kind, reason = _reason(costless=costless, cached=self._cached, pays=pays)
