@@ -279,7 +279,7 @@ class Machines:
             most: How many of them may wait.
 
         Returns:
-            None; or how many wait already, where those are as many as may.
+            None; or how many wait already, where those are as many as may. A cancelled call may have kept one.
 
         Raises:
             LeaseLost: Another machine has taken this one over.
@@ -293,15 +293,20 @@ class Machines:
             connection.execute(ownership.KEEP_PLACE, [run_id, self.machine_id, agent, client])
             return None
 
-        full: list[int | None] = []
-        with anyio.CancelScope(shield=True):  # or it could be kept after it was given back
-            full.append(await self._guarded("queue a run in", write))
-        return full[0]
+        return await self._guarded("queue a run in", write)
 
     async def give_place_back(self, run_id: str) -> None:
         """Undo ``keep_place`` for a run that was not recorded after all."""
         values = [run_id, self.machine_id]
         await self.use("queue a run in", lambda connection: connection.execute(ownership.GIVE_PLACE_BACK, values))
+
+    async def places(self) -> list[str]:
+        """The runs that this machine keeps places for."""
+
+        def read(connection: Connection) -> list[str]:
+            return [run_id for (run_id,) in connection.execute(ownership.PLACES, [self.machine_id]).fetchall()]
+
+        return await self.use("read the queue of", read)
 
     async def mine(self) -> list[Claim]:
         """The runs of this machine."""

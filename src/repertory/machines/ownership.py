@@ -74,6 +74,7 @@ QUEUED: Final = """SELECT count(*) FROM ownership WHERE client = $1 AND run_id <
 KEEP_PLACE: Final = """INSERT INTO ownership
     VALUES ($1, $2, 1, 'entering', $3, $4, '', '', ARRAY[]::text[], 0, $2, false) ON CONFLICT (run_id) DO NOTHING"""
 GIVE_PLACE_BACK: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2 AND why = 'entering'"
+PLACES: Final = "SELECT run_id FROM ownership WHERE machine_id = $1 AND why = 'entering'"
 WAITING: Final = """SELECT o.run_id, o.labels, o.portable, coalesce(m.name, ''),
         m.name IS NOT NULL AND m.lost_at IS NULL
     FROM ownership o LEFT JOIN machines m ON m.machine_id = o.home WHERE o.machine_id IS NULL"""

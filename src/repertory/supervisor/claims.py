@@ -66,6 +66,7 @@ class Claims:
         self._agents: dict[str, Agent[Any]] = {}  # those of runs that were in the queue when it was read last
         self._fences: dict[str, Claim] = {}
         self._adopting: set[str] = set()  # for which there is room already
+        self._entering: set[str] | None = None  # those with a place in the queue that are not on record yet
         machines.on_wake = wake
 
     # --- how this machine came to a run -------------------------------------------------------------------
@@ -104,6 +105,7 @@ class Claims:
 
     def record(self, live: LiveRun) -> list[Record]:
         """The record of whose a run is now, for the transaction in which it begins or goes on."""
+        self._enter(live.run_id)
         claim = self._fences.pop(live.run_id, None)
         fence, why = (1, "started") if claim is None else (claim.fence, claim.why)
         event = live.event(RunClaimed, machine=self.machines.machine_id, name=self.machines.name, fence=fence, why=why)
@@ -153,11 +155,26 @@ class Claims:
     async def keep_place(self, started: RunStarted, *, most: int) -> int | None:
         """Keep a place for a new run; else how many of its client's wait, which are as many as may."""
         names = {"agent": started.agent, "client": started.client}
-        return await self.machines.keep_place(started.run_id, **names, most=most)
+        self._entering = set() if self._entering is None else self._entering
+        self._entering.add(started.run_id)
+        try:
+            waiting = await self.machines.keep_place(started.run_id, **names, most=most)
+        except BaseException:  # whether it is kept nobody knows, or it still will be
+            self._enter(started.run_id)
+            raise
+        if waiting is not None:
+            self._enter(started.run_id)
+        return waiting
 
     async def give_place_back(self, started: RunStarted) -> None:
         """Undo ``keep_place``."""
+        self._enter(started.run_id)
         await self.machines.give_place_back(started.run_id)
+
+    def _enter(self, run_id: str) -> None:
+        """Note that a run needs no place of its own any more: it is on its way to the record, or does not come."""
+        if self._entering is not None:
+            self._entering.discard(run_id)
 
     async def reasons(self) -> dict[str, str]:
         """Which machines those who wait for one wait for, by the ids of the runs."""
@@ -219,6 +236,7 @@ class Claims:
     def hold(self, live: LiveRun) -> None:
         """Follow a run that somebody here holds, wherever it goes on."""
         live.elsewhere = True
+        self._enter(live.run_id)
         self._fences.pop(live.run_id, None)
         self._held[live.run_id] = live
         self._wake()
@@ -250,6 +268,7 @@ class Claims:
                 try:
                     await self.machines.take_over()
                     await self._find_lost_claims()
+                    await self._find_lost_places()
                     await self._follow()
                 except JournalError as error:
                     # The server is away; whoever writes hears of it, and the lease says what else there is to say.
@@ -264,6 +283,13 @@ class Claims:
             for claim in await self.machines.mine():
                 if self._home.find(claim.run_id) is None:
                     await self.take_up(claim, sure=False)
+
+    async def _find_lost_places(self) -> None:
+        """Give back what was kept in the queue for those who were cancelled meanwhile, or heard no answer."""
+        if self._entering is not None:
+            for run_id in await self.machines.places():
+                if run_id not in self._entering:
+                    await self.machines.give_place_back(run_id)
 
     async def _follow(self) -> None:
         held = [live for live in self._held.values() if live.elsewhere]
