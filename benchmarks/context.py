@@ -2,8 +2,10 @@
 
 Run it with ``python benchmarks/context.py``. The ledger is made to look like a coding agent's: mostly short results,
 some long ones (log-normal, median 700 tokens), two parallel calls now and then, a user who speaks every 50 iterations.
-The policy is the default one. Promised: p99 under 1 ms, and at most 1.5 times what it takes at 100 iterations, here and
-with ``--iterations 100000``. Writing the request down for the journal is told by itself.
+The policy is the default one. Timed is the CPU, of each iteration the best of ``--rounds``. Promised: p99 under 1 ms,
+and at most 1.3 times what it takes at 100 iterations, here and with ``--iterations 100000``. To read a new result takes
+time by itself, once, however long the record is: ``--distinct`` makes all lines different, so that each is read.
+Writing the request down for the journal is told by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from repertory.context import EMPTY, ContextPolicy, Plan, Planner, Projector, ResultPolicy, project
 from repertory.context.shaping import shape_result
@@ -28,9 +31,13 @@ SYSTEM = (Text("You are a careful engineer. " * 200),)
 AROUND = 60  # iterations measured around each length
 
 
-def make_record(iterations: int, policy: ContextPolicy) -> list[Entry]:
-    """A ledger of so many iterations."""
+def make_record(iterations: int, policy: ContextPolicy, *, distinct: bool = False) -> list[Entry]:
+    """A ledger of so many iterations. The lines of a result are one and the same, or ``distinct``."""
     rng = random.Random(7)
+    lines = [
+        f"{rng.randrange(999)}: def handler_{rng.randrange(5000)}(request): return look_{rng.randrange(900)}\n"
+        for _ in range(20_000)
+    ]
     entries: list[Entry] = []
 
     def add(role: str, kind: str, iteration: int, *content: Block, **fields: object) -> None:
@@ -56,12 +63,9 @@ def make_record(iterations: int, policy: ContextPolicy) -> list[Entry]:
         add("assistant", "assistant", number, Text(f"Next I look at step {number}."), *uses)
         for use in uses:
             size = min(60_000, int(4 * rng.lognormvariate(6.55, 1.1)))
-            line = (
-                f"{rng.randrange(999)}: def handler_{rng.randrange(5000)}(request): return look_{rng.randrange(900)}\n"
-            )
-            shaped = shape_result(
-                (line * (1 + size // len(line)))[:size], rules=policy.rules("read"), content_id=f"k{number}"
-            )
+            count = 1 + size // len(lines[0])
+            text = "".join(rng.choices(lines, k=count) if distinct else rng.choices(lines) * count)[:size]
+            shaped = shape_result(text, rules=policy.rules("read"), content_id=f"k{number}")
             add(
                 "user",
                 "action-result",
@@ -77,54 +81,63 @@ def make_record(iterations: int, policy: ContextPolicy) -> list[Entry]:
     return entries
 
 
-def live(
-    entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, marks: list[int]
-) -> tuple[dict[int, list[float]], float]:
-    """Go through a record as an agent does; microseconds of the iterations around each mark, and p99 of all."""
+class Iteration(NamedTuple):
+    """What one iteration took, in microseconds of CPU time, and what came of it."""
+
+    planning: float
+    recording: float
+    edited: bool
+    prompt: int
+
+
+def live(entries: list[Entry], policy: ContextPolicy, profile: ModelProfile) -> tuple[list[Iteration], Plan]:
+    """Go through a record as an agent does."""
     planner = Planner(policy=policy, profile=profile, head_tokens=1_400)
     projector = Projector(profile=profile, system=SYSTEM)
     calibration, plan = Calibration(), EMPTY
-    times: dict[int, list[float]] = {mark: [] for mark in marks}
-    edits: list[float] = []
-    every: list[float] = []
-    recorded: list[float] = []
-    sizes: dict[int, int] = {}
+    found: list[Iteration] = []
     gc.collect()
     gc.freeze()
     for entry in entries:
         if entry.role != "assistant":
             continue
-        snapshot = Snapshot("run", entries, entry.position)
-        begun = time.perf_counter()
-        outcome = planner.next(snapshot, plan, iteration=entry.iteration, calibration=calibration)
+        snapshot, number = Snapshot("run", entries, entry.position), entry.iteration
+        begun = time.thread_time()
+        outcome = planner.next(snapshot, plan, iteration=number, calibration=calibration)
         plan = outcome.plan
         request = projector.project(snapshot, plan)
-        took = (time.perf_counter() - begun) * 1e6
-        projector.record(
-            request, run_id="run", call=entry.iteration, iteration=entry.iteration, position=len(snapshot), at=0.0
-        )
-        recorded.append((time.perf_counter() - begun) * 1e6 - took)
+        planned = time.thread_time()
+        projector.record(request, run_id="run", call=number, iteration=number, position=len(snapshot), at=0.0)
+        recorded = time.thread_time()
         calibration = calibration.observe(estimate=outcome.estimate, real=outcome.estimate)
-        every.append(took)
-        if outcome.decisions:
-            edits.append(took)
-        for mark in marks:
-            if mark - AROUND < entry.iteration <= mark:
-                times[mark].append(took)
-                sizes[mark] = outcome.prompt_tokens
+        took = 1e6 * (planned - begun), 1e6 * (recorded - planned)
+        found.append(Iteration(*took, edited=bool(outcome.decisions), prompt=outcome.prompt_tokens))
+    return found, plan
+
+
+def measure(
+    entries: list[Entry], policy: ContextPolicy, profile: ModelProfile, marks: list[int], rounds: int
+) -> tuple[float, float]:
+    """Measure and print; p99 of all iterations, and how much longer the last ones take than the first."""
+    played = [live(entries, policy, profile) for _ in range(rounds)]
+    every, plan = played[0]
+    took = [min(times) for times in zip(*([one.planning for one in found] for found, _ in played), strict=True)]
+    medians: list[float] = []
     for mark in marks:
+        around = took[max(0, mark - AROUND) : mark]
+        medians.append(statistics.median(around))
         print(
-            f"  {mark:>6} iterations: median {statistics.median(times[mark]):7.0f} µs, "
-            f"mean {statistics.fmean(times[mark]):7.0f} µs, prompt {sizes[mark]:,} tokens"
+            f"  {mark:>6} iterations: median {medians[-1]:7.0f} µs, mean {statistics.fmean(around):7.0f} µs, "
+            f"prompt {every[mark - 1].prompt:,} tokens"
         )
-    slowest = sorted(every)[int(len(every) * 0.99)]
-    writing = statistics.median(recorded)
+    slowest = sorted(took)[int(len(took) * 0.99)]
+    writing = statistics.median(one.recording for one in every)
+    edits = [planning for planning, one in zip(took, every, strict=True) if one.edited]
     print(
-        f"  all {len(every):,} iterations: p99 {slowest / 1000:.2f} ms; writing the request down takes {writing:.0f} µs"
+        f"  all {len(took):,} iterations: p99 {slowest / 1000:.2f} ms; writing the request down takes {writing:.0f} µs"
     )
-    each = statistics.median(edits) / 1000 if edits else 0
-    print(f"  {len(edits)} edits, median {each:.1f} ms each; plan: {size_of(plan)}")
-    return times, slowest
+    print(f"  {len(edits)} edits, median {statistics.median(edits or [0.0]) / 1000:.1f} ms each; plan: {size_of(plan)}")
+    return slowest, medians[-1] / medians[0]
 
 
 def size_of(plan: Plan) -> str:
@@ -146,20 +159,22 @@ def main() -> int:
     """Measure, print, and say whether the promise holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iterations", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3, help="of which each iteration's best one counts")
+    parser.add_argument("--distinct", action="store_true", help="results of lines that are all different")
     options = parser.parse_args()
     policy = ContextPolicy()
-    entries = make_record(options.iterations, policy)
+    entries = make_record(options.iterations, policy, distinct=options.distinct)
     marks = sorted({min(100, options.iterations), min(1_000, options.iterations), options.iterations})
     kept = True
     for name in ("claude-sonnet-4-5", "claude-haiku-5-5", "offline"):
         profile = profile_for(name)
         print(f"{name}: {len(entries):,} entries")
-        times, slowest = live(entries, policy, profile, marks)
-        first, last = statistics.median(times[marks[0]]), statistics.median(times[marks[-1]])
-        ok = slowest < 1_000 and last <= 1.5 * first
+        slowest, longer = measure(entries, policy, profile, marks, options.rounds)
+        ok = slowest < 1_000 and longer <= 1.3
         kept = kept and ok
-        ratio = f"{last / first:.2f} times as long at {marks[-1]:,} as at {marks[0]:,} iterations"
-        print(f"  {ratio}: {'kept' if ok else 'MISSED'}")
+        print(
+            f"  {longer:.2f} times as long at {marks[-1]:,} as at {marks[0]:,} iterations: {'kept' if ok else 'MISSED'}"
+        )
     snapshot = Snapshot("run", entries, len(entries))
     whole = timed(lambda: project(snapshot, EMPTY, profile=profile, system=SYSTEM), 3)
     print(f"projecting the whole record anew, for comparison: {whole / 1000:.1f} ms")

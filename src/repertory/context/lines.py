@@ -10,11 +10,10 @@ import heapq
 import math
 import re
 import string
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 
 from repertory.context.cutting import LOOKED_AT, clip, kind_of_text, safe_cut
 
@@ -24,7 +23,13 @@ MOST_READ = 96_000
 _LONG_LINE = 400  # characters; a longer line (minified code, JSON in one line) is taken apart
 _PIECE = 240  # characters, about: what such a line is taken apart into
 _GUTTER = re.compile(r"^[ \t]*(\d+)[ \t]*[→|:\t]", re.M)
+_GUTTERS = re.compile(r"\n[ \t]*\d+[ \t]*[→|:\t]")  # the same behind a line's end, which is found faster
 _WORD = re.compile(r"[A-Za-z\d_~./@][\w./:@~\-]+")
+# For ``bytes.translate``: what stands in no word becomes a space. To split there takes a third of the pattern's time.
+_APART = bytes(
+    byte if byte >= 128 or re.match(r"[\w./:@~\-\n]", chr(byte)) else ord(" ")  # of other alphabets nothing is known
+    for byte in range(256)
+)
 _LETTER = re.compile(r"[^\W\d]")
 _MADE = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w[./:\-]\w")  # what tells a name from a word
 _VERDICT = re.compile(
@@ -44,21 +49,49 @@ _TROUBLE_WORDS = (
     *("error", "fail", "exception", "traceback", "panic", "denied"),
     *("not found", "undefined", "cannot", "invalid", "fatal"),
 )
+_VERDICT_WORDS = (" passed", " warning", " test", " matches", " rows", "exit code ", "status ")
 
 
-@lru_cache(maxsize=1 << 16)  # the same words come again and again
-def _name_in(word: str) -> str:
-    """The name that a word is but for marks around it; "" for none."""
+class _NamesOf(dict[str, tuple[str, ...]]):
+    """The name that a word is but for marks around it; of a word with other letters maybe several. The same words come
+    again and again, so they are kept, but not without bound."""
+
+    MOST = 1 << 16
+
+    def __missing__(self, word: str) -> tuple[str, ...]:
+        if word.isascii():
+            found = _name_in(word.lstrip(":-"))
+        else:
+            found = tuple(name for part in _WORD.findall(word) for name in _name_in(part))
+        if len(self) >= self.MOST:
+            self.clear()
+        if len(word) <= _LONGEST_NAME:
+            self[word] = found
+        return found
+
+
+_names_of = _NamesOf().__getitem__
+
+
+def _name_in(word: str) -> tuple[str, ...]:
     name = word.rstrip(".:-/") if len(word) <= _LONGEST_NAME else ""
     made = _MADE.search(name) is not None and _LETTER.search(name) is not None
-    return name if len(name) > 2 and (made or name.isdigit()) else ""
+    return (name,) if len(name) > 2 and (made or name.isdigit()) else ()
 
 
-def names_in(line: str) -> set[str]:
-    """The names in a line: paths, identifiers, numbers of three digits or more."""
-    names = set(map(_name_in, set(_WORD.findall(line))))
-    names.discard("")
-    return names
+def _apart(text: str) -> str:
+    """A text with spaces for what stands between words, but for the ends of lines."""
+    return text.encode("utf-8", "surrogatepass").translate(_APART).decode("utf-8", "surrogatepass")
+
+
+def names_in(text: str) -> set[str]:
+    """The names in a text: paths, identifiers, numbers of three digits or more."""
+    return set(chain.from_iterable(map(_names_of, set(_apart(text).split()))))
+
+
+def _names_by_line(lines: Sequence[str]) -> list[set[str]]:
+    """The names in each of some lines."""
+    return [set(chain.from_iterable(map(_names_of, words.split()))) for words in _apart("\n".join(lines)).split("\n")]
 
 
 def tells_trouble(line: str) -> bool:
@@ -124,7 +157,7 @@ def looked_at(text: str) -> str:
 def source_lines(text: str) -> list[str]:
     """The lines of a text that are worth a look: without line-number gutters, blank ones and repeats."""
     lines: dict[str, str] = {}
-    for raw in dict.fromkeys(_GUTTER.sub("", looked_at(text)).splitlines()):
+    for raw in dict.fromkeys(_without_gutters(looked_at(text)).splitlines()):
         whole = raw.rstrip()
         for line in _pieces(whole) if len(whole) > _LONG_LINE else (whole,):
             key = line.strip()
@@ -139,7 +172,11 @@ def looks_like_file(text: str) -> bool:
     numbers = [int(found[1]) for line in lines if (found := _GUTTER.match(line))]
     if 2 * len(numbers) > len(lines) and all(after == before + 1 for before, after in pairwise(numbers)):
         return True  # matches of a search are numbered too, but not one after the other
-    return kind_of_text(_GUTTER.sub("", "\n".join(lines))) == "code"
+    return kind_of_text(_without_gutters("\n".join(lines))) == "code"
+
+
+def _without_gutters(text: str) -> str:
+    return _GUTTERS.sub("\n", f"\n{text}")[1:]
 
 
 def _pieces(line: str) -> Iterable[str]:
@@ -174,26 +211,25 @@ class Vocabulary:
 
     def read(self, iteration: int, results: Iterable[str]) -> None:
         """Take in the results of one iteration; iterations come in order."""
-        found = [_names(result) for result in results]
+        found = [names_in(looked_at(result)) for result in results]
         for names in found:
             self._held.update(names)
         self._results += len(found)
         self._read.append((iteration, found))
         while self._read[0][0] <= iteration - self.REMEMBERED:
             for names in (old := self._read.popleft()[1]):
-                self._held.subtract(names)
                 for name in names:
-                    if not self._held[name]:
+                    if self._held[name] > 1:
+                        self._held[name] -= 1
+                    else:
                         del self._held[name]
             self._results -= len(old)
 
-    def weight(self, name: str) -> float:
-        """What a name tells: the more, the fewer results hold it (inverse document frequency)."""
-        return math.log(1 + self._results / max(1, self._held[name]))
-
-
-def _names(text: str) -> set[str]:
-    return names_in(looked_at(text))
+    def weights(self, names: Iterable[str]) -> dict[str, float]:
+        """What each name tells: the more, the fewer results hold it (inverse document frequency)."""
+        counts = {name: self._held.get(name, 1) for name in names}
+        told = {count: math.log(1 + self._results / count) for count in set(counts.values())}
+        return {name: told[count] for name, count in counts.items()}
 
 
 def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> list[str]:
@@ -210,53 +246,72 @@ def choose_lines(lines: Sequence[str], room: int, vocabulary: Vocabulary) -> lis
     """
     if sum(len(line) + 1 for line in lines) <= room + 1:  # a line's end stands between two
         return list(lines)
-    names = [names_in(line) for line in lines]
-    told: set[str] = set()
+    names = _names_by_line(lines)
+    weights = vocabulary.weights(set().union(*names))  # 0 once a name is told
     chosen: list[int] = []
-    whole = "\n".join(lines)
-    any_verdict = tells_trouble(whole) or _VERDICT.search(whole)
-    verdicts = [at for at, line in enumerate(lines) if any_verdict and (tells_trouble(line) or _VERDICT.search(line))]
+
+    def choose(at: int) -> None:
+        weights.update(dict.fromkeys(names[at], 0.0))
+        chosen.append(at)
+
+    verdicts = _verdicts(lines)
     first = room // 2
     for at in reversed(verdicts) if len(verdicts) * _FEW <= len(lines) else ():  # the last says how it ended
         if len(lines[at]) < first:
             first -= len(lines[at]) + 1
             room -= len(lines[at]) + 1
-            told |= names[at]
-            chosen.append(at)
+            choose(at)
 
     def value(at: int) -> float:
         # Summed exactly: a set has no order, and equal runs must give equal views.
-        worth = math.fsum(vocabulary.weight(name) for name in names[at] if name not in told)
-        return worth / (len(lines[at]) + _PER_LINE)
+        return math.fsum(map(weights.__getitem__, names[at])) / (len(lines[at]) + _PER_LINE)
 
     # A value only falls while others are chosen, so the best of the queue, looked at again, is the best of all.
-    queue = [(-value(at), at) for at in range(len(lines)) if at not in chosen]
+    taken = set(chosen)
+    queue = [(-worth, at) for at in range(len(lines)) if at not in taken and (worth := value(at))]
     heapq.heapify(queue)
-    while queue:
+    shortest = min(map(len, lines))
+    while queue and room > shortest:
         before, at = heapq.heappop(queue)
+        if len(lines[at]) >= room:
+            continue
         now = value(at)
-        if not now or len(lines[at]) >= room:
+        if not now:
             continue
         if now < -before and queue and now < -queue[0][0]:
             heapq.heappush(queue, (-now, at))
             continue
         room -= len(lines[at]) + 1
-        told |= names[at]
-        chosen.append(at)
+        choose(at)
     # What room is left goes to the lines around those, so that they can be read, and found again, in their place.
-    for at in _nearest(chosen, len(lines)):
+    for at in _nearest(chosen, len(lines)) if room > shortest else ():
         if len(lines[at]) < room:
             room -= len(lines[at]) + 1
             chosen.append(at)
     return [lines[at] for at in sorted(chosen)]
 
 
+def _verdicts(lines: Sequence[str]) -> list[int]:
+    """The places of lines that report trouble, or how something ended."""
+    lowered = "\n".join(lines).lower()
+    ends = list(accumulate(len(line) + 1 for line in lowered.split("\n")))
+    places = set[int]()
+    # To look for each word by itself takes a tenth of the time of asking the patterns about every line.
+    for word in (*_TROUBLE_WORDS, *_VERDICT_WORDS):
+        at = lowered.find(word)
+        while at >= 0:
+            place = bisect_right(ends, at)
+            places.add(place)
+            at = lowered.find(word, ends[place] - 1)
+    return sorted(at for at in places if tells_trouble(lines[at]) or _VERDICT.search(lines[at]))
+
+
 def _nearest(chosen: Sequence[int], count: int) -> list[int]:
     """The other places of so many, those nearest to a chosen one first; where there is none, from the beginning."""
-    places = sorted(chosen) or [-1]
-
-    def distance(at: int) -> int:
-        behind = bisect_left(places, at)
-        return min(abs(at - place) for place in places[max(0, behind - 1) : behind + 1])
-
-    return sorted((at for at in range(count) if distance(at)), key=distance)
+    places = [-count, *(sorted(chosen) or [-1]), 2 * count]
+    apart = [
+        (min(at - left, right - at), at)
+        for left, right in pairwise(places)
+        for at in range(max(left + 1, 0), min(right, count))
+    ]
+    return [at for _, at in sorted(apart)]
