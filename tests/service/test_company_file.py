@@ -61,7 +61,8 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
     [
         ("priorty = 1", 3, r"\[agents.clerk\] priorty: nobody knows this key; did you mean 'priority'\?"),
         ('priority = "high"', 3, r"\[agents.clerk\] priority: Expected `int`, got `str`; got 'high'"),
-        ("priority = 101", 3, r"\[agents.clerk\] priority: must be from -100 to 100, got 101"),
+        ("priority = 101", 3, r"\[agents.clerk\] priority: priority must be a whole number from -100 to 100, got 101"),
+        ('labels = [""]', 3, r"\[agents.clerk\] labels: labels must be a list of printable texts that are not empty"),
         ("labels = [1]", 3, r"\[agents.clerk\] labels: Expected `str`, got `int`"),
         ('ref = "a:b"', 1, r"\[agents.clerk\]: say where it is defined: either ref"),
         ("[agents.clerk.limits]\ncosts = 1", 4, r"\[agents.clerk.limits\] costs: there is no limit 'costs'"),
@@ -81,7 +82,13 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         (f"[service]\nmax_runs = {2**63}", 4, r"\[service\] max_runs: max_runs must be a whole number"),
         ("[service]\nmax_run = 1", 4, r"\[service\] max_run: nobody knows this key; did you mean 'max_runs'\?"),
         ('[service]\nport = 1\nsocket = "s"', 4, r"\[service\] port: either a socket or a port"),
-        ("[retention]\nfinished = -1", 4, r"\[retention\] finished: must be a number of days, got -1"),
+        (
+            "[retention]\nfinished = -1",
+            4,
+            r"\[retention\] finished: finished must be a number of at least 0 or None, got -1",
+        ),
+        ("[retention]\nfinished = inf", 4, r"\[retention\] finished: finished must be a number .*, got inf"),
+        ("[retention]\nfinished = nan", 4, r"\[retention\] finished: finished must be a number .*, got nan"),
         ('[models]\nsummaries = "one"', 4, r"\[models\] summaries: Expected `array \| null`, got `str`"),
         ("[quotas.web]\nruns = true", 4, r"\[quotas.web\] runs: Expected `int \| null`, got `bool`"),
         ('[quotas."a b"]\nruns = 1', 3, r"\[quotas.a b\]: client must have at most 100 printable"),
@@ -112,8 +119,16 @@ def test_what_up_shows_where_there_is_no_file_is_a_company(folder: Path) -> None
         (f'[agents.long]\nfile = "{"a" * 5000}.md"', 4, r"\[agents.long\] file: there is no agent file .*aaa"),
         (f'root = "{"a" * 5000}"', 2, "file tools need a folder, got '/"),
         ('root = "a\\u0000"', 3, r"\[agents.clerk\] root: must have no NUL, got 'a\\x00'"),
-        ("[service]\nport = 70000", 4, r"\[service\] port: must be from 0 to 65535, got 70000"),
-        ('[service]\ndb = "postgresql://host/name"', 4, r"\[service\] db: must be a file; a company does not run"),
+        (
+            "[service]\nport = 70000",
+            4,
+            r"\[service\] port: port must be a whole number from 0 to 65535 or None, got 70000",
+        ),
+        ('[service]\ndb = "mysql://host/name"', 4, r"\[service\] db: must be a file, or postgresql://"),
+        ('[service]\nlabels = ["gpu"]', 4, r"\[service\] labels: is for a database that several machines share"),
+        ("[service]\nlease = 30", 4, r"\[service\] lease: is for a database that several machines share"),
+        ('[service]\ndb = "postgresql://h/n"\nlabels = [""]', 5, r"\[service\] labels: labels must be a list of"),
+        ('[service]\ndb = "postgresql://h/n"\nlease = nan', 5, r"\[service\] lease: lease must be a number of"),
     ],
 )
 def test_what_is_wrong_is_said_with_line_table_and_key(text: str, line: int | None, words: str, folder: Path) -> None:

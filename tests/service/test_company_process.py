@@ -2,101 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from company_kit import COMPANY, Company, until
 from typer.testing import CliRunner
 
-from patience import PATIENCE
 from repertory.cli.app import app
 from repertory.record.sqlite_file import owner_of
 from repertory.service.company import EXAMPLE
-
-DESK = """
-import os
-import anyio
-import repertory as rp
-from repertory.llm.messages import text_of
-from repertory.testing import FunctionModel
-
-async def answer(request):
-    task = text_of(request.messages[0].content)
-    with open("began", "a") as file:
-        file.write(f"{task}\\n")
-    while not os.path.exists("go"):
-        await anyio.sleep(0.01)
-    return f"Done: {task}"
-
-clerk = rp.Agent("clerk", model=FunctionModel(answer), context=None)
-"""
-COMPANY = '[service]\nsocket = "s"\nmax_runs = 1\n[agents.clerk]\nref = "desk:clerk"\n'
-
-
-class Company:
-    """A folder with a company, and its commands."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.database = folder / "company.db"
-        (folder / "desk.py").write_text(DESK)
-        self.write(COMPANY)
-
-    def write(self, text: str) -> None:
-        """Write its file."""
-        (self.folder / "company.toml").write_text(text)
-
-    def command(self, *words: str) -> tuple[int, str]:
-        """Run a command to its end; its exit code and what it said."""
-        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "REPERTORY_MODEL": "offline"}
-        command = [sys.executable, "-m", "repertory", *words]
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        return done.returncode, done.stderr
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Ask the service."""
-        connection = http.client.HTTPConnection("localhost", timeout=PATIENCE)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(PATIENCE)
-        connection.sock.connect(str(self.folder / "s"))
-        headers = {"content-type": "application/json"}
-        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-        answer = connection.getresponse()
-        value = json.loads(answer.read())
-        connection.close()
-        assert answer.status < 300, value
-        return value
-
-    def start(self, task: str, **fields: Any) -> str:
-        """Start a run; its id."""
-        return str(self.ask("POST", "/runs", {"agent": "clerk", "task": task, **fields})["id"])
-
-    @property
-    def pid(self) -> int:
-        """The process that serves."""
-        owner = owner_of(self.database)
-        assert owner is not None
-        return owner.pid
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait for what another process is to do."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture

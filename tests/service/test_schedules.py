@@ -18,6 +18,7 @@ import repertory as rp
 from repertory.errors import ConfigurationError
 from repertory.record import MemoryJournal
 from repertory.record.journal import Journal
+from repertory.service.duties import Duties
 from repertory.service.schedules import Schedule, Scheduler
 from repertory.supervisor import Quota, Quotas
 from repertory.testing import FunctionModel
@@ -150,7 +151,7 @@ class Plant:
                         life.cancel()
                         await trio.lowlevel.checkpoint()
 
-                scheduler = Scheduler(self.journal, start, clock=self.clock)
+                scheduler = Scheduler(self.journal, start, clock=self.clock, duties=Duties(supervisor))
                 scheduler.plan(schedules)
                 life.deadline = trio.current_time() + seconds
                 await scheduler.run()
@@ -262,14 +263,15 @@ async def test_a_clock_that_wakes_up_in_1970_does_not_count_since_then(
     async def start(schedule: Schedule, due: float) -> None:
         started.append(due)
 
-    scheduler = Scheduler(plant.journal, start, clock=plant.clock)
-    scheduler.plan([hourly])
-    with trio.move_on_after(30.0):
-        await scheduler.run()
-    assert started == [START - HOUR * back for back in reversed(range(begun))]
-    course = await plant.course()
-    assert [line.split()[0] for line in course] == ["began", "began", "skipped", *["started"] * begun]
-    assert course[2].endswith(f"({365 * 24 - begun})")
+    async with rp.open_supervisor(journal=plant.journal) as supervisor:
+        scheduler = Scheduler(plant.journal, start, clock=plant.clock, duties=Duties(supervisor))
+        scheduler.plan([hourly])
+        with trio.move_on_after(30.0):
+            await scheduler.run()
+        assert started == [START - HOUR * back for back in reversed(range(begun))]
+        course = await plant.course()
+        assert [line.split()[0] for line in course] == ["began", "began", "skipped", *["started"] * begun]
+        assert course[2].endswith(f"({365 * 24 - begun})")
 
 
 async def test_a_schedule_that_is_due_every_four_years_waits_for_them(autojump_clock: Any) -> None:
@@ -304,11 +306,12 @@ async def test_what_cannot_start_is_skipped_with_the_reason_and_a_full_queue_is_
     async def gone(schedule: Schedule, due: float) -> None:
         raise ConfigurationError("no agent 'clerk'")
 
-    scheduler = Scheduler(plant.journal, gone, clock=plant.clock)
-    scheduler.plan([at("*/5 * * * *")])
-    with trio.move_on_after(6 * MINUTE):
-        await scheduler.run()
-    (view,) = scheduler.list()
+    async with rp.open_supervisor(journal=plant.journal) as supervisor:
+        scheduler = Scheduler(plant.journal, gone, clock=plant.clock, duties=Duties(supervisor))
+        scheduler.plan([at("*/5 * * * *")])
+        with trio.move_on_after(6 * MINUTE):
+            await scheduler.run()
+        (view,) = await scheduler.list()
     assert view.last is not None
     assert (view.last.outcome, view.last.reason) == ("skipped", "it could not be started: no agent 'clerk'")
     assert view.next == START + 10 * MINUTE

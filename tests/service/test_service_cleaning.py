@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import anyio
 
 import repertory as rp
 from repertory.service.cleaning import remove_finished, remove_for_ever
+from repertory.service.duties import Duties
 from repertory.testing import ScriptedModel
 
 DAY = 86_400.0
@@ -46,7 +48,8 @@ async def test_it_looks_at_once_and_says_what_it_did(tmp_path: Path, autojump_cl
         await (await supervisor.spawn(clerk, "Say something.")).wait_result()
         now[0] += 8 * DAY
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: remove_for_ever(supervisor, days=7, clock=lambda: now[0], report=said.append))
+            clean = partial(remove_for_ever, days=7, clock=lambda: now[0], report=said.append)
+            tasks.start_soon(clean, supervisor, Duties(supervisor))
             await anyio.sleep(1)
             assert said == ["removed 1 runs that ended more than 7 days ago"]
             await (await supervisor.spawn(clerk, "Say something.")).wait_result()

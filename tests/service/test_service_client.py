@@ -23,7 +23,7 @@ from repertory.service.views import ServiceView
 from repertory.testing import ScriptedModel
 
 WORDS = "one\u2028two\u2029three\x85four\x0bfive\x1csix\r\nseven\n\neight"
-VIEW = ServiceView(version="1", database="a.db", pid=1, started_at=1.0, seq=1, resuming=False)
+VIEW = ServiceView(version="1", database="a.db", pid=1, started_at=1.0, seq=1, resuming=False, going=0)
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 
 

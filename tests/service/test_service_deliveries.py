@@ -22,6 +22,7 @@ import repertory as rp
 from patience import PATIENCE
 from repertory.errors import ConfigurationError, RunNotFound
 from repertory.service.deliveries import Backoff, Deliveries
+from repertory.service.duties import Duties
 from repertory.service.webhooks import Webhook, signature
 from repertory.testing import FunctionModel
 
@@ -103,7 +104,7 @@ async def telling(path: Path | None, *hooks: Webhook, backoff: Backoff = SOON) -
     async with rp.open_supervisor(
         path, model=FunctionModel(lambda request: "Done."), durability="process"
     ) as supervisor:
-        deliveries = Deliveries(supervisor, backoff=backoff)
+        deliveries = Deliveries(supervisor, Duties(supervisor), backoff=backoff)
         deliveries.offer(hooks)
         supervisor.deliveries = deliveries  # type: ignore[attr-defined]
         async with anyio.create_task_group() as tasks:
@@ -215,7 +216,9 @@ async def test_what_failed_is_tried_again_after_the_clock_was_set_back(monkeypat
         anyio.create_task_group() as tasks,
     ):
         receiver.answer = lambda body: 503 if now[0] == 2e9 else 200
-        deliveries = Deliveries(supervisor, backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0])
+        deliveries = Deliveries(
+            supervisor, Duties(supervisor), backoff=Backoff(first=100.0, most=100.0), clock=lambda: now[0]
+        )
         deliveries.offer([Webhook(url=receiver.url, secret_env="HOOK")])
         tasks.start_soon(deliveries.run)
         while not await supervisor.journal.read_webhooks():
@@ -272,21 +275,22 @@ async def test_wrong_webhooks_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     async with rp.open_supervisor(model=FunctionModel(lambda request: "x")) as supervisor:
         monkeypatch.delenv("HOOK", raising=False)
         with pytest.raises(ConfigurationError, match="no HOOK"):
-            Deliveries(supervisor).offer([hook])
+            Deliveries(supervisor, Duties(supervisor)).offer([hook])
         monkeypatch.setenv("HOOK", SECRET)
         with pytest.raises(ConfigurationError, match="the same url"):
-            Deliveries(supervisor).offer([hook, msgspec.structs.replace(hook, on=("done",))])
+            Deliveries(supervisor, Duties(supervisor)).offer([hook, msgspec.structs.replace(hook, on=("done",))])
 
 
 PROGRAM = """
 import sys, anyio, repertory as rp
 from repertory.service.deliveries import Backoff, Deliveries
+from repertory.service.duties import Duties
 from repertory.service.webhooks import Webhook
 from repertory.testing import FunctionModel
 
 async def main(path, url, first):
     async with rp.open_supervisor(path, model=FunctionModel(lambda r: "Done."), durability="process") as supervisor:
-        deliveries = Deliveries(supervisor, backoff=Backoff(first=0.01, factor=1.2, most=0.05))
+        deliveries = Deliveries(supervisor, Duties(supervisor), backoff=Backoff(first=0.01, factor=1.2, most=0.05))
         deliveries.offer([Webhook(url=url, secret_env="HOOK")])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(deliveries.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from repertory.cli.databases import Database
 from repertory.cli.options import BACKEND, Backend, argument, option
 
 _FILE = argument("FILE", "The company file.", Path("company.toml"))
@@ -28,9 +29,12 @@ def up(
 
     _need(file)
     company = read_company(file)
-    _check_alone(file, company.database)
+    _check_alone(file, company.anchor)
     if detach:
-        _start_apart(file, company.database, company.service.log, backend)
+        log = file.with_suffix(".log") if company.is_shared else company.anchor.with_suffix(".log")
+        if company.service.log is not None:
+            log = file.absolute().parent / company.service.log
+        _start_apart(file, company.anchor, log, backend)
         return
 
     async def main() -> None:
@@ -55,18 +59,19 @@ def down(
     from repertory.errors import ServiceUnavailable
     from repertory.record.sqlite_file import owner_of
 
-    database = _database(file)
-    owner = owner_of(database)
+    anchor, database = _database(file)
+    owner = owner_of(anchor)
     if owner is None or not owner.words:
         output.say(f"no service runs for {file}" + (f"; process {owner.pid} has {database}" if owner else ""))
         return
-    going = 0 if now else _under_way(database)
+    going = 0 if now else _under_way(anchor, database)
     os.kill(owner.pid, signal.SIGKILL if now else signal.SIGTERM)
     if going is None:
         output.say(f"process {owner.pid} is told to end, but does not answer")
     elif not now:
-        output.say(f"process {owner.pid} is ending; {going} runs go to their next boundary and can be resumed")
-    if not _until(lambda: owner_of(database) != owner, _FROZEN if going is None else _WAIT):
+        then = " and can be resumed" if anchor == database else ", from where any machine goes on"
+        output.say(f"process {owner.pid} is ending; {going} runs go to their next boundary{then}")
+    if not _until(lambda: owner_of(anchor) != owner, _FROZEN if going is None else _WAIT):
         raise ServiceUnavailable(
             f"process {owner.pid} has not ended; it may hang or stand still (kill -CONT {owner.pid}): repertory down "
             f"{file} waits on, repertory down --now {file} kills it, and nothing that was acknowledged is lost"
@@ -86,8 +91,8 @@ def reload(file: Path = _FILE) -> None:
     from repertory.service.client import open_client
     from repertory.service.places import service_of
 
-    database = _database(file)
-    place = service_of(database)
+    anchor, database = _database(file)
+    place = service_of(anchor)
     if place is None:
         raise ServiceUnavailable(f"no service runs for {file}; repertory up {file} starts it")
 
@@ -117,19 +122,21 @@ def _need(file: Path) -> None:
         raise ConfigurationError(f"there is no file {str(file)!r}")
 
 
-def _database(file: Path) -> Path:
-    from repertory.service.company import database_of, read_service
+def _database(file: Path) -> tuple[Path, Database]:
+    """What the service of a company has the lock of, and its database, whatever else is wrong with the file."""
+    from repertory.service.company import anchor_of_company, database_of, read_service
 
     _need(file)
-    return database_of(file.absolute(), read_service(file))
+    path, service = file.absolute(), read_service(file)
+    return anchor_of_company(path, service), database_of(path, service)
 
 
-def _check_alone(file: Path, database: Path) -> None:
+def _check_alone(file: Path, anchor: Path) -> None:
     from repertory.errors import JournalLocked
     from repertory.record.sqlite_file import owner_of
     from repertory.service.places import service_of
 
-    owner, place = owner_of(database), service_of(database)
+    owner, place = owner_of(anchor), service_of(anchor)
     if owner is not None and place is not None:
         raise JournalLocked(
             f"{file} is up: process {owner.pid} serves it at {place}; repertory reload {file} has it read the file "
@@ -137,7 +144,7 @@ def _check_alone(file: Path, database: Path) -> None:
         )
 
 
-def _under_way(database: Path) -> int | None:
+def _under_way(anchor: Path, database: Database) -> int | None:
     """How many runs the service has under way; None where it does not say."""
     import anyio
 
@@ -145,13 +152,12 @@ def _under_way(database: Path) -> int | None:
     from repertory.service.client import open_client
     from repertory.service.places import service_of
 
-    place = service_of(database)
+    place = service_of(anchor)
 
     async def main() -> int:
         assert place is not None
         async with open_client(place, database=database) as client:
-            runs = (await client.list_runs()).runs
-        return sum(run.live and run.parent_id is None and run.state != "queued" for run in runs)
+            return client.service.going
 
     try:
         return anyio.run(main) if place is not None else None
@@ -159,7 +165,7 @@ def _under_way(database: Path) -> int | None:
         return None
 
 
-def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) -> None:
+def _start_apart(file: Path, anchor: Path, said: Path, backend: Backend) -> None:
     """Start the service in a process of its own, and wait until it answers."""
     import os
     import subprocess
@@ -169,7 +175,6 @@ def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) 
     from repertory.errors import ServiceUnavailable
     from repertory.service.places import service_of
 
-    said = database.with_suffix(".log") if log is None else file.absolute().parent / log
     command = [sys.executable, "-m", "repertory", "up", str(file), "--backend", backend]
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     begun = os.fstat(descriptor).st_size
@@ -179,8 +184,8 @@ def _start_apart(file: Path, database: Path, log: str | None, backend: Backend) 
         )
     finally:
         os.close(descriptor)
-    came = _until(lambda: process.poll() is not None or service_of(database) is not None)
-    place = service_of(database)
+    came = _until(lambda: process.poll() is not None or service_of(anchor) is not None)
+    place = service_of(anchor)
     if place is not None and process.poll() is None:
         output.say(f"up: process {process.pid} at {place}, its log is {said}")
         process.returncode = 0  # it is left alone, and nobody need be warned of that

@@ -239,8 +239,7 @@ def find_service(at: At) -> Place | None:
         return Place(socket=None if at.socket is None else os.path.abspath(at.socket), port=at.port)
     named = named_database(at.db)
     if named is not None:
-        # A server has no lock file beside it that says who serves: whom we find says what it serves.
-        return service_of(named) if isinstance(named, Path) else usual_service()
+        return service_of(named)
     return usual_service() or next((place for path in kept_databases() if (place := service_of(path))), None)
 
 

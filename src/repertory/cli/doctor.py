@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from repertory._postgres_address import PostgresAddress
 from repertory._version import __version__
 from repertory.cli import output
-from repertory.cli.databases import data_dir, known_databases, named_database, open_to_read
+from repertory.cli.databases import Database, data_dir, known_databases, named_database, open_to_read
 from repertory.cli.findings import Finding, Verdict, check_company, check_postgres
 from repertory.cli.options import AS_JSON, DATABASE, MODEL, argument, option
-from repertory.errors import RepertoryError
+from repertory.errors import ConfigurationError, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.llm import Block, Model
@@ -62,19 +62,21 @@ def doctor(
 async def _look(company: Path | None, db: str | None, name: str | None, llm: bool, deep: bool) -> list[Finding]:
     from repertory.llm import open_model
 
-    named = named_database(db)
+    database = named_database(db) or (None if company is None else _company_database(company))
+    if database is None:
+        database = next(iter(known_databases()), None)
     findings = [
         *_installed(),
         *(
-            check_postgres(named)
-            if isinstance(named, PostgresAddress)
+            check_postgres(database)
+            if isinstance(database, PostgresAddress)
             else [_sqlite(sqlite3.sqlite_version_info, sqlite3.sqlite_version)]
         ),
         *(check_company(company) if company is not None else ()),
         _folder(data_dir()),
-        await _database(db, deep),
-        *_keeping(db),
-        *[finding async for finding in _service(db)],
+        await _database(database, deep),
+        *_keeping(database),
+        *[finding async for finding in _service(database, company)],
         _key(os.environ),
         await _server(os.environ),
     ]
@@ -131,12 +133,21 @@ def _private(name: str, path: Path, fact: str) -> Finding:
     return Finding(name, "ok", fact)
 
 
-async def _database(db: str | None, deep: bool) -> Finding:
+def _company_database(company: Path) -> Database | None:
+    """The database of a company; None where its file does not say: what is wrong with it is found further down."""
+    from repertory.service.company import database_of, read_service
+
+    try:
+        return database_of(company.absolute(), read_service(company))
+    except ConfigurationError:
+        return None
+
+
+async def _database(path: Database | None, deep: bool) -> Finding:
     from repertory.record import SqliteJournal
     from repertory.record.opening import is_owned
 
     name = "database"
-    path = named_database(db) or next(iter(known_databases()), None)
     if path is None or (isinstance(path, Path) and not os.path.exists(path)):  # noqa: ASYNC240 - nothing else goes on
         return Finding(name, "ok", f"{path} is not there yet" if path else "none yet; repertory demo makes one")
     try:
@@ -153,19 +164,12 @@ async def _database(db: str | None, deep: bool) -> Finding:
     return _private(name, path, fact) if isinstance(path, Path) else Finding(name, "ok", fact)
 
 
-def _keeping(db: str | None) -> Iterator[Finding]:
+def _keeping(database: Database | None) -> Iterator[Finding]:
     """What a database in a file needs to be kept for weeks: room, a clock, backups."""
-    path = _file(db)
-    if path is not None:
-        yield _disk(path)
-        yield _clock(path)
-        yield _backups(path)
-
-
-def _file(db: str | None) -> Path | None:
-    """The database, if it is a file that is there."""
-    path = named_database(db) or next(iter(known_databases()), None)
-    return path if isinstance(path, Path) and os.path.exists(path) else None
+    if isinstance(database, Path) and os.path.exists(database):
+        yield _disk(database)
+        yield _clock(database)
+        yield _backups(database)
 
 
 def _disk(path: Path) -> Finding:
@@ -206,17 +210,20 @@ def _backups(path: Path) -> Finding:
     return Finding(name, "ok", fact) if age < _BACKUP_AGE else Finding(name, "warning", fact, advice)
 
 
-async def _service(db: str | None) -> AsyncIterator[Finding]:
-    """Whether a service that has the database says that it is well."""
-    from repertory.record.sqlite_file import is_owned
-    from repertory.service.places import service_of
+async def _service(database: Database | None, company: Path | None) -> AsyncIterator[Finding]:
+    """Whether the service of a company, or of this machine that has a database, says that it is well."""
+    import anyio
 
-    name, path = "service", _file(db)
-    if path is None:
+    from repertory.record.opening import is_owned
+    from repertory.service.places import anchor_of, service_of
+
+    name = "service"
+    if database is None or (isinstance(database, Path) and not os.path.exists(database)):  # noqa: ASYNC240 - as above
         return
-    place = service_of(path)
+    place = service_of(database if company is None or isinstance(database, Path) else anchor_of(company))
     if place is None:
-        who = "a process that is no service works on this database" if is_owned(path) else "none has this database"
+        owned = await anyio.to_thread.run_sync(is_owned, database)
+        who = "another process works on this database" if owned else "none has this database"
         yield Finding(name, "ok", who)
         return
     try:

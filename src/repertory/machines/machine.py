@@ -233,7 +233,7 @@ class Machines:
                     return bound
             return Claim(*connection.execute(ownership.CLAIM, [self.machine_id, run_id]).fetchone())
 
-        return await self._guarded("take a run in", take)
+        return await self.guarded("take a run in", take)
 
     async def claim_to_resume(self, run_id: str) -> Claim | None:
         """Take a run that waits, or has ended; None where another machine has it.
@@ -249,7 +249,7 @@ class Machines:
             row = connection.execute(ownership.CLAIM_ENDED, [self.machine_id, run_id]).fetchone()
             return None if row is None else Claim(*row)
 
-        return await self._guarded("take a run in", take)
+        return await self.guarded("take a run in", take)
 
     async def under_way(self) -> dict[tuple[str, str], int]:
         """How many trees of runs all machines together have under way, by their agent and client."""
@@ -293,7 +293,7 @@ class Machines:
             connection.execute(ownership.KEEP_PLACE, [run_id, self.machine_id, agent, client])
             return None
 
-        return await self._guarded("queue a run in", write)
+        return await self.guarded("queue a run in", write)
 
     async def give_place_back(self, run_id: str) -> None:
         """Undo ``keep_place`` for a run that was not recorded after all."""
@@ -343,7 +343,12 @@ class Machines:
 
         await self.use("let go of a run in", write)
 
-    async def _guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
+    async def guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Do something in a transaction that holds only as long as nobody has taken this machine over.
+
+        Raises:
+            LeaseLost: Another machine has.
+        """
         self.lease.check()
 
         def write(connection: Connection) -> T:
@@ -424,6 +429,13 @@ class Machines:
         connection.execute("SELECT pg_notify($1, $2)", [self.channel, what])
 
 
+def check_lease(lease: float) -> None:
+    """Raise ``ConfigurationError`` for what no machine can keep."""
+    check_number("lease", lease, int | float, least=0)
+    if lease < _SHORTEST:
+        raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")
+
+
 def read_machines(connection: Connection) -> list[Machine]:
     """All machines that take part, and those that were lost in the last day; the oldest first."""
     rows = connection.execute(ownership.LIST).fetchall()
@@ -445,9 +457,7 @@ async def open_machines(
     check_labels("labels", labels)
     if name is not None and not name.isprintable():
         raise ConfigurationError(f"name must be printable, got {show(name)}")
-    check_number("lease", lease, int | float, least=0)
-    if lease < _SHORTEST:
-        raise ConfigurationError(f"lease must be at least {_SHORTEST:g} seconds, got {lease:g}")
+    check_lease(lease)
     assert isinstance(journal, PostgresJournal)
     writer = journal.postgres_writer
     name = name or f"{socket.gethostname()}:{os.getpid()}"

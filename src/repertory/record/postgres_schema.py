@@ -99,6 +99,8 @@ _MACHINES: Final = (
        run_id text COLLATE "C" NOT NULL, verb text NOT NULL, body text NOT NULL, at timestamptz NOT NULL,
        taken_by uuid, answered_at timestamptz, error text, message text)""",
     "CREATE INDEX commands_open ON commands (root_id, at) WHERE answered_at IS NULL",
+    # What one machine at a time does for all of them. A duty is free where its machine is lost or has left.
+    """CREATE TABLE duties (name text COLLATE "C" PRIMARY KEY, machine_id uuid NOT NULL)""",
     # Whoever takes a machine over locks its row FOR UPDATE, so that it waits for a transaction that has passed here;
     # and those that come later find it lost. A renewal changes no key, so that neither waits for the other.
     """CREATE FUNCTION guard_machine(machine uuid, written text[]) RETURNS void LANGUAGE plpgsql AS $$

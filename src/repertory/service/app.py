@@ -236,7 +236,7 @@ class _Service:
 
     async def schedules(self, request: Request) -> list[ScheduleView]:
         """The schedules of the company file, with when they are due next and what became of the last time."""
-        return self._control.scheduler.list()
+        return await self._control.scheduler.list()
 
     async def queue(self, request: Request) -> list[QueuedRun]:
         """The runs that wait to begin, in the order in which they do, each with what it waits for."""

@@ -9,10 +9,12 @@ import anyio
 
 from repertory.errors import JournalError, RunError
 from repertory.record.records import FINAL_STATES
+from repertory.service.duties import Duties
 from repertory.supervisor import Supervisor
 
 EVERY: Final = 3600.0  # seconds between two looks: retention is in days
 _DAY: Final = 86_400.0
+_KIND, _NAME = "retention", "finished runs"
 
 
 async def remove_finished(supervisor: Supervisor, *, days: float, now: float) -> list[str]:
@@ -33,10 +35,17 @@ async def remove_finished(supervisor: Supervisor, *, days: float, now: float) ->
 
 
 async def remove_for_ever(
-    supervisor: Supervisor, *, days: float, clock: Callable[[], float], report: Callable[[str], None]
+    supervisor: Supervisor,
+    duties: Duties,
+    *,
+    days: float,
+    clock: Callable[[], float],
+    report: Callable[[str], None],
 ) -> None:
-    """Do so now and then, until it is cancelled."""
+    """Do so now and then, until it is cancelled, as long as it is this process's to do."""
+    duties.want(_KIND, [_NAME])
     while True:
+        await duties.wait_held(_KIND, _NAME)
         try:
             removed = await remove_finished(supervisor, days=days, now=clock())
         except JournalError as error:  # runs that write hear of it themselves

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from repertory._choices import check_number
+from repertory._choices import check_labels, check_number
+from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory.agents.loading import check_limits, load_context
-from repertory.errors import ConfigurationError
+from repertory.machines.machine import check_lease
 from repertory.service.company_file import TomlFile
 from repertory.service.control import Control
 from repertory.service.offers import RESEARCH, Offer, look_into, make_offer
+from repertory.service.places import anchor_of
 from repertory.service.process import Options
 from repertory.service.schedules import Schedule
 from repertory.service.webhooks import Webhook
@@ -34,7 +37,8 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: What it is called; "" takes the name of the file's folder.
-        db: The database, from the file's folder; "" for the file's own name with ``.db``.
+        db: The database, from the file's folder, or the address of one on PostgreSQL, which several machines may share;
+            "" for the file's own name with ``.db``.
         socket: The unix socket; None for the user's usual one.
         port: A port of 127.0.0.1 instead.
         log: A file for all that it says, from the file's folder; None for standard error.
@@ -42,6 +46,8 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
         context: ``module:name`` of what tools find in ``ToolContext.context``.
         root: The folder that the research team may read.
         redact: Environment variables whose values are never recorded.
+        labels: What this machine offers to runs that ask for it, on PostgreSQL.
+        lease: Seconds after which other machines take its runs over, there; None for the default.
     """
 
     name: str = ""
@@ -53,6 +59,8 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     root: str | None = None
     redact: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    lease: float | None = None
 
 
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,9 +137,19 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...]
 
     @property
-    def database(self) -> Path:
-        """The journal's file."""
+    def database(self) -> Path | PostgresAddress:
+        """The journal's file, or its address."""
         return database_of(self.path, self.service)
+
+    @property
+    def anchor(self) -> Path:
+        """What its service has the lock of."""
+        return anchor_of_company(self.path, self.service)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may have its database."""
+        return isinstance(self.database, PostgresAddress)
 
     def apply(self, control: Control) -> None:
         """Make a service that of this company. What is under way goes on as it began."""
@@ -151,6 +169,10 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
             context=self._context(),
             root=None if service.root is None else at / service.root,
             redact=service.redact,
+            name=f"{service.name}@{socket.gethostname()}" if service.name and self.is_shared else None,
+            labels=service.labels,
+            lease=service.lease,
+            company=self.path,
             model=self.models.default,
             summaries=self.models.summaries,
             keep_finished=self.retention.finished,
@@ -163,10 +185,8 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
     def _context(self) -> Any:
         if self.service.context is None:
             return None
-        try:
+        with TomlFile(self.path).refusing("service", "context"):
             return load_context(self.service.context)
-        except ConfigurationError as error:
-            TomlFile(self.path).refuse("service", "context", str(error))
 
     def _reloader(self) -> Callable[[Control], Sequence[str]]:
         began = self
@@ -193,9 +213,15 @@ class Company(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
-def database_of(path: Path, service: ServiceTable) -> Path:
+def database_of(path: Path, service: ServiceTable) -> Path | PostgresAddress:
     """The database of a company, by its file and ``[service]``."""
-    return path.parent / service.db if service.db else path.with_suffix(".db")
+    return postgres_address(service.db) or (path.parent / service.db if service.db else path.with_suffix(".db"))
+
+
+def anchor_of_company(path: Path, service: ServiceTable) -> Path:
+    """What the service of a company has the lock of: its database, or what stands for one on a server."""
+    database = database_of(path, service)
+    return anchor_of(path) if isinstance(database, PostgresAddress) else database
 
 
 def read_service(path: Path) -> ServiceTable:
@@ -209,8 +235,23 @@ def read_service(path: Path) -> ServiceTable:
 
 def _service_of(file: TomlFile) -> ServiceTable:
     service = file.table(ServiceTable, file.content.get("service", {}), "service")
-    if "://" in service.db:  # what finds a company's service looks beside its database
-        file.refuse("service", "db", "must be a file; a company does not run on PostgreSQL yet, `repertory serve` does")
+    is_shared = postgres_address(service.db) is not None
+    if "://" in service.db and not is_shared:
+        file.refuse("service", "db", "must be a file, or postgresql://USER@HOST/NAME")
+    for key, given in (("labels", service.labels), ("lease", service.lease)):
+        if not is_shared and given not in ((), None):
+            file.refuse("service", key, 'is for a database that several machines share: db = "postgresql://…"')
+    with file.refusing("service", "labels"):
+        check_labels("labels", service.labels)
+    with file.refusing("service", "lease"):
+        if service.lease is not None:
+            check_lease(service.lease)
+    with file.refusing("service", "port"):
+        check_number("port", service.port, int, least=0, most=_LAST_PORT, none=True)
+    with file.refusing("service", "max_runs"):
+        check_number("max_runs", service.max_runs, int, least=1, none=True)
+    if not service.name.isprintable():
+        file.refuse("service", "name", f"must be printable, got {service.name!r:.100}")
     return service
 
 
@@ -229,15 +270,9 @@ def read_company(path: Path) -> Company:
     service = _service_of(file)
     if service.socket is not None and service.port is not None:
         file.refuse("service", "port", "either a socket or a port can be served at, not both")
-    if service.port is not None and not 0 <= service.port <= _LAST_PORT:
-        file.refuse("service", "port", f"must be from 0 to {_LAST_PORT}, got {service.port}")
-    try:
-        check_number("max_runs", service.max_runs, int, least=1, none=True)
-    except ConfigurationError as error:
-        file.refuse("service", "max_runs", str(error))
     retention = file.table(RetentionTable, file.content.get("retention", {}), "retention")
-    if retention.finished is not None and not retention.finished >= 0:
-        file.refuse("retention", "finished", f"must be a number of days, got {retention.finished}")
+    with file.refusing("retention", "finished"):
+        check_number("finished", retention.finished, int | float, least=0, none=True)
     general = _checked_limits(file, "limits", file.content.get("limits", {}))
     tables = file.content.get("agents", {})
     if not isinstance(tables, dict):
@@ -268,11 +303,13 @@ def _offer(file: TomlFile, name: str, table: AgentTable, general: dict[str, Any]
     where, at = f"agents.{name}", file.path.parent
     if (table.ref is None) == (table.file is None):
         file.refuse(where, "", 'say where it is defined: either ref = "module:name" or file = "agents/clerk.md"')
-    if not -100 <= table.priority <= 100:
-        file.refuse(where, "priority", f"must be from -100 to 100, got {table.priority}")
+    with file.refusing(where, "priority"):
+        check_number("priority", table.priority, int, least=-100, most=100)
+    with file.refusing(where, "labels"):
+        check_labels("labels", table.labels)
     own = _checked_limits(file, f"{where}.limits", table.limits)
     key = "ref" if table.ref is not None else "file"
-    try:
+    with file.refusing(where, key):
         offer = make_offer(
             table.ref or str(at / str(table.file)),
             limits=general | own,
@@ -280,8 +317,6 @@ def _offer(file: TomlFile, name: str, table: AgentTable, general: dict[str, Any]
             priority=table.priority,
             labels=table.labels,
         )
-    except ConfigurationError as error:
-        file.refuse(where, key, str(error))
     if offer.agent.name != name:
         file.refuse(
             where, key, f"the agent there is called {offer.agent.name!r}; name the table [agents.{offer.agent.name}]"
@@ -293,10 +328,8 @@ def _checked_limits(file: TomlFile, table: str, given: object) -> dict[str, Any]
     if not isinstance(given, dict):
         file.refuse(table, "", f"expected a table, got {given!r:.100}")
     for key, value in given.items():
-        try:
+        with file.refusing(table, key):
             check_limits({key: value})
-        except ConfigurationError as error:
-            file.refuse(table, key, str(error))
     return given
 
 
@@ -305,10 +338,8 @@ def _client_quotas(file: TomlFile) -> dict[str, Quota]:
     if not isinstance(given, dict):
         file.refuse("quotas", "", "expected tables, as [quotas.web]")
     for name in given:
-        try:
+        with file.refusing(f"quotas.{name}"):
             check_client(name)
-        except ConfigurationError as error:
-            file.refuse(f"quotas.{name}", "", str(error))
     return {name: file.table(Quota, table, f"quotas.{name}") for name, table in given.items()}
 
 
@@ -321,10 +352,8 @@ def _several(file: TomlFile, table: str) -> list[object]:
 
 def _webhook(file: TomlFile, given: object, number: int) -> Webhook:
     webhook = file.table(Webhook, given, "webhooks", number=number)
-    try:
+    with file.refusing("webhooks", "secret_env", number=number):
         webhook.read_secret()
-    except ConfigurationError as error:
-        file.refuse("webhooks", "secret_env", str(error), number=number)
     return webhook
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -46,6 +47,14 @@ class TomlFile:
         field = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
         raise DefinitionError(str(self.path), problem, field=field, line=self._line_of(table, key, number))
 
+    @contextmanager
+    def refusing(self, table: str, key: str = "", *, number: int = 0) -> Generator[None]:
+        """Say of a ``ConfigurationError`` of the block where it stands in the file."""
+        try:
+            yield
+        except ConfigurationError as error:
+            self.refuse(table, key, str(error), number=number)
+
     def table(self, kind: type[T], given: object, table: str, *, number: int = 0) -> T:
         """A table as a struct.
 
@@ -72,10 +81,8 @@ class TomlFile:
         for name, field in fields.items():
             if field.required and name not in given:
                 self.refuse(table, name, "is missing", number=number)
-        try:
+        with self.refusing(table, number=number):
             return kind(**values)
-        except ConfigurationError as error:
-            self.refuse(table, "", str(error), number=number)
 
     def check_keys(self, given: object, known: Mapping[str, object], table: str, *, number: int = 0) -> None:
         """See that a table is one, and has no key that nobody knows. Raises ``DefinitionError``."""

@@ -26,6 +26,7 @@ from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
 from repertory.runs.waiting_calls import WaitingCall
 from repertory.service.deliveries import Deliveries
+from repertory.service.duties import Duties
 from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import RESEARCH, Offer, make_offer, offers_of
@@ -78,12 +79,13 @@ class Control:
         self.journal = supervisor.journal
         self.feed = Feed(supervisor)
         self.monitor = Monitor(supervisor.journal)
-        self.deliveries = Deliveries(supervisor)
+        self.duties = Duties(supervisor)
+        self.deliveries = Deliveries(supervisor, self.duties)
         self._offers: Mapping[str, Offer] = offers_of(agents, limits=limits)
         self._root = None if root is None else _existing_folder(root)
         self._context = context
         self._limits = dict(limits)
-        self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time)
+        self.scheduler = Scheduler(self.journal, self._start_scheduled, clock=time.time, duties=self.duties)
         self.on_reload: Callable[[Control], Sequence[str]] | None = None
         self.has_taken_up = True  # False as long as what an earlier process left is being resumed
         self._started_at = time.time()
@@ -105,13 +107,15 @@ class Control:
             tasks.cancel_scope.cancel()
 
     async def _look_elsewhere(self) -> None:
-        """See what other machines do: which runs they own, and what they have written."""
+        """See what other machines do: which runs they own, what they have written, and what they leave to be done."""
         while True:
             try:
                 self._elsewhere = await self.supervisor.elsewhere()
+                await self.duties.look()
             except JournalError as error:  # the server is away; /healthz says so
                 log(logging.WARNING, "machines.not.seen", exc_info=error)
             self.feed.ring()
+            self.deliveries.ring()
             self._look_again()
             await anyio.sleep(_LOOK)
 
@@ -130,6 +134,7 @@ class Control:
             started_at=self._started_at,
             seq=await self.journal.last_event(),
             resuming=self.journal.is_shared or not self.has_taken_up,
+            going=self.supervisor.going(),
         )
 
     def offer(self, offers: Mapping[str, Offer]) -> None:
@@ -155,10 +160,6 @@ class Control:
             line = "Answers a question about a folder of files, with sources."
             views.append(AgentView(name=RESEARCH, description=line, root=str(self._root)))
         return views
-
-    def going(self) -> int:
-        """How many trees of runs are under way in this process."""
-        return sum(run.state not in FINAL_STATES for run in self._roots.values())
 
     async def list_runs(self, limit: int, *, figures: bool = False, wanted: Wanted | None = None) -> RunList:
         """The newest trees of runs, oldest first; with ``figures`` what each has done and cost."""

@@ -3,7 +3,8 @@
 What was tried is on record, so a process that was killed leaves nothing out; the id of a message stays the same however
 often it is sent. An address is asked one thing at a time, and nobody waits for it. What fails is tried again, later and
 later; meanwhile the run's further changes wait behind it, and those of other runs go on. Only what failed is held in
-memory, one entry a run: the rest is read from the journal when its turn comes.
+memory, one entry a run: the rest is read from the journal when its turn comes. Of several services that share a journal
+one at a time serves an address.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from repertory.record.journal import Journal
 from repertory.record.records import RunState, RunStateChanged, WebhookTried
 from repertory.runs.events import StateChanged
 from repertory.runs.log import log
+from repertory.service.duties import Duties
 from repertory.service.webhooks import Webhook, signature
 from repertory.supervisor import Supervisor
 
@@ -86,14 +88,21 @@ class Deliveries:
 
     Args:
         supervisor: Whose runs they are told of.
+        duties: Say which addresses are this process's to serve.
         backoff: When to try again.
         clock: Gives seconds since 1970.
     """
 
     def __init__(
-        self, supervisor: Supervisor, *, backoff: Backoff | None = None, clock: Callable[[], float] = time.time
+        self,
+        supervisor: Supervisor,
+        duties: Duties,
+        *,
+        backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._supervisor = supervisor
+        self.duties = duties
         self.journal: Journal = supervisor.journal
         self.bell = anyio.Event()  # a state has changed, since somebody last looked
         self.backoff = backoff or Backoff()
@@ -111,6 +120,7 @@ class Deliveries:
         if len(lines) < len(hooks):
             raise ConfigurationError("two webhooks have the same url")
         self._lines = lines
+        self.duties.want("webhook", lines)
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
@@ -129,8 +139,12 @@ class Deliveries:
         if self._lines:
             async for event in self._supervisor.events():
                 if isinstance(event, StateChanged):
-                    bell, self.bell = self.bell, anyio.Event()
-                    bell.set()
+                    self.ring()
+
+    def ring(self) -> None:
+        """Have them look for changes of state, such as those of other machines."""
+        bell, self.bell = self.bell, anyio.Event()
+        bell.set()
 
     async def redeliver(self, number: int, url: str | None = None) -> WebhookTried:
         """Send a change again, whatever became of it; the attempt is on record.
@@ -146,7 +160,7 @@ class Deliveries:
         if len(lines) != 1:
             raise RunNotFound(f"there is no such webhook, or several; there are: {', '.join(self._lines) or 'none'}")
         found = await self.journal.read_state_changes(after=number - 1, limit=1) if number else []
-        if not found or found[0][0] != number or number > lines[0].cursor:
+        if not found or found[0][0] != number or number > await lines[0].reached():
             raise RunNotFound(f"change {number} is not on record, or its turn has not come yet")
         return await lines[0].send_again(_change(*found[0]))
 
@@ -174,20 +188,35 @@ class Line:
 
     async def run(self) -> None:
         """Tell it everything, as it comes, until it is cancelled or the address is disabled."""
+        duties = self._all.duties
+        while True:
+            await duties.wait_held("webhook", self.hook.url)
+            if not await self._serve():
+                return
+
+    async def _serve(self) -> bool:
+        """Tell it everything as long as that is this process's to do; whether it ended for that."""
         import httpx2
 
         await self._open()
         # Of a redirect nothing is known that allows it; of the environment's proxies neither.
         async with httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=TIMEOUT) as http:
-            while True:
+            while self._all.duties.held("webhook", self.hook.url):
                 bell = self._all.bell  # before looking, so that nothing falls in between
                 async with self._turn:
                     going = await self._round(http)
                 if going is None:
-                    return
+                    return False
                 if not going:
                     with anyio.move_on_after(self._pause()):
                         await bell.wait()
+        return True
+
+    async def reached(self) -> int:
+        """Up to which change it was told, also where another machine does that."""
+        if self._all.duties.held("webhook", self.hook.url):
+            return self.cursor
+        return await self._all.journal.read_webhook_position(self.hook.url) or 0
 
     async def send_again(self, change: Change) -> WebhookTried:
         """Send one change now, out of its order."""

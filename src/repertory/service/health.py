@@ -144,7 +144,8 @@ class Monitor:
             yield self._of_disk(self._free)
             yield self._of_wal()
         yield self._of_connections()
-        yield sqlite_check()
+        if not self._journal.is_shared:  # that is on a server
+            yield sqlite_check()
 
     def _of_journal(self) -> Check:
         name = "journal"

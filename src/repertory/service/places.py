@@ -1,7 +1,8 @@
 """Where a service listens, and which one serves a database.
 
-A service leaves that in the lock file beside its database. The lock says whether the service lives, so what a killed
-one left behind is never believed, and neither is the number of a process that is another by now.
+A service leaves that in the lock file beside its database; where the database is on a server, in one in the user's
+runtime folder. The lock says whether the service lives, so what a killed one left behind is never believed, and neither
+is the number of a process that is another by now.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import http.client
 import os
 import socket
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from repertory.record.sqlite_file import announce, owner_of
-from repertory.service.sockets import default_socket
+from repertory._postgres_address import PostgresAddress
+from repertory.record.sqlite_file import FileLock, announce, owner_of
+from repertory.service.sockets import default_socket, private_folder
 
 _CONNECT_TIMEOUT: Final = 1.0  # seconds to find out whether anybody listens
-
-
 _ANSWER_TIMEOUT: Final = 2.0  # seconds for what a service has at hand
 
 
@@ -31,11 +34,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         socket: The path of the socket; None for a port.
         port: The port; None for a socket.
         token_file: Where the token for the port is kept; None for the usual file.
+        server: The database, without its password, where that is on a server; None for the file that this stands at.
     """
 
     socket: str | None = None
     port: int | None = None
     token_file: str | None = None
+    server: str | None = None
 
     def __str__(self) -> str:
         return f"127.0.0.1:{self.port}" if self.port is not None else f"unix:{self.socket}"
@@ -49,18 +54,56 @@ def place_of_listener(listener: socket.socket, *, token_file: Path | None = None
     return Place(port=name[1], token_file=None if token_file is None else os.path.abspath(token_file))
 
 
-def announce_service(database: str | os.PathLike[str], place: Place) -> None:
-    """Say beside a database that this process owns where its service listens."""
-    announce(database, msgspec.json.encode(place))
+def anchor_of(company: Path | None = None) -> Path:
+    """What stands for the database of a service where that is on a server, so that a lock can be held beside it.
+
+    Args:
+        company: Its file, which one process of this machine at a time serves; None for a service without one.
+    """
+    name = f"process-{os.getpid()}" if company is None else f"company-{_digest(company)}"
+    return default_socket().with_name(name)
 
 
-def service_of(database: str | os.PathLike[str]) -> Place | None:
-    """Where the service listens that owns a database; None where no service does."""
+@contextmanager
+def holding(anchor: Path) -> Generator[None]:
+    """Hold the lock beside an anchor until the end of the block.
+
+    Raises:
+        JournalLocked: Another process does.
+        ConfigurationError: Others may change the runtime folder.
+    """
+    lock = FileLock(str(private_folder(anchor.parent) / anchor.name))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def announce_service(anchor: str | os.PathLike[str], place: Place) -> None:
+    """Say beside a database or an anchor, which this process owns, where its service listens."""
+    announce(anchor, msgspec.json.encode(place))
+
+
+def service_of(database: str | os.PathLike[str] | PostgresAddress) -> Place | None:
+    """Where the service of this machine listens that has a database; None where no service has it.
+
+    Args:
+        database: A file or an anchor, of which one service at a time has the lock; or the address of a database on a
+            server, of which any will do.
+    """
+    if isinstance(database, PostgresAddress):
+        anchors = sorted(each.with_suffix("") for each in default_socket().parent.glob("*.lock"))
+        found = (service_of(each) for each in anchors)
+        return next((place for place in found if place is not None and place.server == str(database)), None)
     owner = owner_of(database)
     try:
         return msgspec.json.decode(owner.words, type=Place) if owner is not None and owner.words else None
     except msgspec.DecodeError:  # it is being written
         return None
+
+
+def _digest(path: Path) -> str:
+    return blake2b(os.fsencode(path.resolve()), digest_size=10).hexdigest()
 
 
 def usual_service() -> Place | None:

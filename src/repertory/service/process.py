@@ -27,7 +27,7 @@ from repertory.service.app import RESERVED, create_app
 from repertory.service.cleaning import remove_for_ever
 from repertory.service.control import Control
 from repertory.service.logfile import LogFile, logging_to
-from repertory.service.places import announce_service, place_of_listener
+from repertory.service.places import anchor_of, announce_service, holding, place_of_listener
 from repertory.service.server import connection_limit, serve_http
 from repertory.service.sockets import default_socket, tcp_listener, unix_listener
 from repertory.service.systemd import Notifier, passed_sockets
@@ -66,6 +66,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         name: Of this machine, where several share a journal on PostgreSQL; None for the host and the process id.
         labels: What it offers there to runs that ask for it.
         lease: Seconds after which others take its runs over when it is not heard of; None for the default.
+        company: The company file that it follows, by which commands find it where its database is on a server; None for
+            none.
         on_start: Called once before anybody can ask; None for nothing.
         on_reload: Called at SIGHUP, after the log file was opened again, and at ``POST /reload``; None for nothing.
             Gives lines about what it could not change. What it raises is reported, and the service goes on as it was.
@@ -90,6 +92,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     labels: Sequence[str] = ()
     lease: float | None = None
+    company: Path | None = None
     on_start: Callable[[Control], None] | None = None
     webhooks: Sequence[Webhook] = ()
     on_reload: Callable[[Control], Sequence[str]] | None = None
@@ -122,6 +125,11 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             report(f"--redact {name}: no such variable is set, so nothing of it is redacted; is that its name?")
     systemd = Notifier.from_environment()
     with ExitStack() as sockets, logging_to(options.log) as log:
+        if isinstance(database, PostgresAddress):  # there is no file with a lock beside it
+            server, anchor = str(database), anchor_of(options.company)
+            sockets.enter_context(holding(anchor))
+        else:
+            server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
         asked_to_end, reload = anyio.Event(), _Bell()
         async with anyio.create_task_group() as process:
@@ -165,8 +173,8 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                             tasks.start_soon(serve, app, listener)
                         # Of several the socket: it needs no token.
                         reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
-                        if not isinstance(database, PostgresAddress):
-                            announce_service(database, min(reached, key=lambda place: place.port is not None))
+                        place = min(reached, key=lambda place: place.port is not None)
+                        announce_service(anchor, msgspec.structs.replace(place, server=server))
                         where = " and ".join(address for _, _, address in places)
                         report(f"serving {database} at {where}")
                         systemd.ready(_status(control))
@@ -176,7 +184,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         caring.start_soon(_care, control, systemd, log)
                         if options.keep_finished is not None:
                             clean = partial(remove_for_ever, clock=time.time, report=report)
-                            caring.start_soon(partial(clean, supervisor, days=options.keep_finished))
+                            caring.start_soon(partial(clean, supervisor, control.duties, days=options.keep_finished))
                         caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)
                         control.has_taken_up = True
@@ -185,7 +193,7 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         caring.cancel_scope.cancel()
                         control.close()
                         stopping.set()
-                going = sum(view.live for view in (await control.list_runs(sys.maxsize)).runs)
+                going = supervisor.going()
                 if going:
                     report(f"ending; {going} runs go to their next boundary and can be resumed; once more kills")
                     systemd.status(f"ending; {going} runs go to their next boundary")
@@ -258,7 +266,7 @@ async def _reload(
 def _status(control: Control) -> str:
     """The service in one line."""
     wrong = [f"{check.name}: {check.fact}" for check in control.monitor.checks() if check.state == "fail"]
-    going = f"{control.going()} runs under way"
+    going = f"{control.supervisor.going()} runs under way"
     return "; ".join([going, *wrong])
 
 

@@ -1,14 +1,15 @@
 """Schedules: runs that begin when it is time, each due time once, also over kills, downtime and clocks that jump.
 
 Every due time is settled on record: a run was started for it, under an id that follows from it, or it was skipped, with
-the reason. What was settled last says where to go on, in whatever process.
+the reason. What was settled last says where to go on, in whatever process. Of several that share a journal, one at a
+time settles what a schedule has due.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from string import Formatter
 from typing import Final, Literal, TypeAlias
@@ -23,6 +24,7 @@ from repertory.errors import ConfigurationError, JournalError, QueueFull, Repert
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, Outcome, ScheduleSettled
 from repertory.runs.log import log
+from repertory.service.duties import Duties
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["skip", "allow"]
@@ -166,29 +168,43 @@ class Scheduler:
         journal: Where due times are settled.
         start: Starts the run of a schedule for a due time; the same again does no harm.
         clock: Gives seconds since 1970.
+        duties: Say which schedules are this process's to settle.
     """
 
     def __init__(
-        self, journal: Journal, start: Callable[[Schedule, float], Awaitable[object]], *, clock: Callable[[], float]
+        self,
+        journal: Journal,
+        start: Callable[[Schedule, float], Awaitable[object]],
+        *,
+        clock: Callable[[], float],
+        duties: Duties,
     ) -> None:
         self._journal = journal
         self._start = start
         self._clock = clock
+        self._duties = duties
+        duties.on_change.append(self._wake)
+        # A due time that comes while another machine takes over is no missed one.
+        self._grace = _GRACE + duties.take_over
         self._schedules: Mapping[str, Schedule] | None = None  # None where nobody has said: then none of them ends
-        self._latest: dict[str, ScheduleSettled] = {}
+        self._latest: dict[str, ScheduleSettled] = {}  # of those that this process settles
         self._changed = anyio.Event()
 
     def plan(self, schedules: Sequence[Schedule]) -> None:
         """Have these schedules from now on, and no others."""
         self._schedules = {schedule.name: schedule for schedule in schedules}
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    def list(self) -> list[ScheduleView]:
+    async def list(self) -> list[ScheduleView]:
         """Every schedule with when it is due next."""
         now, views = self._clock(), list[ScheduleView]()
+        settled = await self._journal.read_settled()
         for schedule in (self._schedules or {}).values():
-            last = self._latest.get(schedule.name)
+            last = settled.get(schedule.name)
             views.append(
                 ScheduleView(
                     name=schedule.name,
@@ -205,7 +221,8 @@ class Scheduler:
         """Settle what is due, whenever it is, until cancelled."""
         while self._schedules is None:
             await self._changed.wait()
-        self._latest = await self._journal.read_settled()
+        if self._duties.alone:  # else what another company has planned is not ended by one that does not know it
+            self._latest = await self._journal.read_settled()
         while True:
             changed = self._changed
             wait = await self._look()
@@ -214,12 +231,15 @@ class Scheduler:
 
     async def _look(self) -> float:
         """Settle what is due now; seconds until something is again."""
-        schedules = self._schedules or {}
+        planned = self._schedules or {}
         for name, known in list(self._latest.items()):
-            if name not in schedules and known.outcome != "ended":
+            if name not in planned and known.outcome != "ended":
                 await self._settle(name, known.rule, self._clock(), "ended")
+        self._duties.want("schedule", planned)
+        mine = [schedule for name, schedule in planned.items() if self._duties.held("schedule", name)]
+        await self._read_settled({schedule.name for schedule in mine})
         wait = _LOOK
-        for schedule in schedules.values():
+        for schedule in mine:
             last = self._latest.get(schedule.name)
             now = self._clock()
             if (
@@ -232,6 +252,14 @@ class Scheduler:
             coming = await self._settle_due(schedule, last.due)
             wait = min(wait, max(0.0, coming - self._clock()))
         return wait
+
+    async def _read_settled(self, mine: Set[str]) -> None:
+        """Go on where another machine was that has settled what is now this one's."""
+        if self._duties.alone or mine == self._latest.keys():
+            return
+        settled = await self._journal.read_settled() if mine - self._latest.keys() else {}
+        known = settled | self._latest
+        self._latest = {name: known[name] for name in mine if name in known}
 
     async def _settle_due(self, schedule: Schedule, after: float) -> float:
         """Settle what has become due behind a time; what is due next."""
@@ -251,7 +279,7 @@ class Scheduler:
         # One may have been started by a process that did not come to settle it.
         if due and await self._state_of(schedule.run_id(due[0])) is not None:
             await self._settle(schedule.name, schedule.rule, due[0], "started", schedule.run_id(due.pop(0)))
-        on_time = [each for each in due if each >= now - _GRACE]
+        on_time = [each for each in due if each >= now - self._grace]
         missed = due[: len(due) - len(on_time)]
         made_up = len(missed) if schedule.missed == "all" else int(schedule.missed == "once" and not on_time)
         skipped = missed[: len(missed) - min(made_up, _MOST_MADE_UP)]
@@ -259,7 +287,7 @@ class Scheduler:
             words = "nobody was there when it was due"
             await self._settle(schedule.name, schedule.rule, skipped[-1], "skipped", reason=words, count=len(skipped))
         for each in due[len(skipped) :]:
-            beside = schedule.missed == "all" and each < now - _GRACE
+            beside = schedule.missed == "all" and each < now - self._grace
             if not await self._begin(schedule, each, beside=beside):
                 break  # it stays due
         return coming

@@ -279,6 +279,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
         started_at: Seconds since 1970.
         seq: The number of the newest event.
         resuming: Whether it may still take up by itself what another process left unfinished.
+        going: How many trees of runs are under way in the process.
     """
 
     version: str
@@ -287,6 +288,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     seq: int
     resuming: bool
+    going: int
 
 
 def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
@@ -400,6 +400,31 @@ class Supervisor:
         claims = self._runtime.claims
         return [] if claims is None else await claims.machines.known()
 
+    @property
+    def lease(self) -> float:
+        """Seconds after which other machines may take over what this one has; 0 where it has its journal alone."""
+        return 0.0 if self._runtime.claims is None else self._runtime.claims.machines.lease.seconds
+
+    async def hold_duties(self, names: Collection[str]) -> frozenset[str]:
+        """Hold some duties as far as no other machine that lives does, and none but these.
+
+        A duty is whatever one machine at a time is to do for all that share a journal. It is another's once this one
+        was lost, and then nothing more that this one writes is kept; or once this one drains, or holds it no longer.
+        Ask again now and then, to take over what others leave.
+
+        Returns:
+            Those of them that this machine holds now; all, where the journal is this process's alone.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+        claims = self._runtime.claims
+        if claims is None:
+            return frozenset(names)
+        from repertory.machines.duties import hold_duties  # here, as nothing of it is needed with one process
+
+        return await hold_duties(claims.machines, names)
+
     async def drain(self) -> None:
         """Take no more runs, and hand over those under way at their next boundary; others go on with them.
 
@@ -414,6 +439,11 @@ class Supervisor:
             raise ConfigurationError("only a supervisor that shares its journal with others, on PostgreSQL, can drain")
         await claims.machines.drain()
         self._runtime.wind_down()
+
+    def going(self) -> int:
+        """How many trees of runs are under way in this process; those that wait in a queue are not."""
+        roots = (live for live in self._runtime.under_way() if live.parent is None and not live.elsewhere)
+        return sum(live.state != "queued" for live in roots)
 
     def waiting(self) -> list[WaitingCall]:
         """The tool calls of all runs of this process that wait for an approval or for their result, oldest first."""
