@@ -11,7 +11,7 @@ import msgspec
 from repertory.context.cutting import cut
 from repertory.context.decisions import Decision, apply
 from repertory.context.live import Live
-from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, RemoveResult, StubResult
+from repertory.context.plan import TRAIL, CoverRange, DropThinking, Edit, Plan, RemoveResult, StubResult
 from repertory.context.policy import ResultRules
 from repertory.context.shaping import (
     Why,
@@ -25,7 +25,7 @@ from repertory.context.shaping import (
     words_asked_for,
 )
 from repertory.context.tokens import Calibration, shown_tokens, text_tokens
-from repertory.context.trail import Trail, bounded_trail, call_counts, calls_of, log_head, room_of
+from repertory.context.trail import Trail, bounded_trail, log_head, log_of_calls, room_of
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
 from repertory.record.entries import Entry
@@ -35,7 +35,6 @@ _LEAST_SAVED = 40  # tokens, about those of a stub's first line: a stub that sav
 _FEW = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that nobody has read yet, when nothing else helps (C9)
 _HEADROOM = 0.8  # of a limit, so that the next prompts fit too
-_SHORTEST = 2  # the level of a trail that says how often each tool was called
 
 
 class Editor:
@@ -99,53 +98,33 @@ class Editor:
         return edits
 
     def condense(self, live: Live, snapshot: Sequence[Entry], most: int) -> list[CoverRange]:
-        """Say the older three quarters of the trail shorter, oldest first, until all of it has about so many tokens.
+        """Leave of the older three quarters of the trail its calls, so that all of it has about so many tokens.
 
-        First a line for each call is left, then how often each tool was called; stretches of the last kind become one.
-        What was said stays.
+        The newest of them stay as far as there is room. What was said stays.
         """
-        total = sum(cover.tokens for cover in live.plan.covers if cover.strategy == TRAIL)
-        older, edits = self._older(live), list[CoverRange]()
-        for level in (1, _SHORTEST):
-            groups = [[cover] for cover in older if cover.level < level] if level == 1 else _groups(older)
-            edits, left = [], total
-            for group in groups:
-                if left <= most:
-                    break
-                edit = self._condensed(live, snapshot, group, level)
-                if edit.tokens < edit.was_tokens:
-                    left -= edit.was_tokens - edit.tokens
-                    edits.append(edit)
-            if left <= most:
-                break
+        older = _older(live.plan)
+        size = _tokens(older)
+        room = max(0, most - _tokens(_trail(live.plan)) + size)
+        edits: list[CoverRange] = []
+        for group in _groups(older) if room < size else ():
+            first, last, was = group[0].first, group[-1].last, _tokens(group)
+            text = log_of_calls(
+                [entry for entry in snapshot[first : last + 1] if entry.role == "assistant"],
+                chars=4 * max(_LEAST_SAVED, room * was // size),
+                retrieval=live.policy.retrieval,
+            )
+            edit = CoverRange(
+                first=first,
+                last=last,
+                content=(Text(text),) if text else (),
+                tokens=text_tokens(text) if text else 0,
+                was_tokens=was,
+                kept=group[0].kept,
+                strategy=TRAIL,
+                iterations=(snapshot[first].iteration, snapshot[last].iteration),
+            )
+            edits += [edit] if edit.tokens < was else []
         return edits
-
-    @staticmethod
-    def _older(live: Live) -> list[CoverRange]:
-        """The older three quarters of the trail."""
-        covers = [cover for cover in live.plan.covers if cover.strategy == TRAIL]
-        sizes = accumulate(cover.tokens for cover in covers)
-        most = sum(cover.tokens for cover in covers) * 3 // 4
-        return [cover for cover, so_far in zip(covers, sizes, strict=True) if so_far <= most]
-
-    def _condensed(self, live: Live, snapshot: Sequence[Entry], group: Sequence[CoverRange], level: int) -> CoverRange:
-        first, last = group[0].first, group[-1].last
-        entries = [entry for entry in snapshot[first : last + 1] if entry.role == "assistant"]
-        span = snapshot[first].iteration, snapshot[last].iteration
-        head = log_head(*span, retrieval=live.policy.retrieval, level=level)
-        body = calls_of(entries) if level == 1 else call_counts(entries)
-        text = f"{head}\n{body}" if body else ""
-        return CoverRange(
-            first=first,
-            last=last,
-            content=(Text(text),) if text else (),
-            tokens=text_tokens(text) if text else 0,
-            was_tokens=sum(cover.tokens for cover in group),
-            kept=group[0].kept,
-            strategy=TRAIL,
-            iterations=span,
-            level=level,
-        )
 
     def swap(self, live: Live, snapshot: Sequence[Entry], summary: SummaryStored) -> CoverRange:
         """Let a summary stand for its range."""
@@ -342,10 +321,9 @@ class Editor:
         most += sum(shown.tokens for at, shown in live.plan.shown.items() if at < live.plan.start)
         covers = live.plan.covers
         if covers is not self._covers:  # there may be thousands, and few requests change them
-            long = sum(cover.tokens for cover in covers) > limit // 4
-            older = self._older(live) if long else ()
             self._covers = covers
-            self._condensable = sum(cover.tokens for cover in older if cover.level < _SHORTEST)
+            too_much = _tokens(_trail(live.plan)) - limit // 4
+            self._condensable = min(too_much, _tokens(_older(live.plan))) if too_much > 0 else 0
         most += self._condensable
         if summary is not None:
             most += live.view_tokens(summary.first, summary.last + 1)
@@ -403,7 +381,7 @@ def _bounded(cover: CoverRange, live: Live, snapshot: Sequence[Entry], tokens: i
         return cover
     covered = [entry for entry in snapshot[cover.first : cover.last + 1] if entry.position not in cover.kept]
     text = bounded_trail(covered, tokens=tokens, retrieval=live.policy.retrieval)
-    return msgspec.structs.replace(cover, content=(Text(text),), tokens=text_tokens(text), level=1)
+    return msgspec.structs.replace(cover, content=(Text(text),), tokens=text_tokens(text))
 
 
 def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> SummaryStored | None:
@@ -422,6 +400,22 @@ def best_summary(live: Live, summaries: Sequence[SummaryStored], upto: int) -> S
         and summary.tokens < live.view_tokens(summary.first, summary.last + 1)
     ]
     return max(fitting, key=lambda summary: (summary.last, -summary.first), default=None)
+
+
+def _trail(plan: Plan) -> list[CoverRange]:
+    return [cover for cover in plan.covers if cover.strategy == TRAIL]
+
+
+def _tokens(covers: Iterable[CoverRange]) -> int:
+    return sum(cover.tokens for cover in covers)
+
+
+def _older(plan: Plan) -> list[CoverRange]:
+    """The older three quarters of the trail."""
+    covers = _trail(plan)
+    most = _tokens(covers) * 3 // 4
+    sizes = accumulate(cover.tokens for cover in covers)
+    return [cover for cover, so_far in zip(covers, sizes, strict=True) if so_far <= most]
 
 
 def _groups(covers: Sequence[CoverRange]) -> list[list[CoverRange]]:

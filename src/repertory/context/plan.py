@@ -64,7 +64,6 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
         kept: Positions within the range that stay in view verbatim, before the text.
         iterations: The first and the last iteration of the range.
         strategy: Who wrote it: ``trail`` (the program), ``extractive``, ``model``, ``provider``.
-        level: How often a trail was made shorter.
         restated_at: Where a provider's block stands first and nothing may come between it and what follows: the
             position of the user's entry behind which ``kept`` is shown again; -1 for any other.
     """
@@ -78,7 +77,6 @@ class CoverRange(msgspec.Struct, frozen=True, kw_only=True):
     iterations: tuple[int, int] = (0, 0)
     summary_id: str = ""
     strategy: str = TRAIL
-    level: int = 0
     restated_at: int = -1
 
 

@@ -9,7 +9,6 @@ Complexity Trap, arXiv 2508.21433.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 
@@ -264,17 +263,25 @@ def speaker(entry: Entry) -> str:
     return "the lead" if entry.kind == "lead-input" else "the user" if is_talk(entry) else "the runtime"
 
 
-def log_head(first: int, last: int, *, retrieval: bool, level: int = 0) -> str:
+def log_head(first: int, last: int, *, retrieval: bool, what: str = "") -> str:
     """The first line of a stretch of trail: what it stands for, and how to get that, if the agent has a tool for it."""
     span = f"iterations {max(1, first)}–{last}" if last > first else f"iteration {max(1, first)}"
-    what = ("", ", calls alone", ", calls counted")[level]
     how = "; context_retrieve(iteration=N) shows one whole" if retrieval else ""
     return f"[log of {span}{what}{how}]"
 
 
-def calls_of(turns: Sequence[Entry]) -> str:
-    """A line for each call and for what was said; what is left of a stretch of trail when it has to be shorter."""
-    lines: list[str] = []
+def log_of_calls(turns: Sequence[Entry], *, chars: int, previous: str = "", retrieval: bool = True) -> str:
+    """What is left of a stretch of trail when it has to be shorter: a line for each call and for what was said.
+
+    The newest lines stay as far as there is room; "" where there is none at all.
+
+    Args:
+        turns: What it stands for, in order.
+        chars: Bound on the text.
+        previous: What stood for everything before them, if this text is to replace that too.
+        retrieval: Whether to name the tool that shows the originals.
+    """
+    lines = previous.split("\n") if previous else []
     for entry in turns:
         if entry.role == "user":
             said = f"{entry.iteration}. [{speaker(entry)} said] {clip(text_of(entry.content), _ARGUMENT)}"
@@ -288,20 +295,21 @@ def calls_of(turns: Sequence[Entry]) -> str:
                     value if isinstance(value, str) else canonical_json(value).decode()
                     for value in block.input.values()
                 )
-                told = clip(", ".join(values), _ARGUMENT)
-                lines.append(f"{entry.iteration}. {block.name}({told})")
-    return "\n".join(lines)
-
-
-def call_counts(turns: Sequence[Entry]) -> str:
-    """How often each tool was called, the most called first."""
-    counts = Counter(block.name for entry in turns for block in entry.content if isinstance(block, ToolUse))
-    return ", ".join(f"{name} {count} time{'s' * (count > 1)}" for name, count in counts.most_common())
+                lines.append(f"{entry.iteration}. {block.name}({clip(', '.join(values), _ARGUMENT)})")
+    if not lines:
+        return ""
+    span = (0 if previous or not turns else turns[0].iteration), (turns[-1].iteration if turns else 0)
+    head = log_head(*span, retrieval=retrieval, what=", calls alone")
+    kept, room = len(lines), chars - len(head) - len(_OLDER) - 2
+    while kept and room >= len(lines[kept - 1]) + 1:
+        kept -= 1
+        room -= len(lines[kept]) + 1
+    return first_chars("\n".join([head, *([_OLDER] if kept else []), *lines[kept:]]), chars)
 
 
 def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", retrieval: bool = True) -> str:
-    """A text of bounded length that stands for entries where nobody writes a better one: the trail as far as there is
-    room, else a line for each call, the newest first to stay; behind what stood for everything before them.
+    """A text of bounded length that stands for entries where nobody writes a better one: the trail, if there is room
+    for it, else the log of calls; behind what stood for everything before them.
 
     Args:
         entries: What it stands for, in order.
@@ -310,21 +318,13 @@ def bounded_trail(entries: Sequence[Entry], *, tokens: int, previous: str = "", 
         retrieval: Whether to name the tool that shows the originals.
     """
     span = (0 if previous or not entries else entries[0].iteration), (entries[-1].iteration if entries else 0)
-    room = 4 * tokens
     trail = Trail(ContextPolicy())
     trail.write(entries, len(entries))
-    text = "\n".join(part for part in (previous, trail.text(0, len(entries), talk=True)) if part)
-    head = log_head(*span, retrieval=retrieval)
-    if len(head) + len(text) + 1 > room:
-        head = log_head(*span, retrieval=retrieval, level=1)
-        lines = [*previous.split("\n"), *calls_of(entries).split("\n")]
-        room -= len(head) + len(_OLDER) + 2
-        kept = len(lines)
-        while kept and room >= len(lines[kept - 1]) + 1:
-            kept -= 1
-            room -= len(lines[kept]) + 1
-        text = "\n".join([*([_OLDER] if kept else []), *lines[kept:]])
-    return first_chars(f"{head}\n{text}", 4 * tokens)
+    parts = (log_head(*span, retrieval=retrieval), previous, trail.text(0, len(entries), talk=True))
+    text = "\n".join(part for part in parts if part)
+    if len(text) <= 4 * tokens:
+        return text
+    return log_of_calls(entries, chars=4 * tokens, previous=previous, retrieval=retrieval)
 
 
 def _indented(text: str) -> str:
