@@ -24,6 +24,7 @@ from repertory.context.shaping import (
     whole_of,
     words_asked_for,
 )
+from repertory.context.superseded import Superseded
 from repertory.context.tokens import Calibration, shown_tokens, text_tokens
 from repertory.context.trail import Trail, bounded_trail, log_head, log_of_calls, room_of
 from repertory.errors import ContextOverflow
@@ -42,6 +43,7 @@ class Editor:
 
     def __init__(self, trail: Trail) -> None:
         self.trail = trail
+        self.superseded = Superseded()
         self._covers: tuple[CoverRange, ...] = ()
         self._condensable = 0  # tokens of these covers that may become shorter
 
@@ -172,7 +174,7 @@ class Editor:
         """Shorten the results from a position on that a newer one holds in full: what they gave stands there."""
         edits: list[StubResult] = []
         for entry in live.results if live.policy.stubs else ():
-            newer = live.superseded.get(entry.position)
+            newer = self.superseded.newer.get(entry.position)
             whole = newer is not None and not isinstance(live.plan.shown.get(newer), StubResult | RemoveResult)
             if newer is not None and whole and first <= entry.position < live.last_turn:
                 edits.append(_stubbed(entry, superseded_stub(entry, snapshot[newer]), "superseded"))
@@ -330,7 +332,7 @@ class Editor:
         foldable = edge if live.policy.summaries else 0
         stubs = [entry for entry in live.results if foldable <= entry.position < live.last_turn]
         for entry in stubs if live.policy.stubs else ():
-            large = entry.position < edge or entry.tokens > limit // 10 or entry.position in live.superseded
+            large = entry.position < edge or entry.tokens > limit // 10 or entry.position in self.superseded.newer
             most += entry.tokens if large else 0
         return most + sum(edit.was_tokens for edit in due if isinstance(edit, StubResult | RemoveResult))
 

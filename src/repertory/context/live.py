@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
-from repertory.context.cutting import LOOKED_AT
 from repertory.context.plan import ExpandEntry, Plan, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
 from repertory.context.tokens import shown_tokens
 from repertory.context.trail import is_talk
-from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse, canonical_json, text_of
+from repertory.llm.messages import RedactedThinking, Thinking, ToolResult, ToolUse
 from repertory.record.entries import Entry
 
 
@@ -24,8 +22,6 @@ class Live:
         results: Results shown in full that no summary covers, oldest first, but for those that are pinned.
         stubs: Results of which a stub is shown.
         ends: Positions at which a summary may end, not included: no call is open there.
-        superseded: Of results whose call was made again since, for the same or a wider range: the position of the newer
-            one.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
         result_summaries: What a model wrote of single results, by position.
@@ -58,16 +54,6 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
-        self.superseded: dict[int, int] = {}
-        self._probes: dict[int, str] = {}  # a long line of each result, by its position
-        self._compared = plan.start  # results below are in both
-        if like is not None and like.plan.start <= plan.start:
-            self.superseded = {at: newer for at, newer in like.superseded.items() if at >= plan.start}
-            self._probes = {at: line for at, line in like._probes.items() if at >= plan.start}
-            self._compared = like.position
-        self._calls: dict[str, _Call] = {}  # by their ids
-        self._known_calls = like._calls if like is not None else {}
-        self._reads: dict[int, list[Entry]] = {}  # the newest results of calls that are alike
         self.result_summaries: Mapping[int, str] = like.result_summaries if like is not None else {}
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
@@ -83,13 +69,11 @@ class Live:
             for block in entry.content:
                 if isinstance(block, ToolUse):
                     self._open.add(block.id)
-                    self._calls[block.id] = self._known_calls.get(block.id) or _call_of(block)
                 elif isinstance(block, ToolResult):
                     self._open.discard(block.tool_use_id)
                 elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
                     self.thinking = True
             if entry.tool_call_id is not None:
-                self._note_read(entry)
                 if self._compactable(entry):
                     self.results.append(entry)
                 elif isinstance(self.plan.shown.get(entry.position), StubResult):
@@ -99,23 +83,6 @@ class Live:
             self.tokens += shown_tokens(entry, self.plan)
             self._before.append(self.tokens)
         self.position = len(snapshot)
-
-    def _note_read(self, entry: Entry) -> None:
-        """Note which results a new one supersedes: not one that failed, or that only points at the first."""
-        call = self._calls.get(entry.tool_call_id or "")
-        failed = any(isinstance(block, ToolResult) and block.is_error for block in entry.content)
-        if call is None or failed or entry.deduplicated_from:
-            return
-        reads = self._reads.setdefault(call.kind, [])
-        if entry.position >= self._compared:
-            text = text_of(entry.content)
-            self._probes[entry.position] = max(text[:LOOKED_AT].splitlines()[1:-1], key=len, default="")
-            for older in reads:
-                probe, again = self._probes[older.position], self._calls[older.tool_call_id or ""].exact == call.exact
-                if again or (probe and probe in text and _holds(text, older)):
-                    self.superseded[older.position] = entry.position
-        reads[:] = [older for older in reads if older.position not in self.superseded]
-        reads.append(entry)
 
     def _compactable(self, entry: Entry) -> bool:
         if self.is_pinned(entry):
@@ -210,29 +177,3 @@ class Live:
                 if over and not short and entry.position < self.last_turn:
                     found.append((entry, rules))
         return found
-
-
-class _Call(NamedTuple):
-    """Hashes of a call: of its tool and arguments, whatever their order, and of these without any range."""
-
-    exact: int
-    kind: int
-
-
-def _call_of(call: ToolUse) -> _Call:
-    kind = {name: value for name, value in call.input.items() if not _is_range(value)}
-    return _Call(hash((call.name, canonical_json(call.input))), hash((call.name, canonical_json(kind))))
-
-
-def _is_range(value: object) -> bool:
-    """Whether an argument may say which part is wanted: a number, two of them, or nothing."""
-    if isinstance(value, list):
-        numbers: list[object] = value
-        return all(isinstance(number, int) for number in numbers)
-    return value is None or isinstance(value, int)
-
-
-def _holds(text: str, older: Entry) -> bool:
-    """Whether a text has all lines of a result but its first and last, where tools say what range they show."""
-    standing = set(text.splitlines())
-    return all(line in standing for line in text_of(older.content).splitlines()[1:-1])

@@ -136,6 +136,7 @@ class Planner:
         """
         course = self._course
         live = course.follow(snapshot, plan)
+        course.editor.superseded.follow(snapshot, live.plan.start)
         course.take_summaries(live, result_summaries, snapshot)
         calibration = calibration or Calibration()
         estimate = course.head + live.tokens

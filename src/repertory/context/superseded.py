@@ -1,0 +1,82 @@
+"""Results that were asked for again since: by the same call, or by one whose result holds all that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from repertory.context.cutting import LOOKED_AT
+from repertory.context.shaping import failed
+from repertory.llm.messages import ToolUse, canonical_json, text_of, tool_uses
+from repertory.record.entries import Entry
+
+
+class Superseded:
+    """Follows the results of one run that nothing covers yet.
+
+    Attributes:
+        newer: Of each result whose call was made again since, for the same or a wider range: the position of the newer
+            one.
+    """
+
+    def __init__(self) -> None:
+        self.newer: dict[int, int] = {}
+        self._calls: dict[str, tuple[int, int]] = {}  # by their ids, as long as they are open
+        self._reads: dict[int, list[_Read]] = {}  # the newest results of calls that are alike
+        self._start = 0
+        self._position = 0
+
+    def follow(self, snapshot: Sequence[Entry], start: int) -> None:
+        """Take in the entries that are new; what stands below ``start`` is covered, and forgotten."""
+        if start != self._start:
+            self._start, self._position = start, max(start, self._position)
+            self.newer = {at: newer for at, newer in self.newer.items() if at >= start}
+            left = (
+                (kind, [read for read in reads if read.entry.position >= start]) for kind, reads in self._reads.items()
+            )
+            self._reads = {kind: reads for kind, reads in left if reads}
+        for entry in snapshot[self._position :]:
+            self._calls.update((call.id, _hashes_of(call)) for call in tool_uses(entry.content))
+            call = self._calls.pop(entry.tool_call_id or "", None)
+            # A result that failed, or that only points at the first, supersedes nothing.
+            if call is not None and not failed(entry) and not entry.deduplicated_from:
+                self._note(entry, *call)
+        self._position = len(snapshot)
+
+    def _note(self, entry: Entry, exact: int, kind: int) -> None:
+        text = text_of(entry.content)
+        reads = self._reads.setdefault(kind, [])
+        for older in reads:
+            if older.call == exact or (older.probe and older.probe in text and _holds(text, older.entry)):
+                self.newer[older.entry.position] = entry.position
+        reads[:] = [older for older in reads if older.entry.position not in self.newer]
+        probe = max(text[:LOOKED_AT].splitlines()[1:-1], key=len, default="")
+        reads.append(_Read(entry, exact, probe))
+
+
+class _Read(NamedTuple):
+    """A result, the hash of its call, and a long line of it: what lacks that one need not be compared."""
+
+    entry: Entry
+    call: int
+    probe: str
+
+
+def _hashes_of(call: ToolUse) -> tuple[int, int]:
+    """Hashes of a call: of its tool and arguments, whatever their order, and of these without any range."""
+    kind = {name: value for name, value in call.input.items() if not _is_range(value)}
+    return hash((call.name, canonical_json(call.input))), hash((call.name, canonical_json(kind)))
+
+
+def _is_range(value: object) -> bool:
+    """Whether an argument may say which part is wanted: a number, two of them, or nothing."""
+    if isinstance(value, list):
+        numbers: list[object] = value
+        return all(isinstance(number, int) for number in numbers)
+    return value is None or isinstance(value, int)
+
+
+def _holds(text: str, older: Entry) -> bool:
+    """Whether a text has all lines of a result but its first and last, where tools say what range they show."""
+    standing = set(text.splitlines())
+    return all(line in standing for line in text_of(older.content).splitlines()[1:-1])
