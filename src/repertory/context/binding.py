@@ -11,10 +11,8 @@ import msgspec
 
 from repertory.context.account import Account
 from repertory.context.live import Live
-from repertory.context.plan import CoverRange, Plan
-from repertory.context.policy import ContextPolicy
+from repertory.context.plan import CoverRange
 from repertory.context.tokens import Calibration
-from repertory.context.trail import is_talk
 from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
@@ -87,9 +85,7 @@ def wanted_compaction(
     )
 
 
-def signed_cover(
-    snapshot: Sequence[Entry], plan: Plan, summary: SummaryStored, policy: ContextPolicy
-) -> CoverRange | None:
+def signed_cover(live: Live, snapshot: Sequence[Entry], summary: SummaryStored) -> CoverRange | None:
     """The cover that lets a provider's summary stand for everything up to its last entry.
 
     The block takes the place of exactly the messages of one request. What must stay in view verbatim (the task, what
@@ -100,35 +96,26 @@ def signed_cover(
         The cover; None where the summary does not fit this moment: the assistant's turn does not follow it, or the last
         entry is not the user's.
     """
-    upto, last = summary.last + 1, len(snapshot) - 1
+    plan, upto, last = live.plan, summary.last + 1, len(snapshot) - 1
     follows = plan.start <= summary.last < last and snapshot[upto].role == "assistant"
     if summary.first or not follows or snapshot[last].role != "user":
         return None
-    was = sum(entry.tokens for entry in snapshot[plan.start : upto]) + sum(cover.tokens for cover in plan.covers)
+    before = {position for cover in plan.covers for position in cover.kept} | {at for at in plan.pins if at < upto}
+    stays = (
+        position
+        for position in sorted(before.union(range(plan.start, upto)))
+        if live.is_pinned(entry := snapshot[position]) or (entry.role == "user" and live.stays(entry))
+    )
     return CoverRange(
         first=0,
         last=summary.last,
         content=summary.content,
         tokens=summary.tokens,
-        was_tokens=was,
-        kept=_kept(snapshot, plan, policy, upto),
+        was_tokens=sum(entry.tokens for entry in snapshot[plan.start : upto])
+        + sum(cover.tokens for cover in plan.covers),
+        kept=tuple(stays),
         summary_id=summary.summary_id,
         strategy=summary.strategy,
         iterations=(snapshot[0].iteration, snapshot[summary.last].iteration),
         restated_at=last,
     )
-
-
-def _kept(snapshot: Sequence[Entry], plan: Plan, policy: ContextPolicy, upto: int) -> tuple[int, ...]:
-    """What stays in view verbatim, of everything up to a position."""
-    before = {position for cover in plan.covers for position in cover.kept}
-    found = [
-        position
-        for position in sorted({*before, *(p for p in plan.pins if p < upto), *range(plan.start, upto)})
-        if (entry := snapshot[position]).kind == "task"
-        or (entry.role == "user" and is_talk(entry) and policy.keep_user_input)
-        or position in plan.pins
-        or entry.pinned
-        or policy.rules(entry.tool).pin
-    ]
-    return tuple(found)

@@ -102,7 +102,6 @@ class Course:
 
     def take_summaries(self, live: Live, result_summaries: Mapping[int, str], snapshot: Sequence[Entry]) -> None:
         """Take what a model wrote of single results, by position."""
-        live.result_summaries = result_summaries
         if self.editor.trail.take_summaries(result_summaries, snapshot):
             self._count_again(live)
 
@@ -254,10 +253,10 @@ class Course:
         Returns:
             The decision; None where the summary does not fit this moment, or would not make the view smaller.
         """
-        cover = signed_cover(snapshot, plan, summary, self.policy)
+        live = self.follow(snapshot, plan)
+        cover = signed_cover(live, snapshot, summary)
         if cover is None:
             return None
-        live = self.follow(snapshot, plan)
         self.count(live, snapshot)
         known = calibration or Calibration()
         now = Moment(live, snapshot, iteration, known, known.real_tokens(self.head + live.tokens), cold, ())

@@ -153,7 +153,7 @@ class Editor:
 
     def shorten(self, live: Live, snapshot: Sequence[Entry], entry: Entry, why: Why, rules: ResultRules) -> StubResult:
         """Let a stub stand for a result: what its policy asks for, else the lines that tell most."""
-        asked = words_asked_for(entry, rules, live.result_summary(entry))
+        asked = words_asked_for(entry, rules, self.trail.result_summary(entry))
         if asked:
             text = stub_of(entry, rules, why, asked)
         else:
@@ -222,7 +222,7 @@ class Editor:
             rules = live.rules(entry.tool)
             old = iteration - entry.iteration > policy.window * rules.importance or entry.position not in recent
             if old and start <= entry.position < live.last_turn:
-                asked = words_asked_for(entry, rules, live.result_summary(entry))
+                asked = words_asked_for(entry, rules, self.trail.result_summary(entry))
                 text = stub_of(entry, rules, "shortened", asked) if asked else viewed_stub(entry, rules)
                 viewed.append(_stubbed(entry, text, "shortened"))
         return joined(edits, worthwhile(viewed))

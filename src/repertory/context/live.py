@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from repertory.context.plan import ExpandEntry, Plan, StubResult
 from repertory.context.policy import ContextPolicy, ResultRules, expiring_together
@@ -24,7 +24,6 @@ class Live:
         ends: Positions at which a summary may end, not included: no call is open there.
         spoken: Positions of what stays verbatim under a summary: the task, what users said, what is pinned.
         thinking: Whether the view holds reasoning.
-        result_summaries: What a model wrote of single results, by position.
         last_turn: Position of the newest assistant entry; what follows, no model has seen yet.
     """
 
@@ -54,7 +53,6 @@ class Live:
         self.position = plan.start
         self._before = [self.covered]  # tokens of the view in front of each live entry
         self._open: set[str] = set()
-        self.result_summaries: Mapping[int, str] = like.result_summaries if like is not None else {}
         self._rules: dict[str | None, ResultRules] = like._rules if like is not None else {}
         self.grow(snapshot)
 
@@ -96,10 +94,6 @@ class Live:
         if found is None:
             found = self._rules[tool] = self.policy.rules(tool)
         return found
-
-    def result_summary(self, entry: Entry) -> str:
-        """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
-        return self.result_summaries.get(entry.position, "") if self.rules(entry.tool).compact_mode == "summary" else ""
 
     def is_pinned(self, entry: Entry, *, pins: bool = True) -> bool:
         """Whether a caller (``pins``), its tool or its policy pins an entry. A caller's pins can be taken off."""

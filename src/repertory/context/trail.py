@@ -91,14 +91,17 @@ class Trail:
         """
         self._result_summaries = result_summaries
         if len(result_summaries) != len(self._summary_positions):
-            new, self._summary_positions = (
-                result_summaries.keys() - self._summary_positions,
-                frozenset(result_summaries),
-            )
+            new = result_summaries.keys() - self._summary_positions
+            self._summary_positions = frozenset(result_summaries)
             if self._starts and any(self._starts[0] <= at < self.position for at in new):
                 self._begin(self._starts[0], snapshot)
                 return True
         return False
+
+    def result_summary(self, entry: Entry) -> str:
+        """What a model wrote of a result whose policy asks for that; "" where there is nothing."""
+        asked = self._rules_of(entry.tool).compact_mode == "summary"
+        return self._result_summaries.get(entry.position, "") if asked else ""
 
     def _begin(self, start: int, snapshot: Sequence[Entry]) -> None:
         """Begin behind the covers, knowing what is known there."""
@@ -215,8 +218,7 @@ class Trail:
             return "\n→ [expired]"
         text = tool_text(entry)
         marks = [word for word in ("failed" if failed(entry) else "", media_in(entry)) if word]
-        summary = self._result_summaries.get(entry.position, "") if rules.compact_mode == "summary" else ""
-        asked = words_asked_for(entry, rules, summary)
+        asked = words_asked_for(entry, rules, self.result_summary(entry))
         lines = asked.splitlines() if asked else source_lines(text)
         if asked:
             chosen = lines
