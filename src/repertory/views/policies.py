@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -41,8 +42,13 @@ def tools_of(agent: Agent[Any], opened: tuple[Tool, ...] = ()) -> tuple[Tool, ..
     """
     strict = agent.context is not None and agent.context.rhythm == "strict" and agent.context.retrieval
     has = {tool.name for tool in (*agent.own_tools, *opened)}
-    added = (tool for tool in context_tools() if strict and tool.name not in has)
+    added = [tool for tool in _retrieving() if tool.name not in has] if strict else []
     return enabled(agent, (*agent.own_tools, *opened, *added))
+
+
+@cache  # they serve any number of runs, and to make them takes milliseconds
+def _retrieving() -> tuple[Tool, ...]:
+    return tuple(context_tools())
 
 
 def enabled(agent: Agent[Any], tools: Iterable[Tool]) -> tuple[Tool, ...]:
