@@ -7,8 +7,9 @@ import signal
 import sqlite3
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,10 @@ from repertory.torture.judging import (
 from repertory.torture.servers import drop_database, make_database
 from repertory.torture.team import expected_answer
 
-_TIMEOUT: Final = 60.0  # seconds; a life takes a third of one
+_TIMEOUT: Final = 150.0  # seconds; a life takes a third of one, and a busy machine a hundred times as long
 _OPENING: Final = 0.05  # seconds that opening takes, about
+_MOMENT: Final = 0.01  # seconds in which one thing is done, about
+_MOST_DONE: Final = 5  # things, of some fifty to a hundred that there are to do over all lives
 _SLOWER: Final = 4  # times as long until a run goes on that is on a server: it asks that whose the run is
 _STEPS: Final = 12
 _ASKING_STEPS: Final = 16
@@ -59,15 +62,27 @@ class _Victim:
     """One database, and the processes that work on it one after the other.
 
     Args:
+        done: How many things a process has done so far, by which it is killed, so that a kill meets it at work on a
+            slow machine too; None where that cannot be seen: it is killed by the clock.
         server: A PostgreSQL server on which a database is made for it, until ``close``; "" takes a file.
     """
 
-    def __init__(self, case: Case, outcome: Outcome, function: str, *, server: str = "", **arguments: Any) -> None:
+    def __init__(
+        self,
+        case: Case,
+        outcome: Outcome,
+        function: str,
+        *,
+        done: Callable[[Child], int] | None = None,
+        server: str = "",
+        **arguments: Any,
+    ) -> None:
         self._file = case.folder / "journal.db"
         self._address = make_database(server) if server else None
         self.chance = random.Random(case.seed)
         self.outcome = outcome
         self._function = function
+        self._done = done
         self._place = self._address.uri if self._address is not None else str(self._file)
         self._arguments = {
             **arguments,
@@ -98,7 +113,7 @@ class _Victim:
         return self._file
 
     def live(self, *, most: float) -> str:
-        """Start a process and kill it within ``most`` seconds of its opening the file, or while it opens it.
+        """Start a process and kill it while it opens the file, or soon after that: within ``most`` seconds or so.
 
         Returns:
             What it wrote.
@@ -108,7 +123,7 @@ class _Victim:
             if self.chance.random() < 0.2:
                 child.read(self.chance.uniform(0.0, _OPENING))
             elif child.read(_TIMEOUT, until=b"OPEN"):
-                child.read(self.chance.uniform(0.0, most))
+                self._let_work(child, most)
             if self.chance.random() < 0.2:
                 self._stop(child, most)
             child.signal(signal.SIGKILL)
@@ -125,6 +140,16 @@ class _Victim:
     def _start(self) -> Child:
         backend = self.chance.choice(("trio", "asyncio"))
         return server().start(self._function, backend=backend, **self._arguments)
+
+    def _let_work(self, child: Child, most: float) -> None:
+        if self._done is None:
+            child.read(self.chance.uniform(0.0, most))
+            return
+        wanted, until = self._done(child) + self.chance.randint(0, _MOST_DONE), time.monotonic() + _TIMEOUT
+        while self._done(child) < wanted and time.monotonic() < until:
+            if child.read(_MOMENT / 10):
+                return
+        child.read(self.chance.uniform(0.0, _MOMENT))
 
     def _stop(self, child: Child, most: float) -> None:
         child.signal(signal.SIGSTOP)
@@ -175,6 +200,7 @@ def kill_effects(
             case,
             outcome,
             "run_effects",
+            done=partial(_lines, account),
             server=server,
             account=str(account),
             steps=_STEPS,
@@ -204,6 +230,7 @@ def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie
             case,
             outcome,
             "run_approvals",
+            done=partial(_lines, account),
             server=server,
             account=str(account),
             steps=_ASKING_STEPS,
@@ -250,7 +277,7 @@ def kill_research(case: Case, *, most: int, server: str = "") -> Outcome:
 def kill_appends(case: Case, *, most: int, early: bool = False, server: str = "") -> Outcome:
     """Kill writers in the middle of their appends."""
     outcome = Outcome()
-    with closing(_Victim(case, outcome, "append", server=server, early=early)) as victim:
+    with closing(_Victim(case, outcome, "append", done=_said, server=server, early=early)) as victim:
         acknowledged: dict[str, int | None] = {}
         for _ in range(most):
             written = victim.live(most=0.03)
@@ -264,6 +291,14 @@ def kill_appends(case: Case, *, most: int, early: bool = False, server: str = ""
                     break
         outcome.count("appends", len(acknowledged))
         return outcome
+
+
+def _lines(account: Path, _child: Child) -> int:
+    return account.read_bytes().count(b"\n") if account.exists() else 0
+
+
+def _said(child: Child) -> int:
+    return child.output.count("\n")
 
 
 def acknowledged_in(output: str) -> dict[str, int | None]:

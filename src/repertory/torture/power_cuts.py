@@ -30,7 +30,7 @@ from repertory.torture.team import RUN_ID, TASK, effects_team, expected_answer
 from repertory.torture.trace import Event, Faulted, Marked, Synced, read_trace
 from repertory.torture.workloads import RUNS, Life, leaves, text_of_entry
 
-_LIFE_TIMEOUT = 30.0  # seconds; a life takes a tenth of one
+_LIFE_TIMEOUT = 120.0  # seconds; a life takes a tenth of one, and a busy machine many times as long
 _STEPS = 3
 _RESUMED = 0.12  # of a team's images are resumed to the end, which costs ten times as much as reading them
 
