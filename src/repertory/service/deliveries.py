@@ -250,12 +250,22 @@ class Line:
         return wait if 0.0 < wait <= 2 * self._all.backoff.most else 0.0
 
     async def _round(self, http: httpx2.AsyncClient) -> bool | None:
-        """Try what is due; whether there may be more, and None where the address is disabled."""
+        """Try what is due; whether there may be more, and None where the address is disabled.
+
+        What is new comes first: else one message that is always refused would have the address taken to be down for
+        ever, and nobody else be heard.
+        """
         if self._left_until(self._down_until):
             return False
+        more = await self._try_new(http)
         for run_id, tried in [*self._held.items()]:
+            if more is None or self._left_until(self._down_until):
+                break
             if not self._left_until(tried.next_at) and not await self._catch_up(http, run_id, tried):
-                return None if self._is_disabled(run_id) else False
+                more = None if self._is_disabled(run_id) else more
+        return more
+
+    async def _try_new(self, http: httpx2.AsyncClient) -> bool | None:
         if len(self._held) >= _HELD:
             return False
         found = await self._all.journal.read_state_changes(after=self.cursor, limit=_PAGE)
