@@ -340,7 +340,11 @@ def test_one_machine_at_a_time_removes_what_is_old(postgres: PostgresServer, run
             duties = {name: Duties(supervisor) for name, supervisor in supervisors.items()}
             for name, supervisor in supervisors.items():
                 clean = partial(
-                    remove_for_ever, days=7, clock=lambda: time.time() + 8 * 86_400, report=said[name].append
+                    remove_for_ever,
+                    days=7,
+                    clock=lambda: time.time() + 8 * 86_400,
+                    report=said[name].append,
+                    tell=len,
                 )
                 tasks.start_soon(clean, supervisor, duties[name])
             await anyio.wait_all_tasks_blocked()

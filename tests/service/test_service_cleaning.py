@@ -20,7 +20,7 @@ def test_only_what_ended_long_ago_is_removed(tmp_path: Path, run_async: Any) -> 
     """By the time at which it ended last, whole trees at once; the file is as sound as before."""
 
     async def main() -> None:
-        now = [1000 * DAY]
+        now, told = [1000 * DAY], list[str]()
         model = ScriptedModel(["One.", "Two.", "Three.", "Again."])
         clerk = rp.Agent("clerk", model=model, context=None)
         async with rp.open_supervisor(tmp_path / "a.db", clock=lambda: now[0]) as supervisor:
@@ -31,10 +31,11 @@ def test_only_what_ended_long_ago_is_removed(tmp_path: Path, run_async: Any) -> 
                 ids.append(run.id)
                 now[0] += 10 * DAY
             await run.send("And again.")  # the third has ended later than it began
-            assert await remove_finished(supervisor, days=30, now=now[0] - 1) == []
-            assert await remove_finished(supervisor, days=15, now=now[0]) == ids[:2]
+            assert await remove_finished(supervisor, days=30, now=now[0] - 1, tell=told.append) == []
+            assert await remove_finished(supervisor, days=15, now=now[0], tell=told.append) == ids[:2]
             assert [row.started.run_id for row in await supervisor.runs()] == ids[2:]
-            assert await remove_finished(supervisor, days=15, now=now[0]) == []
+            assert await remove_finished(supervisor, days=15, now=now[0], tell=told.append) == []
+            assert told == ids[:2]
 
     run_async(main)
 
@@ -48,7 +49,7 @@ async def test_it_looks_at_once_and_says_what_it_did(tmp_path: Path, autojump_cl
         await (await supervisor.spawn(clerk, "Say something.")).wait_result()
         now[0] += 8 * DAY
         async with anyio.create_task_group() as tasks:
-            clean = partial(remove_for_ever, days=7, clock=lambda: now[0], report=said.append)
+            clean = partial(remove_for_ever, days=7, clock=lambda: now[0], report=said.append, tell=len)
             tasks.start_soon(clean, supervisor, Duties(supervisor))
             await anyio.sleep(1)
             assert said == ["removed 1 runs that ended more than 7 days ago"]

@@ -16,7 +16,17 @@ from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.conversing import Lines, Screen, terminal_kept
 from repertory.cli.databases import At, ask_about_run
-from repertory.cli.following import RECONNECT, Scribe, ends, find_again, going_away, has_ended, wait_live, write_line
+from repertory.cli.following import (
+    RECONNECT,
+    Scribe,
+    check_there,
+    ends,
+    find_again,
+    going_away,
+    has_ended,
+    wait_live,
+    write_line,
+)
 from repertory.cli.options import DATABASE, PORT, RUN, SOCKET
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
@@ -243,6 +253,7 @@ class _Attached:
         from repertory.runs import events
         from repertory.service.views import event_of
 
+        check_there(view, self._run_id)
         if self._scribe.is_ours(view):
             event = event_of(view, agent=await self._scribe.agent_of(view))
             of_it = view.run_id == self._run_id

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repertory._ids import is_in_tree
+from repertory._postgres_address import postgres_address
 from repertory.cli import output
 from repertory.cli.databases import At, ask_about_run, find_service, open_source
 from repertory.cli.options import DATABASE, PORT, RUN, SOCKET, option
@@ -64,6 +65,7 @@ def logs(
             return
         async with aclosing(_follow_on(scribe, at, after=seq, within=reconnect)) as events:
             async for event in events:
+                check_there(event, found)
                 await scribe.take(event, write)
                 if event.run_id == found and ends(event):
                     return
@@ -152,7 +154,8 @@ async def find_again(
     from repertory.service.places import service_of
 
     def look() -> Place | None:
-        beside = None if at.is_service_named else service_of(gone.database)
+        database = postgres_address(gone.database) or gone.database
+        beside = None if at.is_service_named else service_of(database)
         return beside or find_service(at)
 
     deadline = anyio.current_time() + within
@@ -253,12 +256,14 @@ class Scribe:
     async def take(self, view: EventView, write: Callable[[EventView, str, str], None]) -> None:
         """Write an event, with the name of its agent and what is worth saying of it."""
         from repertory.runs.events import ModelAnswered
-        from repertory.service.views import event_of
+        from repertory.service.views import REMOVED, event_of
 
         agent = await self.agent_of(view)
         event = event_of(view, agent=agent)
         if event is None:
-            write(view, agent, f"is told: {one_line(view.body['text'], 200)}" if view.type == "UserSaid" else "")
+            is_told, is_gone = view.type == "UserSaid", view.type == REMOVED
+            line = f"is told: {one_line(view.body['text'], 200)}" if is_told else ""
+            write(view, agent, f"run {view.run_id} was removed" if is_gone else line)
             return
         name, line = self._progress.describe(event)
         if isinstance(event, ModelAnswered) and event.text:
@@ -279,6 +284,14 @@ def _write_json(event: EventView, agent: str, line: str) -> None:
     fields: Json = {**msgspec.to_builtins(event), "agent": agent, "line": line}
     sys.stdout.write(f"{json.dumps(fields)}\n".replace("\x7f", "\\u007f"))
     sys.stdout.flush()
+
+
+def check_there(event: EventView, run_id: str | None) -> None:
+    """Raise ``RunNotFound`` where an event says that a run which is followed was removed; None for all runs."""
+    from repertory.service.views import REMOVED
+
+    if event.type == REMOVED and run_id is not None and is_in_tree(run_id, event.run_id):
+        raise RunNotFound(f"run {run_id} was removed, with all that was on record of it")
 
 
 def ends(event: EventView) -> bool:

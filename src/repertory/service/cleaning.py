@@ -17,8 +17,10 @@ _DAY: Final = 86_400.0
 _KIND, _NAME = "retention", "finished runs"
 
 
-async def remove_finished(supervisor: Supervisor, *, days: float, now: float) -> list[str]:
-    """Remove every tree of runs that ended more than so many days ago, for good; returns their ids.
+async def remove_finished(
+    supervisor: Supervisor, *, days: float, now: float, tell: Callable[[str], object]
+) -> list[str]:
+    """Remove every tree of runs that ended more than so many days ago, for good; returns their ids, and tells each.
 
     A run that goes on meanwhile stays.
     """
@@ -31,6 +33,7 @@ async def remove_finished(supervisor: Supervisor, *, days: float, now: float) ->
             except RunError:  # somebody has just said something to it, or removed it
                 continue
             removed.append(run_id)
+            tell(run_id)
     return removed
 
 
@@ -41,13 +44,14 @@ async def remove_for_ever(
     days: float,
     clock: Callable[[], float],
     report: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> None:
     """Do so now and then, until it is cancelled, as long as it is this process's to do."""
     duties.want(_KIND, [_NAME])
     while True:
         await duties.wait_held(_KIND, _NAME)
         try:
-            removed = await remove_finished(supervisor, days=days, now=clock())
+            removed = await remove_finished(supervisor, days=days, now=clock(), tell=tell)
         except JournalError as error:  # runs that write hear of it themselves
             report(f"old runs were not removed: {error}")
         else:

@@ -241,10 +241,12 @@ class ServiceClient:
                         name, _, value = line.partition(b": ")
                         if name == b"event":
                             kind = value
-                        elif name == b"data" and not kind:
+                        elif name == b"data" and kind in (b"", b"removed"):
                             yield value
                         elif name == b"data":  # of "bye" or "end"
                             return
+                        elif not line:
+                            kind = b""
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error) from error
 

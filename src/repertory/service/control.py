@@ -404,9 +404,10 @@ class Control:
             return False
 
     async def remove(self, run_id: str) -> None:
-        """Take a run out of the journal, by its whole id. Raises as ``Supervisor.remove``."""
+        """Take a run out of the journal, by its whole id; who follows it is told. Raises as ``Supervisor.remove``."""
         await self.supervisor.remove(run_id)
         self._roots.pop(run_id, None)
+        self.feed.tell_removed(run_id)
 
     # --- calls that wait ----------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._ids import root_of
 from repertory.record.records import EventLogged
 from repertory.runs.streaming import Piece, StreamReader
-from repertory.service.views import event_view
+from repertory.service.views import event_view, removed_view
 from repertory.supervisor import Supervisor
 
 PAGE: Final = 50  # events in one piece of an answer
@@ -91,6 +92,14 @@ class Feed:
         """Have it look for what is new."""
         self._happened.set()
 
+    def tell_removed(self, root: str) -> None:
+        """Tell those who follow a run of a tree that was removed, which ends their streams, and those of every run."""
+        for run_id, those in self._followers.items():
+            if run_id is None or root_of(run_id) == root:
+                for follower in those:
+                    follower.removed.append(root)
+                    follower.wake()
+
     def close(self) -> None:
         """End every follower once it has sent what there is."""
         self._closing.set()
@@ -159,6 +168,10 @@ class Feed:
         page = found[: -PAGE - 1 : -1]
         return [each.text for each in page], page[-1].seq if len(found) > PAGE else max(self._seq, sequence)
 
+    async def was_removed(self, run_id: str) -> bool:
+        """Whether a run has left the journal, by another machine perhaps."""
+        return await self._journal.was_removed(root_of(run_id))
+
     async def read(self, sequence: int, run_id: str | None) -> tuple[list[bytes], int]:
         """The same from the journal."""
         known = self._seq if self._start is not None else sequence  # before looking: it is on the disk
@@ -176,9 +189,13 @@ class Follower:
         run_id: Whose events; None means every run's.
         after: The number of the last event that the client knows.
         ping: Seconds of silence until a comment is sent.
+
+    Attributes:
+        removed: Trees that were removed, which it has not said yet.
     """
 
     def __init__(self, feed: Feed, run_id: str | None, *, after: int, ping: float = PING) -> None:
+        self.removed: list[str] = []
         self._feed = feed
         self._run_id = run_id
         self._after = after
@@ -210,10 +227,16 @@ class Follower:
                 )
                 if texts:
                     return b"".join(texts)
+                if self.removed:
+                    self._ended = self._run_id is not None
+                    view = removed_view(self.removed.pop(0), seq=self._after)
+                    return b"event: removed\ndata: %b\n\n" % msgspec.json.encode(view)
                 if self._feed.closed:
                     self._ended = True
                     return b'event: bye\ndata: {"reason":"the service ends"}\n\n'
                 await self._news.wait()
+        if self._run_id is not None and await self._feed.was_removed(self._run_id):
+            self.removed.append(root_of(self._run_id))
         return b": ping\n\n"
 
 

@@ -183,7 +183,9 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
                         gc.freeze()
                         caring.start_soon(_care, control, systemd, log)
                         if options.keep_finished is not None:
-                            clean = partial(remove_for_ever, clock=time.time, report=report)
+                            clean = partial(
+                                remove_for_ever, clock=time.time, report=report, tell=control.feed.tell_removed
+                            )
                             caring.start_soon(partial(clean, supervisor, control.duties, days=options.keep_finished))
                         caring.start_soon(partial(_reload, control, systemd, log, reload, report=report))
                         await _take_up(control, resume=options.resume, report=report)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -323,6 +324,15 @@ def event_view(seq: int, event: EventLogged) -> EventView:
     return EventView(
         seq=seq, run_id=event.run_id, type=event.type, iteration=event.iteration, at=event.at, body=event.body
     )
+
+
+REMOVED: Final = "RunRemoved"
+"""The type of what streams say of a tree that was removed: nothing of it is on record any more, this neither."""
+
+
+def removed_view(root: str, *, seq: int) -> EventView:
+    """That a tree was removed, told behind the event with a number."""
+    return EventView(seq=seq, run_id=root, type=REMOVED, iteration=0, at=time.time(), body={})
 
 
 def event_of(view: EventView, *, agent: str) -> AnyEvent | None:

@@ -1,7 +1,7 @@
 // @ts-check
 /** The record of a run as a conversation, in stretches that are read when they are looked at. */
 
-import { ask, attempt, runPath } from "./api.js";
+import { ask, runPath, tell } from "./api.js";
 import { addResult, drawBlock } from "./blocks.js";
 import { $, make, show, write } from "./dom.js";
 import { count, moment } from "./format.js";
@@ -51,9 +51,11 @@ export async function more() {
       if (end && known > STRETCH / 4) requestAnimationFrame(toEnd);
     }
     show($("to-end"), known > STRETCH);
+  } catch (error) {
+    if (id === run) tell(error); // else it is looked at no more: it may have been removed
   } finally {
     reading = false;
-    if (again) { again = false; setTimeout(() => attempt(more), 300); }
+    if (again) { again = false; setTimeout(more, 300); }
   }
 }
 
@@ -72,7 +74,7 @@ export function toEnd() {
 
 /** @param {string} id @param {number} start @param {number} stop @param {any} section */
 async function fill(id, start, stop, section) {
-  const page = await ask(runPath(id, "/record?start=" + start + "&limit=" + (stop - start)));
+  const page = await ask(runPath(id, "/record?start=" + start + "&limit=" + (stop - start))).catch((error) => { if (id === run) throw error; });
   if (id !== run) return;
   const there = new Map([...section.children].map((item) => [Number(item.dataset.position), item]));
   const calls = new Map();

@@ -15,8 +15,8 @@ const SPEAKERS = 3; // tabs of one browser that read live text at once: with the
 /** @type {EventSource | null} */
 let source = null;
 let linked = false, joined = false, broke = false, last = 0;
-/** @type {{ event: (event: any) => void, linked: (yes: boolean) => void, refresh: () => void }} */
-let to = { event: () => {}, linked: () => {}, refresh: () => {} };
+/** @type {{ event: (event: any) => void, removed: (root: string) => void, linked: (yes: boolean) => void, refresh: () => void }} */
+let to = { event: () => {}, removed: () => {}, linked: () => {}, refresh: () => {} };
 
 /** Follow all events behind a number; what was passed on before is known. @param {number} after @param {typeof to} told */
 export function follow(after, told) {
@@ -36,6 +36,7 @@ function pass(message) { tabs.postMessage(message); hear(message); }
 function hear(message) {
   if (message.linked !== undefined) to.linked(message.linked);
   if (message.refresh) to.refresh();
+  if (message.removed) to.removed(message.removed);
   if (message.event && message.event.seq > last) { last = message.event.seq; to.event(message.event); }
 }
 
@@ -53,6 +54,7 @@ function listen() {
     broke = false;
   };
   opened.onmessage = (message) => pass({ event: JSON.parse(message.data) });
+  opened.addEventListener("removed", (message) => pass({ removed: JSON.parse(message.data).run_id }));
   opened.onerror = () => {
     broke = true;
     pass({ linked: linked = false });

@@ -59,6 +59,16 @@ function onEvent(event) {
   if (TELLING.includes(event.type) || !state.runs.has(event.run_id)) refreshSoon();
 }
 
+/** A run, and all below it, is on record no more. @param {string} root */
+function onRemoved(root) {
+  if (state.chosen === root || state.chosen?.startsWith(root + ".")) {
+    const gone = state.chosen, name = plain((state.runs.get(gone) || { agent: "The run" }).agent);
+    open(null);
+    tell(name + " " + gone + " was removed, with all that was on record of it.");
+  }
+  refreshSoon();
+}
+
 /** @param {boolean} yes */
 function connected(yes) {
   write($("link"), yes ? "live" : "not connected; trying again…");
@@ -117,7 +127,7 @@ async function begin() {
   showRoot();
   readAddress();
   draw();
-  follow(seq, { event: onEvent, linked: connected, refresh: refreshSoon });
+  follow(seq, { event: onEvent, removed: onRemoved, linked: connected, refresh: refreshSoon });
   if (state.chosen) reveal(state.chosen);
 }
 

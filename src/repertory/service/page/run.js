@@ -72,8 +72,8 @@ export function changeRun() {
 export async function drawRun() {
   const id = state.chosen;
   if (!id) return;
-  const found = await ask(runPath(id));
-  if (id !== state.chosen) return;
+  const found = await ask(runPath(id)).catch((error) => { if (id === state.chosen) throw error; });
+  if (id !== state.chosen) return; // another is looked at, or this one was removed
   detail = found;
   const run = detail.run;
   state.runs.set(id, { ...run, result: detail.result, figures: detail.statistics, tree: detail.tree_statistics });
@@ -222,5 +222,5 @@ export async function drawTab() {
 export function runEvent(event) {
   logEvent(event);
   if (event.type === "ModelAnswered") sawMore();
-  if (state.tab === "conversation" && ["ModelAnswered", "ToolEnded", "UserSaid", "StateChanged"].includes(event.type)) attempt(more);
+  if (state.tab === "conversation" && ["ModelAnswered", "ToolEnded", "UserSaid", "StateChanged"].includes(event.type)) more();
 }

@@ -1,6 +1,7 @@
 // @ts-check
 /** Long lists: rows of one height of which those in sight are there, and stretches of any height that come and go. */
 
+import { tell } from "./api.js";
 import { eachFrame } from "./dom.js";
 
 const SPARE = 8; // rows beyond the edge that are there already when they are scrolled to
@@ -201,7 +202,7 @@ export class Stretches {
       section.style.minHeight = "";
     } catch (error) {
       this.filled.delete(section);
-      throw error;
+      tell(error);
     }
     for (const old of this.filled) {
       if (this.filled.size <= 12) break;
