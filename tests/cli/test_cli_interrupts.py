@@ -25,9 +25,9 @@ def test_many_signals_leave_a_clean_terminal() -> None:
 
 CARELESS = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 sys.stdout.write({text!r}); sys.stdout.flush()
-time.sleep(30)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # from here on it is interrupted
+time.sleep(600)
 """
 
 

@@ -11,6 +11,7 @@ import pytest
 from fleet import Fleet, stay_under_fire, wait_for
 from ownership_check import repeated, strange_writes
 
+from patience import PATIENCE
 from postgres_server import PostgresServer
 
 
@@ -35,7 +36,7 @@ def test_four_machines_under_two_hundred_faults(postgres: PostgresServer, tmp_pa
 
 def _write_after_a_take_over(server: PostgresServer, folder: Path, *options: str) -> list[str]:
     """Stop a machine for twice its lease while another one takes over its runs, and let it go on."""
-    fleet = Fleet(server, folder, size=2, lease=1.0, pause=1.0)
+    fleet = Fleet(server, folder, size=2, lease=2.5, pause=1.0)
     run_ids = fleet.queue_runs(4)
     try:
         first = fleet.start(*options)
@@ -47,7 +48,7 @@ def _write_after_a_take_over(server: PostgresServer, folder: Path, *options: str
         first.send_signal(signal.SIGCONT)
         wait_for(fleet, "SELECT count(*) FROM run_status WHERE state = 'done' AND depth = 0", 4)
         if not options:
-            assert first.wait(60) == 3
+            assert first.wait(PATIENCE) == 3
     finally:
         fleet.close()
     assert repeated(fleet.effects.read_text().splitlines()) == []

@@ -37,7 +37,7 @@ def test_a_plain_tool_that_blocks_for_ever_does_not_block_cancellation(run_async
             group.cancel_scope.cancel()
         assert not noticed.is_set()
         release.set()
-        assert await anyio.to_thread.run_sync(lambda: noticed.wait(5))
+        assert await anyio.to_thread.run_sync(lambda: noticed.wait(PATIENCE))
 
     run_async(main)
 

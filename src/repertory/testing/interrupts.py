@@ -26,7 +26,7 @@ from repertory.record import open_journal
 from repertory.testing.screen import Screen
 
 WIDTH, HEIGHT = 80, 24
-_PATIENCE = 60.0  # seconds until a process counts as one that does not end
+_PATIENCE = 120.0  # seconds until a process counts as one that does not begin, or does not end
 _NOISE = ("Traceback", "Exception ignored", "Fatal Python error", "KeyboardInterrupt", "Error in", "never awaited")
 _PICTURE = "VIEW / RECORD"  # stands above the live picture, once
 
@@ -140,7 +140,7 @@ def shoot(words: Sequence[str], plan: Sequence[tuple[float, int]], *, home: Path
     os.close(slave)
     heard: list[bytes] = []
     try:
-        _hear(master, heard, 10.0, until=lambda: _listens(process.pid) or process.poll() is not None)
+        _hear(master, heard, _PATIENCE, until=lambda: _listens(process.pid) or process.poll() is not None)
         for gap, number in plan:
             _hear(master, heard, gap)
             if process.poll() is None:
